@@ -121,7 +121,7 @@ def accuracy(problem, algorithm, rank, z, steps, clip, pace, seed):
         steps=steps, insecure_seed=seed, noise_multiplier=z, delta=DELTA,
     )  # fmt: skip
     begun = time.process_time()
-    while optimizer.steps < steps:
+    while len(batches):
         for batch in batches:
             optimizer.step_on(lambda part: cross_entropy(private(part[0]), part[1], reduction="none"), batch)
     spent = time.process_time() - begun

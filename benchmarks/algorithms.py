@@ -85,7 +85,7 @@ def stage(module, data, clip, rate, algorithm, steps, noise, **more):
         algorithm=Method(algorithm, **more), max_grad_norm=clip, steps=steps, **noise,
     )  # fmt: skip
     seen = look(optimizer)
-    while optimizer.steps < steps:
+    while len(batches):
         for batch in batches:
             optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
     optimizer.close()

@@ -123,7 +123,7 @@ def train(module, data, rate, seed, algorithm, steps, batch, noise, look=None, *
         algorithm=Method(algorithm, **more), steps=steps, insecure_seed=seed, **noise,
     )  # fmt: skip
     seen = look(optimizer) if look else None
-    while optimizer.steps < steps:
+    while len(batches):
         for drawn in batches:
             optimizer.step_on(lambda part: cross_entropy(module(*part[:-1]), part[-1], reduction="none"), drawn)
     optimizer.close()

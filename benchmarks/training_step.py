@@ -58,7 +58,7 @@ def stepper(name, device, layers):
     )  # fmt: skip
 
     def step():
-        private.turn.open(BATCH)
+        private._turn.open(BATCH)
         private.backward_on(lambda part: losses_of(module, *part), (x, y))
         private.step()
 

@@ -38,10 +38,10 @@ def main() -> None:
         steps=STEPS,
         batches=PoissonBatches(rate=SAMPLING_RATE),
     )
-    while optimizer.steps < STEPS:
+    while len(loader):
         for batch in loader:
             optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} after {optimizer.steps} steps")
+    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} after {STEPS} steps")
     accuracy = (module(test[0]).argmax(1) == test[1]).float().mean().item()
     print(f"test accuracy = {100 * accuracy:.1f} %")
 

@@ -74,7 +74,7 @@ def main() -> None:
     with torch.no_grad():
         right = torch.cat([scores(model, part).argmax(1) for part in tokens[:KEPT].split(256)]) == labels[:KEPT]
     print(f"accuracy = {100 * right.float().mean():.1f} %")
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {optimizer.steps} steps")
+    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {len(loader)} steps left")
 
 
 if __name__ == "__main__":

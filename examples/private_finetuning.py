@@ -53,7 +53,7 @@ def main() -> None:
         for batch in loader:
             optimizer.step_on(lambda tokens: losses(model, tokens), batch)
     print(f"loss after:  {losses(model, fresh).mean().item():.2f}")
-    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {optimizer.steps} steps")
+    print(f"spent: epsilon = {optimizer.epsilon(DELTA).value} at delta {DELTA:g}, {len(loader)} steps left")
 
 
 if __name__ == "__main__":

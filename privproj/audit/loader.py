@@ -120,12 +120,12 @@ class LoaderScene:
         if self.fault is not None:
             _plant(loader, PLANTED[self.fault])
         found = []
-        while optimizer.steps < optimizer.plan.steps:
+        while len(loader):
             for (numbers,) in loader:
                 found.append(int((numbers == 0).sum()))
-                loader.turn.take(len(numbers))
+                loader.turn.taken = True
                 loader.turn.close()
-                optimizer.spending.record()
+                optimizer._spending.record()
         optimizer.close()
         return np.array(found, float).reshape(runs, self.epochs, self.batches)
 

@@ -57,7 +57,7 @@ class _ClipAfterMean(PrivateRelease):
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Clip no single record; the canary's own size stands for a mean clipped to ``C``."""
-        return torch.full_like(squared, float(RECORDS)) * self.clip.factors(squared, finite)
+        return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Scene:
             batches=PoissonBatches(rate=1.0),
             insecure_seed=None if self.seed is None else 1000 * self.seed + worker,
         )  # fmt: skip
-        boundary = optimizer.boundary
+        boundary = optimizer._boundary
         boundary.record = lambda: None
         planted: dict[str, Callable[[PrivateRelease], Any]] = {
             "half-noise": _plant_half_noise,
@@ -228,7 +228,7 @@ def _plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
     """Planted: the layer is looked at by a faulty view."""
     (view,) = boundary.views
     assert isinstance(view, Projected)
-    boundary.views[0] = kind(view.tap, view.rank, "haar", False)
+    boundary.views[0] = kind(view.tap, view.plan, view.rank)
 
 
 def judge_scene(

@@ -84,7 +84,7 @@ class Game:
             nn.init.zeros_(parameter)
         algorithm = load_algorithm(self.mechanism)
         if algorithm.adapt is not None and self.rank is not None:
-            module = algorithm.adapt(module, self.rank, seed)
+            module = algorithm.adapt(module, self.rank, insecure_seed=seed)
         trained = [p for p in module.parameters() if p.requires_grad]
         module, optimizer, loader = make_private(
             module=module, optimizer=torch.optim.SGD(trained, lr=self.learning_rate),
@@ -93,7 +93,7 @@ class Game:
             noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, batches=PoissonBatches(rate=1.0),
             insecure_seed=seed,
         )  # fmt: skip
-        while optimizer.steps < self.steps:
+        while len(loader):
             for batch in loader:
                 optimizer.step_on(
                     lambda part: part[2] * cross_entropy(module(part[0]), part[1], reduction="none"), batch
@@ -107,7 +107,7 @@ class Game:
         x, y = self.problem()[:2]
         short = Game(**{**asdict(self), "records": 10, "steps": 1})
         optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
-        found = _account_of_steps(optimizer.plan, self.steps).epsilon(delta).value
+        found = _account_of_steps(optimizer._plan, self.steps).epsilon(delta).value
         return None if found is None else float(found)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -56,7 +56,7 @@ def one_run(
         batches=PoissonBatches(rate=1.0), insecure_seed=seed,
     )  # fmt: skip
     included = np.flatnonzero(rng.random(count) < 0.5)
-    boundary = optimizer.boundary
+    boundary = optimizer._boundary
     (view,) = boundary.views
     # Canaries that go through the release code together; bounds memory. Speed only.
     for rows in torch.as_tensor(included).split(256):

@@ -352,7 +352,7 @@ def _sampler_rate(rate: float) -> float:
 
 def _check_plan(optimizer: Any, rate: float) -> None:
     """Raise :class:`Refused` for an optimizer of this package that samples otherwise than is accounted."""
-    plan = getattr(optimizer, "plan", None)
+    plan = getattr(optimizer, "_plan", None)
     if plan is None:
         return
     otherwise = plan.sampling != "poisson" or plan.max_batch_size is not None

@@ -8,8 +8,9 @@ import copy
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -34,24 +35,21 @@ from privproj.training.processes import Processes
 
 
 class BatchTurn:
-    """One logical batch at a time: which records were drawn, how many came back, and whether it was released.
+    """One logical batch at a time: which records were drawn, whether they were taken in, and whether it was released.
 
-    The accountant counts releases of batches that the sampler drew, each record at most once. The turn counts losses
-    and releases, and every call out of order raises :class:`InvalidParameter`. Whose loss a loss is it knows only where
-    the batch is taken in as a whole.
+    The accountant counts releases of batches that the sampler drew, each record at most once. Every call out of order
+    raises :class:`InvalidParameter`.
     """
 
     def __init__(self) -> None:
         self.drawn: int | None = None
-        self.returned, self.closed = 0, False
+        self.taken = self.closed = False
         self.batch: Any = None
         self.versions: list[int] = []
         self.numbers: list[int] = []
         self.on_open: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
-        self.fetch: Callable[[int], Any] | None = None
-        self.joining: Callable[[int], None] | None = None
-        self.joined: Samples = None
+        self.loader: PrivateLoader | None = None
 
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
@@ -59,14 +57,16 @@ class BatchTurn:
             raise InvalidParameter(
                 "optimizer.step", "not called", "one step for every batch", "empty batches are released too"
             )
-        self.drawn, self.returned, self.batch, self.numbers = records, 0, batch, numbers or []
+        self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
         self.versions = [leaf._version for leaf in leaves(batch)]
         self.on_open()
 
     def whole(self, batch: Any) -> int:
-        """The number of records of a batch that is to be taken in as a whole: the very one that was drawn."""
-        self.check_open()
-        if self.drawn is None or self.returned or (self.batch is not None and batch is not self.batch):
+        """The number of records of a batch that is to be taken in: the very one that was drawn."""
+        if self.closed:
+            remedy = "call make_private again, with the ledger of this run"
+            raise InvalidParameter("optimizer", "this run is closed", "an optimizer that is not closed", remedy)
+        if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
             raise InvalidParameter(
                 "batch", type(batch).__name__, "the batch that the private loader gave last, as it is, once",
                 "change and move it inside the loss function",
@@ -78,43 +78,27 @@ class BatchTurn:
             )  # fmt: skip
         return self.drawn
 
-    def check_open(self) -> None:
-        """Raise :class:`InvalidParameter` once the optimizer is closed."""
-        if self.closed:
-            remedy = "call make_private again, with the ledger of this run"
-            raise InvalidParameter("optimizer", "this run is closed", "an optimizer that is not closed", remedy)
-
     def alone(self, row: int) -> Any:
         """One record of this batch, fetched anew and joined by itself; None where nothing is known of it."""
-        return None if self.fetch is None or not self.numbers else self.fetch(self.numbers[row])
+        return None if self.loader is None or not self.numbers else self.loader.alone(self.numbers[row])
 
     @property
     def samples(self) -> Samples:
         """One record and two, joined as this batch is; None for a batch that the loader did not draw."""
-        return None if self.batch is None else self.joined
+        return None if self.batch is None or self.loader is None else self.loader.joined
 
     def check_joining(self, row: int) -> None:
         """Raise :class:`InvalidParameter` where a record of this batch is joined otherwise beside others than alone."""
-        if self.joining is not None and self.numbers:
-            self.joining(self.numbers[row])
-
-    def take(self, records: int) -> None:
-        """Note that the losses of so many records of the batch came back."""
-        self.check_open()
-        if self.drawn is None or self.returned + records > self.drawn:
-            left = 0 if self.drawn is None else self.drawn - self.returned
-            raise InvalidParameter(
-                "losses", records, f"at most the {left} records of this batch that did not come back yet",
-                "losses of the batch that the private loader drew, each record once",
-            )  # fmt: skip
-        self.returned += records
+        if self.loader is not None and self.numbers:
+            self.loader.check_joining(self.numbers[row])
 
     def close(self) -> None:
         """Note that the batch is released, which needs all of its records back."""
-        if self.drawn is None or self.returned < self.drawn:
+        if self.drawn is None or not self.taken:
+            found = "no batch" if self.drawn is None else "0 records"
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
             remedy = "call optimizer.step_on, or optimizer.backward_on before"
-            raise InvalidParameter("optimizer.step", f"{self.returned} records", expected, remedy)
+            raise InvalidParameter("optimizer.step", found, expected, remedy)
         self.drawn, self.batch = None, None
 
 
@@ -136,48 +120,23 @@ class _CountedBatches(Sampler[list[int]]):
     The records of a batch come in an order that is drawn from ``order``; None leaves it.
     """
 
-    def __init__(
-        self, batches: Sampler[list[int]], steps: int, processes: Processes, order: torch.Generator | None
-    ) -> None:
-        self.batches, self.steps, self.processes, self.shares = batches, steps, processes, deque()
-        self.order = order
-
-    def __len__(self) -> int:
-        return self.steps
+    def __init__(self, batches: Iterable[list[int]], processes: Processes, order: torch.Generator | None) -> None:
+        self.batches, self.processes, self.order = batches, processes, order
+        self.shares: deque[tuple[list[int], list[int]]] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         for logical in self.batches:
             if self.order is not None:
                 # Where a record stands in its batch says nothing of which others are in it.
-                logical = [logical[i] for i in torch.randperm(len(logical), generator=self.order).tolist()]
+                logical = _drawn_from(logical, len(logical), self.order)
             batch = self.processes.share(logical)
             self.shares.append((batch, logical))
             yield batch
 
 
-class _FixedSize(Sampler[list[int]]):
-    """Batches of one size, each drawn afresh from all records without replacement."""
-
-    def __init__(self, records: int, size: int, steps: int, generator: torch.Generator) -> None:
-        self.records, self.size, self.steps, self.generator = records, size, steps, generator
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(self.steps):
-            yield torch.randperm(self.records, generator=self.generator)[: self.size].tolist()
-
-
-class _Truncated(Sampler[list[int]]):
-    """Batches of which at most so many records are used; the surplus is dropped uniformly at random."""
-
-    def __init__(self, batches: Sampler[list[int]], largest: int, generator: torch.Generator) -> None:
-        self.batches, self.largest, self.generator = batches, largest, generator
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches:
-            if len(batch) > self.largest:
-                kept = torch.randperm(len(batch), generator=self.generator)[: self.largest]
-                batch = [batch[i] for i in kept.tolist()]
-            yield batch
+def _drawn_from(batch: Sequence[int], most: int, generator: torch.Generator) -> list[int]:
+    """At most so many of these records, a uniformly random subset in a random order."""
+    return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
 class BinSampler(Sampler[list[int]]):
@@ -240,8 +199,8 @@ class PrivateLoader:
     ...     data_loader=DataLoader(records, batch_size=10), algorithm="dp-sgd", max_grad_norm=1.0,
     ...     noise_multiplier=2.0, epochs=2,
     ... )
-    >>> len(loader), optimizer.plan.steps
-    (10, 20)
+    >>> len(loader)
+    10
     """
 
     def __init__(
@@ -265,9 +224,9 @@ class PrivateLoader:
         # Columns of tensors are cut where they lie: one record after the other would be joined to the same numbers.
         plain = loader.collate_fn is default_collate and not (loader.num_workers or loader.pin_memory)
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
-        turn.fetch, turn.joining = self.alone, self.check_joining
-        turn.joined = self.samples()
-        self.collate = _Collate(self.join, turn.joined)
+        self.joined = self._samples()
+        self.collate = partial(_join, self.join, self.joined)
+        turn.loader = self
 
     def __len__(self) -> int:
         """The number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
@@ -285,15 +244,14 @@ class PrivateLoader:
             )
         self.used = True
         sampler = self.sampler(steps)
-        batches = self.batches(sampler)
+        batches = self._batches(sampler)
         for position in itertools.count(self.done()):
             with secret_numbers(self.drawn.forward) if self.columns is None else nullcontext():
                 batch = next(batches, _END)
             if batch is _END:
                 return
             numbers, logical = sampler.shares.popleft()
-            self.check_position(position)
-            self.check_same_batch(logical)
+            self._check_next(position, logical)
             self.turn.open(len(numbers), batch, numbers)
             # All processes go the same way, so that a loop makes as many turns in each.
             if not logical and not self.keeps_empty:
@@ -312,35 +270,17 @@ class PrivateLoader:
         """
         return self.secrets.of(epoch, self.processes)
 
-    def check_position(self, position: int) -> None:
-        """Raise unless a batch of balls-in-bins comes when it is its turn.
+    def _check_next(self, position: int, logical: list[int]) -> None:
+        """Raise unless a batch is the next one of the run, and the same in all processes.
 
-        Every batch of an epoch is released once: it is the number of releases made before that says which one is next.
-
-        Args:
-            position: The number of the batch in the run, from 0.
-
-        Raises:
-            InvalidParameter: More or fewer releases were made than batches came before.
+        Every batch of balls-in-bins is released once: the number of releases says which one is next. And where one
+        process has drawn ahead of the others, a record could be in the shares of two.
         """
         if self.plan.batches is not None and position != self.done():
             raise InvalidParameter(
                 "data_loader", f"batch {position + 1} after {self.done()} releases", "one release for every batch",
                 "begin one pass over the loader at a time; a new one goes on with the batch that is next",
             )  # fmt: skip
-
-    def check_same_batch(self, logical: list[int]) -> None:
-        """Raise unless all processes share one batch.
-
-        Where one has drawn ahead of the others, a record could be in the shares of two.
-
-        Args:
-            logical: The numbers of the records of the whole batch.
-
-        Raises:
-            InvalidParameter: Another process has drawn other records.
-            Refused: Another process is elsewhere in the run.
-        """
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())
             if any(other != first for other in others):
@@ -349,7 +289,7 @@ class PrivateLoader:
                     "give every loader the same num_workers, and make the same steps in every process",
                 )  # fmt: skip
 
-    def batches(self, sampler: Sampler[list[int]]) -> Iterator[Any]:
+    def _batches(self, sampler: Sampler[list[int]]) -> Iterator[Any]:
         """The joined records of every batch that a sampler draws."""
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in sampler)
@@ -370,29 +310,18 @@ class PrivateLoader:
         """
         return self.join([self.dataset[number]])
 
-    def samples(self) -> Samples:
-        """Return the batches of one record and of two, which tell what counts records in a batch.
-
-        Returns:
-            What the loader's way of joining makes of each; None for data without a record.
-        """
+    def _samples(self) -> Samples:
+        """The batches of one record and of two, which tell what counts records; None for data without a record."""
         if not self.plan.dataset_size:
             return None
         with secret_numbers(self.drawn.forward):
-            one, two = self.pair(0)
-            return self.join([copy.deepcopy(one)]), self.join([one, two])
+            pair = self._pair(0)
+            return self.join(copy.deepcopy(pair[:1])), self.join(pair)
 
-    def pair(self, number: int) -> tuple[Any, Any]:
-        """Return a record and another one.
-
-        Args:
-            number: The number of the record in the data set, from 0.
-
-        Returns:
-            Both as the data set gives them; one record twice where there is no other.
-        """
+    def _pair(self, number: int) -> list[Any]:
+        """A record and the one behind it as the data set gives them; one record twice where there is no other."""
         dataset: Any = self.dataset
-        return dataset[number], dataset[(number + 1) % len(dataset)]
+        return [dataset[number], dataset[(number + 1) % len(dataset)]]
 
     def check_joining(self, number: int) -> None:
         """Raise unless a record is joined alone as it is beside others, or at random.
@@ -406,10 +335,10 @@ class PrivateLoader:
         if self.columns is not None:
             return
         with secret_numbers(self.drawn.forward):
-            pair = list(self.pair(number))
+            pair = self._pair(number)
             alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
             one, two = alone(), self.join(copy.deepcopy(pair))
-            if place_of(one, two, 0, 2, self.turn.joined) is not None:
+            if place_of(one, two, 0, 2, self.joined) is not None:
                 return
             if any(not all(map(are_equal, leaves(alone()), leaves(one))) for _ in range(MOST_JOININGS)):
                 return
@@ -429,21 +358,27 @@ class PrivateLoader:
         """
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
-        plan, records = self.plan, self.plan.dataset_size
-        # A run that is made to be repeated keeps the order of the records.
-        order = None if self.drawn.is_insecure else self.generator
+        plan, records, generator = self.plan, self.plan.dataset_size, self.generator
+        batches: Any
         if plan.batches is not None:
-            bins = BinSampler(self.secret_of, records, plan.batches, self.done(), steps)
-            return _CountedBatches(bins, steps, self.processes, order)
-        if plan.sampling == "fixed" or plan.sampling_rate == 1.0:
-            fixed = _FixedSize(records, round(plan.expected_batch), steps, self.generator)
-            return _CountedBatches(fixed, steps, self.processes, order)
-        batches: Any = UniformWithReplacementSampler(
-            num_samples=records, sample_rate=plan.sampling_rate, generator=self.generator, steps=steps
-        )
+            batches = BinSampler(self.secret_of, records, plan.batches, self.done(), steps)
+        elif plan.sampling == "fixed" or plan.sampling_rate == 1.0:
+            size = round(plan.expected_batch)
+            batches = (_drawn_from(range(records), size, generator) for _ in range(steps))
+        else:
+            batches = UniformWithReplacementSampler(
+                num_samples=records, sample_rate=plan.sampling_rate, generator=generator, steps=steps
+            )
         if plan.max_batch_size is not None:
-            batches = _Truncated(batches, plan.max_batch_size, self.generator)
-        return _CountedBatches(batches, steps, self.processes, order)
+            most, drawn = plan.max_batch_size, batches
+            batches = (_drawn_from(batch, most, generator) if len(batch) > most else batch for batch in drawn)
+        # A run that is made to be repeated keeps the order of the records.
+        return _CountedBatches(batches, self.processes, None if self.drawn.is_insecure else generator)
+
+
+def _join(join: Callable[[list[Any]], Any], samples: Samples, records: list[Any]) -> Any:
+    """The loader's way of joining records, extended to empty batches: the first record's batch without its row."""
+    return join(records) if records or samples is None else take(samples[0], slice(0, 0), 1, samples)
 
 
 def check_loader(loader: DataLoader) -> None:
@@ -464,15 +399,3 @@ def check_loader(loader: DataLoader) -> None:
 def batch_size_of(loader: DataLoader) -> int | None:
     """The number of records in a batch of a loader, also where a batch sampler says it; None where nothing does."""
     return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-
-
-class _Collate:
-    """The loader's way of joining records, extended to empty batches: the first record's batch without its row."""
-
-    def __init__(self, join: Callable[[list[Any]], Any], samples: Samples) -> None:
-        self.join, self.samples = join, samples
-
-    def __call__(self, records: list[Any]) -> Any:
-        if records or self.samples is None:
-            return self.join(records)
-        return take(self.samples[0], slice(0, 0), 1, self.samples)

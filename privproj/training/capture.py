@@ -95,14 +95,7 @@ class Taps:
         """Keep what the layers see of a part of so many records, and what comes back, until the block ends.
 
         Trained matrices do not ask for gradients meanwhile, so that torch never computes the gradient of a whole batch.
-        A trained tensor that was frozen since the module was made private raises :class:`InvalidParameter`.
         """
-        for tap in self.taps:
-            if not all(p.requires_grad for p in tap.parameters):
-                raise InvalidParameter(
-                    tap.name, "frozen", "the trained tensors that make_private saw",
-                    "freeze layers before make_private, or call it anew with the same ledger",
-                )  # fmt: skip
         matrices = [p for tap in self.taps if isinstance(tap, Tap) for p in tap.parameters]
         self.records, self.capturing = records, True
         for parameter in matrices:
@@ -200,6 +193,21 @@ class Taps:
                 "module", type(module).__name__, "a module with trained tensors (requires_grad)",
                 "where it was made private before, call close() of that optimizer first",
             )  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the trained tensors."""
+        return self.taps[0].parameters[0].device
+
+    def check_rows(self, records: int) -> None:
+        """Raise :class:`InvalidParameter` unless every layer saw one row for each record."""
+        for tap in self.taps:
+            for _, x, g in tap.uses:
+                if x.shape[0] != records or g.shape[0] != records:
+                    raise InvalidParameter(
+                        tap.name, f"{x.shape[0]} rows for {records} losses", "one row for each record, batch first",
+                        "weigh rows in place of gathering them; strict=True computes every record by itself",
+                    )  # fmt: skip
 
     def join_rows(self) -> None:
         """Take all that every layer saw as one record's, whatever its first dimension is."""

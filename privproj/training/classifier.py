@@ -111,8 +111,7 @@ class Settings:
         if self.epsilon is not None:
             privacy_epsilon(self.epsilon, zero=False)
         real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
-        self._check_drawing()
-        self._check_adaptive_clip()
+        self._check_choices()
         for name in (
             "rank", "batch_size", "batches", "max_batch_size", "steps", "hidden", "every", "checkpoint_every",
             "insecure_seed",
@@ -123,30 +122,24 @@ class Settings:
                 checked = whole(name, value, f"a whole number of at least {lowest}", lowest, 10**9)
                 object.__setattr__(self, name, checked)
 
-    def _check_drawing(self) -> None:
-        """Raise for a way of drawing batches that does not exist, and for what does not go with it."""
+    def _check_choices(self) -> None:
+        """Raise for a way of drawing batches that does not exist, and for options that do not go together."""
         check_sampling(self.sampling)
-        if (self.sampling, self.max_batch_size) != ("poisson", None) and load_algorithm(self.mechanism).needs_subspace:
-            words = f"poisson and no max_batch_size with {self.mechanism}, whose two stages are planned so"
-            raise InvalidParameter("sampling", self.sampling, words)
-        if self.max_batch_size is not None and self.sampling != "poisson":
-            raise InvalidParameter("max_batch_size", self.max_batch_size, "no largest batch but with poisson sampling")
-        if self.batches is not None and self.sampling != "balls-in-bins":
-            raise InvalidParameter("batches", self.batches, f"no number of batches with {self.sampling} sampling")
+        alone = {"sampling": "poisson", "max_batch_size": None, "adaptive_clipping_sigma": None}
+        for name, only in alone.items() if load_algorithm(self.mechanism).needs_subspace else ():
+            if getattr(self, name) != only:
+                words = f"{only or 'nothing'} with {self.mechanism}, whose two stages are planned so"
+                raise InvalidParameter(name, getattr(self, name), words)
+        for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
+            if getattr(self, name) is not None and self.sampling != sampling:
+                words = f"nothing with {self.sampling} sampling, but with {sampling}"
+                raise InvalidParameter(name, getattr(self, name), words)
         if self.batches is not None and self.batch_size is not None:
             raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
-
-    def _check_adaptive_clip(self) -> None:
-        """Raise for an adaptive clip beside another clipping, and for one that is not planned."""
-        sigma = self.adaptive_clipping_sigma
-        if sigma is None:
-            return
-        if load_algorithm(self.mechanism).needs_subspace:
-            words = f"no adaptive clip with {self.mechanism}, whose two stages are planned without it"
-            raise InvalidParameter("adaptive_clipping_sigma", sigma, words)
-        if self.clipping != "joint":
-            raise InvalidParameter("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
-        DEVIATION.check("adaptive_clipping_sigma", sigma)
+        if self.adaptive_clipping_sigma is not None:
+            DEVIATION.check("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
+            if self.clipping != "joint":
+                raise InvalidParameter("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
 
 
 @dataclass
@@ -248,7 +241,7 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     nn.init.zeros_(layers[-1].weight)
     adapt = load_algorithm(settings.mechanism).adapt
     if adapt is not None:
-        module = adapt(module, _needed_rank(settings), seed)
+        module = adapt(module, _needed_rank(settings), insecure_seed=seed)
     return module.to(device)
 
 
@@ -340,7 +333,7 @@ class ClassifierTraining:
         run = cls(settings, data, folder if processes.first else None, module, device, state, processes)
         run.start_next_stage()
         try:
-            run.optimizer.spending.account.planned.epsilon(settings.delta)
+            run.optimizer._spending.account.planned.epsilon(settings.delta)
             if not state:
                 run.save()
         except BaseException:
@@ -442,14 +435,14 @@ class ClassifierTraining:
                 insecure_seed=settings.insecure_seed, **noise,
             )  # fmt: skip
         if "clip" in self.state:
-            self.optimizer.resume_clip(self.state["clip"])
+            self.optimizer._boundary.resume_clip(self.state["clip"])
         self.trajectory: Trajectory | None = None
 
     def save(self) -> None:
         """Write the checkpoint, which replaces the one before as a whole; only the first process has a folder."""
         if self.folder is None:
             return
-        state = {"module": self.module.state_dict(), "released": self.optimizer.spending.account.spent}
+        state = {"module": self.module.state_dict(), "released": self.optimizer._spending.account.spent}
         if self.trajectory is not None:
             state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
         if self.settings.adaptive_clipping_sigma is not None:
@@ -465,11 +458,11 @@ class ClassifierTraining:
         """
         began = time.monotonic()
         try:
-            progress(self.earlier + self.optimizer.steps)
+            progress(self.earlier + self.optimizer._steps)
             self.finish_stage(progress)
             if self.trajectory is not None:
                 self.state |= {"rows": self.trajectory.rows}
-                done = self.optimizer.spending.account.phases
+                done = self.optimizer._spending.account.phases
                 self.optimizer.close()
                 self.train_in_subspace(self.total // 2, done)
                 self.finish_stage(progress)
@@ -479,7 +472,7 @@ class ClassifierTraining:
 
     def finish_stage(self, progress: Callable[[int], object]) -> None:
         """Make all steps that are left of a stage, and a checkpoint."""
-        while self.optimizer.steps < self.optimizer.plan.steps:
+        while len(self.loader):
             for batch in self.loader:
                 self.step(batch)
                 progress(1)
@@ -488,12 +481,12 @@ class ClassifierTraining:
     def step(self, batch: list[Tensor]) -> None:
         """Make one step on a batch, and a checkpoint when it is time for one."""
         self.optimizer.step_on(lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), batch)
-        if self.optimizer.steps % self.settings.checkpoint_every == 0:
+        if self.optimizer._steps % self.settings.checkpoint_every == 0:
             self.save()
 
     def report(self, began: float) -> _TrainingReport:
         """The report of a finished run, which began at this time of the monotonic clock, in seconds."""
-        plan, account = self.optimizer.plan, self.optimizer.spending.account
+        plan, account = self.optimizer._plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
         clips = {} if sigma is None else {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
         return _TrainingReport(

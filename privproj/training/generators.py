@@ -7,13 +7,14 @@ SHAKE-256, since it has to be drawn again, on any machine, where a killed run go
 """
 
 import os
+import pickle
 import random
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256, shake_256
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -140,10 +141,10 @@ def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
         np.random.set_state(arrays)
 
 
-def number_states(device: torch.device) -> list[Any]:
+def number_states(device: torch.device) -> bytes:
     """The states of the generators from which torch, numpy and Python draw of their own accord; equal if none drew."""
-    cuda = [torch.cuda.get_rng_state(device).tolist()] if device.type == "cuda" else []
-    return [torch.get_rng_state().numpy().tobytes(), random.getstate(), _numpy_state(), *cuda]
+    cuda = torch.cuda.get_rng_state(device).numpy() if device.type == "cuda" else None
+    return pickle.dumps((torch.get_rng_state().numpy(), random.getstate(), np.random.get_state(), cuda))
 
 
 class EpochSecrets:
@@ -171,12 +172,6 @@ class EpochSecrets:
                 self.keep(epoch, secret)
             self.epoch, self.secret = epoch, secret
         return self.secret
-
-
-def _numpy_state() -> bytes:
-    """The state of numpy's own generator as bytes."""
-    found: Any = np.random.get_state()
-    return found[1].tobytes() + repr(found[2:]).encode()
 
 
 def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndarray:

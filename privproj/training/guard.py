@@ -4,9 +4,8 @@ Trained tensors keep their type and device, nothing else asks for gradients, and
 batch in the module.
 """
 
-import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -20,10 +19,16 @@ from privproj.training.capture import Taps
 _KEPT_BY_TORCH = frozenset(nn.Module().__dict__)
 """What torch itself keeps in every module. Contract with torch."""
 
+_ROWS = (list, tuple, deque)
+"""Attributes of which the numbers are looked at one by one."""
+
 _NOTHING_KEPT = "layers that keep nothing of a batch"
 """What is expected of a forward pass."""
 
-_NO_STATE = "keep no statistics, no memory and no outputs of a batch in attributes"
+_NO_STATE = (
+    "keep no statistics, no memory and no outputs of a batch in attributes; set what the first batch would set before "
+    "make_private, from public data"
+)
 """What helps against state in attributes."""
 
 _State = list[tuple[str, int, int, int]]
@@ -35,17 +40,28 @@ class Guard:
 
     def __init__(self, taps: Taps) -> None:
         self.taps, self.module = taps, taps.module
-        self.trained = [(tap.name, p, p.dtype, p.device) for tap in taps.taps for p in tap.parameters]
-        self.covered = {id(p) for _, p, _, _ in self.trained}
+        self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
+        self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
         self.before: _State = []
         self.released: _State | None = None
-        self.numbers: dict[str, Any] | None = None
+        self.numbers: dict[str, str] | None = None
         # A plain function, which a copy of the module leaves as it is.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
 
-    def note_released(self) -> None:
-        """Note what the trained tensors are like after a release."""
-        self.released = _state((name, p) for name, p, _, _ in self.trained)
+    def begin_step(self) -> None:
+        """Note what the trained tensors are like before a release moves them."""
+        self.check_trained()
+        self.stepped = _state(self.trained)
+
+    def end_step(self) -> None:
+        """Note what the trained tensors are like after a release, which has moved them all; else raise."""
+        self.released = _state(self.trained)
+        for old, new in zip(self.stepped, self.released, strict=True):
+            if old == new:
+                raise InvalidParameter(
+                    old[0], "unmoved after a step", "trained weights that move",
+                    "build the optimizer from the parameters of the module that is trained, after moving it",
+                )  # fmt: skip
 
     def forget_released(self) -> None:
         """Let the trained tensors be others than after the last release: weights were loaded."""
@@ -54,8 +70,7 @@ class Guard:
     def begin(self) -> None:
         """Note what the module is like before a batch is seen."""
         self.check_trained()
-        now = _state((name, p) for name, p, _, _ in self.trained)
-        for old, new in zip(self.released or [], now, strict=False):
+        for old, new in zip(self.released or [], _state(self.trained), strict=False):
             if old != new:
                 raise InvalidParameter(
                     old[0], "changed since the last release", "trained tensors that releases alone change",
@@ -64,18 +79,21 @@ class Guard:
         self.before, self.numbers = _state(self.taps.tensors()), None
 
     def check_trained(self) -> None:
-        """Raise :class:`InvalidParameter` where trained tensors changed their type or others ask for gradients."""
-        for name, parameter, dtype, device in self.trained:
+        """Raise :class:`InvalidParameter` unless the tensors that make_private saw as trained are so, and no others."""
+        for name, parameter in self.trained:
+            dtype, device = self.kinds[id(parameter)]
             if parameter.dtype != dtype or parameter.device != device:
                 raise InvalidParameter(
                     name, f"{parameter.dtype} on {parameter.device}", f"{dtype} on {device}, as make_private saw it",
                     "convert and move the module before make_private; for speed use autocast",
                 )  # fmt: skip
         for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self.covered:
+            if parameter.requires_grad != (id(parameter) in self.kinds):
                 raise InvalidParameter(
-                    name, "requires_grad=True", "the trained tensors that make_private saw",
-                    "its gradients would be un-noised: freeze it again, or call make_private anew with the same ledger",
+                    name, "trained" if parameter.requires_grad else "frozen",
+                    "the trained tensors that make_private saw",
+                    "others would have gradients without noise: freeze it again, or freeze layers before make_private, "
+                    "or call it anew with the same ledger",
                 )  # fmt: skip
 
     def check_unwritten(self) -> None:
@@ -88,7 +106,11 @@ class Guard:
         if len(self.before) != len(now):
             raise InvalidParameter("module", "other tensors than before the batch was drawn", _NOTHING_KEPT)
         if self.numbers is not None:
-            self.check_numbers()
+            for (name, tensor), sums in zip(self.taps.tensors(), self.sums, strict=True):
+                if _sums(tensor) != sums:
+                    remedy = "do not write through .data"
+                    raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
+            self.check_attributes()
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
@@ -96,23 +118,22 @@ class Guard:
         What one record leaves there would reach the next one, even where every record is computed by itself.
         """
         if self.numbers is None:
-            self.numbers, self.made = self.all_numbers(), None
+            self.sums = [_sums(tensor) for _, tensor in self.taps.tensors()]
+            self.numbers, self.made = _attributes(self.module), None
             self.plain = [(part, _copied(_plain(part))) for part in self.module.modules()]
 
-    def all_numbers(self) -> dict[str, Any]:
-        """Every number that the module holds by name: two sums over each tensor, and those in attributes."""
-        return {**{name: _sums(tensor) for name, tensor in self.taps.tensors()}, **dict(_attributes(self.module))}
+    def check_attributes(self) -> None:
+        """Raise where a pass has left other numbers in attributes than the first one of the batch has.
 
-    def check_numbers(self) -> None:
-        """Raise where numbers differ from those before, but for attributes after the first part: they are noted."""
-        old, self.numbers = self.numbers or {}, self.all_numbers()
-        changed = {name: value for name, value in self.numbers.items() if not _same(old.get(name), value)}
-        tensors = {name for name, _ in self.taps.tensors()}
-        for name in changed:
-            if name in tensors or self.made is not None:
-                remedy = "do not write through .data" if name in tensors else _NO_STATE
-                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
-        self.made = {**(self.made or {}), **changed}
+        Tables of constants are the same whatever records are computed, and what a layer sets by the first batch that it
+        sees is not.
+        """
+        now, before = _attributes(self.module), self.numbers or {}
+        if self.made is None:
+            self.made = {name: value for name, value in now.items() if before.get(name) != value}
+        for name, value in self.made.items():
+            if now.get(name) != value:
+                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:
         """Give all plain attributes the values that they had before the first part, where that has changed any."""
@@ -121,20 +142,9 @@ class Guard:
                 del part.__dict__[key]
             part.__dict__.update(_copied(plain))
 
-    def check_made(self) -> None:
-        """Raise unless other records have left in attributes what the first part has left there.
-
-        Tables of constants are such attributes, and what a layer sets by the first batch that it sees is not.
-        """
-        now = dict(_attributes(self.module))
-        for name, value in (self.made or {}).items():
-            if not _same(now.get(name), value):
-                remedy = f"{_NO_STATE}; set what the first batch would set before make_private, from public data"
-                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
-
     def check_gradients(self) -> None:
         """Raise :class:`InvalidParameter` where a tensor has a gradient that no release is about, and remove it."""
-        found = [(n, p) for n, p in self.module.named_parameters() if p.grad is not None and id(p) not in self.covered]
+        found = [(n, p) for n, p in self.module.named_parameters() if p.grad is not None and id(p) not in self.kinds]
         for _, parameter in found:
             parameter.grad = None
         if found:
@@ -149,11 +159,13 @@ def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
     return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
 
 
-def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Every number and tensor that the modules keep as plain attributes, or in lists and tables of these."""
+def _attributes(module: nn.Module) -> dict[str, str]:
+    """Every number that the modules keep as plain attributes, or in lists and tables of these, in words."""
+    found: dict[str, str] = {}
     for name, part in module.named_modules():
         for key, value in _plain(part).items():
-            yield from _numbers(f"{name}.{key}" if name else key, value, 2)
+            found |= _in_attribute(f"{name}.{key}" if name else key, value, 2)
+    return found
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
@@ -166,32 +178,22 @@ def _copied(plain: dict[str, Any]) -> dict[str, Any]:
     return {key: copy(value) if type(value) in (dict, list, deque) else value for key, value in plain.items()}
 
 
-def _numbers(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """The floating-point numbers in an attribute by name, those of tensors as two sums."""
-    if isinstance(value, float):
-        yield name, (value,)
-    elif isinstance(value, Tensor) and value.is_floating_point():
-        yield name, _sums(value)
-    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        yield name, (float(value.sum()), float(np.linalg.norm(value)))
-    elif depth and isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _numbers(f"{name}[{key!r}]", part, depth - 1)
-    elif depth and isinstance(value, list | tuple | deque):
-        for i, part in enumerate(value):
-            yield from _numbers(f"{name}[{i}]", part, depth - 1)
+def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str]:
+    """The floating-point numbers in an attribute by name, those of tensors and arrays as two sums."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        value = torch.from_numpy(value)
+    if isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point()):
+        return {name: repr(value) if isinstance(value, float) else _sums(value)}
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
+    found: dict[str, str] = {}
+    for key, part in pairs if depth else ():
+        found |= _in_attribute(f"{name}[{key!r}]", part, depth - 1)
+    return found
 
 
 @torch.no_grad()
-def _sums(tensor: Tensor) -> tuple[float, float]:
-    """The sum and the norm of a tensor, in double precision where the device has it."""
-    values = tensor.detach()
-    if values.device.type == "mps":
-        return float(values.float().sum()), float(values.float().norm())
-    values = values if values.is_floating_point() else values.abs().double()
-    return float(values.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(values, dtype=torch.float64))
-
-
-def _same(old: Any, new: Any) -> bool:
-    """True if numbers are equal, nan being equal to nan."""
-    return old is not None and all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(old, new, strict=True))
+def _sums(tensor: Tensor) -> str:
+    """The sum and the norm of a tensor in words, in double precision where the device has it."""
+    kind = torch.float32 if tensor.device.type == "mps" else torch.float64
+    values = tensor.detach() if tensor.is_floating_point() else tensor.detach().to(kind)
+    return f"{float(values.sum(dtype=kind))!r} {float(torch.linalg.vector_norm(values, dtype=kind))!r}"

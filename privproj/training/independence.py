@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,12 +20,11 @@ from torch import Tensor
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
 from privproj.training.capture import Taps
-from privproj.training.generators import number_states, unchanged_numbers
+from privproj.training.generators import number_states
 from privproj.training.guard import Guard
 from privproj.training.nested import Samples, leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
 from privproj.training.release import PrivateRelease
-from privproj.training.taps import AnyTap
 
 LossFunction = Callable[[Any], Tensor]
 """From a part of a batch to one loss for each of its records."""
@@ -62,9 +62,6 @@ FLOOR = 1e-4
 Cause = tuple[str, str]
 """What a difference is called, and what helps."""
 
-Uses = list[list[Any]]
-"""What every tap has kept of a part."""
-
 
 class IndependenceCheck:
     """Computes records of a batch apart from the others, one of every batch and more of some.
@@ -76,13 +73,12 @@ class IndependenceCheck:
     def __init__(self, taps: Taps, guard: Guard, boundary: PrivateRelease, released: Callable[[], int]) -> None:
         self.taps, self.guard, self.boundary, self.released = taps, guard, boundary, released
         self.seen: set[Any] = set()
-        self.steps = self.chosen = 0
+        self.steps = self.chosen = self.repeat = 0
         self.spot = False
         self.samples: Samples = None
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
-        self.levels, self.repeat = list(LEVELS), 0
-        self.differences: list[tuple[AnyTap, Cause, Tensor, Tensor]] = []
+        self.levels = list(LEVELS)
 
     def begin(self, samples: Samples = None) -> None:
         """Note that a new batch was drawn, which is joined as these samples are."""
@@ -93,16 +89,11 @@ class IndependenceCheck:
         """Choose the record that is computed alone, of a batch of so many."""
         self.chosen = self.draw.randrange(max(1, records))
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the trained tensors."""
-        return self.taps.taps[0].parameters[0].device
-
     def is_due(self, part: Any, records: int) -> bool:
         """True if more than one record of a part is to be computed apart; its form is noted as seen."""
         modes = tuple(module.training for module in self.taps.module.modules())
         shapes = tuple((leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves(part))
-        kind = self.device.type
+        kind = self.taps.device.type
         form = modes, shapes, records.bit_length(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         due, self.spot = self.spot or form not in self.seen, False
         self.seen.add(form)
@@ -118,7 +109,7 @@ class IndependenceCheck:
         itself; None where there is no data set.
         """
         records = rows.stop - rows.start
-        due, order = self.is_due(part, records), range(records)
+        due, order = self.is_due(part, records), list(range(records))
         if due:
             self.guard.note()
         elif rows.start <= self.chosen < rows.stop:
@@ -128,95 +119,91 @@ class IndependenceCheck:
             yield
             return
         # A copy, for the loss function may write into its part.
-        base, states = self.cut(part, torch.tensor(order), records), number_states(self.device)
+        base, states = self.cut(part, torch.tensor(order), records), number_states(self.taps.device)
         yield
-        drawn, kept = number_states(self.device) != states, [tap.uses for tap in self.taps.taps]
+        drawn, kept = number_states(self.taps.device) != states, [tap.uses for tap in self.taps.taps]
         try:
-            with self.quietly():
+            with self.quietly(drawn or due):
                 if drawn:
                     self.pass_over(loss_fn, base, len(order))
-                seen = [tap.uses for tap in self.taps.taps]
-                places = torch.arange(len(order)) if drawn else torch.tensor(order)
+                seen = _Seen(base, [tap.uses for tap in self.taps.taps], list(range(len(order))) if drawn else order)
                 if due:
-                    self.check_part(loss_fn, base, records, seen, alone)
+                    self.check_part(loss_fn, seen, alone)
                 else:
-                    self.check_record(loss_fn, base, places, seen, 2 if drawn else 1)
+                    self.check_record(loss_fn, seen, 2 if drawn else 1)
         finally:
             self.taps.records = records
             for tap, uses in zip(self.taps.taps, kept, strict=True):
                 tap.uses = uses
 
-    def check_record(self, loss_fn: LossFunction, few: Any, places: Tensor, seen: Uses, needed: int) -> None:
+    def check_record(self, loss_fn: LossFunction, seen: "_Seen", needed: int) -> None:
         """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
 
         The record with the largest entry does not show that all are divided by that, and the second one does. A small
         difference of one record may be rounding: two more records tell.
         """
         known = None
-        for i in range(len(places)):
-            single = self.cut(few, slice(i, i + 1), len(places))
-            self.compute_apart(loss_fn, single, places[i : i + 1], None, seen, _MIXED)
-            worst = self.worst_difference()
+        for i in range(len(seen.places)):
+            worst = self.difference(loss_fn, seen, torch.tensor([i]))
             if worst is not None:
-                if known is not None or worst[2] > SMALL_SHARE or len(places) == 1:
-                    self.refuse(*worst)
+                if known is not None or worst[1] > SMALL_SHARE or len(seen.places) == 1:
+                    self.refuse(*worst, _MIXED)
                 known, needed = worst, i + 1 + RECORDS_ALONE
             if i + 1 >= needed:
                 return
 
-    def check_part(
-        self, loss_fn: LossFunction, part: Any, records: int, seen: Uses, alone: Callable[[int], Any]
-    ) -> None:
+    def check_part(self, loss_fn: LossFunction, seen: "_Seen", alone: Callable[[int], Any]) -> None:
         """Raise where records of a part have other gradients in a random half of it, or by themselves.
 
         Halves are compared by sums of what their records add to the release, each with a random sign. Two records are
         also compared as they are fetched anew, where that is another batch of one record.
         """
-        for tap, uses in zip(self.taps.taps, seen, strict=True):
+        records = len(seen.places)
+        for tap, uses in zip(self.taps.taps, seen.uses, strict=True):
             tap.uses = uses
         signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
         shares = self.boundary.shares(records).cpu()
         # In units of the largest share, so that losses in half precision do not vanish.
         added = signs * shares / shares.max().clamp_min(1e-30)
-        singles = self.draw.sample(range(records), min(records, RECORDS_ALONE))
-        apart = [(half[added[half] != 0.0], None, _MIXED) for half in torch.randperm(records).chunk(2) if records > 1]
-        for row in singles:
-            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(part, row, records, alone)]
-        self.guard.restore()
+        halves = torch.randperm(records).chunk(2) if records > 1 else ()
+        apart = [(rows, None, _MIXED) for half in halves if len(rows := half[added[half] != 0.0])]
+        for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
+            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(seen, row, alone)]
         for rows, batch, cause in apart:
-            if not len(rows):
-                continue
-            batch = self.cut(part, rows, records) if batch is None else batch
-            self.compute_apart(loss_fn, batch, rows, added[rows] if len(rows) > 1 else None, seen, cause)
             # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
-            self.guard.check_made()
-        worst = self.worst_difference()
-        if worst is not None:
-            self.refuse(*worst)
+            self.guard.restore()
+            worst = self.difference(loss_fn, seen, rows, added[rows] if len(rows) > 1 else None, batch)
+            self.guard.check_attributes()
+            if worst is not None:
+                self.refuse(*worst, cause)
 
-    def fetched(
-        self, part: Any, row: int, records: int, alone: Callable[[int], Any]
-    ) -> Iterator[tuple[Tensor, Any, Cause]]:
+    def fetched(self, seen: "_Seen", row: int, alone: Callable[[int], Any]) -> Iterator[tuple[Tensor, Any, Cause]]:
         """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said."""
-        single = alone(row)
-        place = None if single is None else place_of(single, part, row, records, self.samples)
+        single, records = alone(row), len(seen.places)
+        place = None if single is None else place_of(single, seen.base, row, records, self.samples)
         # Without a place it is another one whenever it is read.
         if place is not None:
-            here = self.cut(part, slice(place[0], place[0] + 1), records)
+            here = self.cut(seen.base, slice(place[0], place[0] + 1), records)
             given = not all(map(_alike, parts_of(single), parts_of(here)))
             if given or place[1]:
                 yield torch.tensor([place[0]]), single, _GIVEN if given else _PADDED
 
     @contextmanager
-    def quietly(self) -> Iterator[None]:
-        """Make passes that can be compared, and note the types of numbers on their way."""
-        self.repeat = self.draw.getrandbits(32)
-        level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
-        with _checking(), unchanged_numbers(), quiet(self.taps.module, level) as self.types:
-            if torch.is_autocast_enabled(self.device.type):
-                # The way back is made in this type too, whatever type the losses are made in.
-                self.types.add(torch.get_autocast_dtype(self.device.type))
-            yield
+    def quietly(self, still: bool) -> Iterator[None]:
+        """Make passes that can be compared; where random functions stand ``still``, note the types on the way too."""
+        self.repeat, level = self.draw.getrandbits(32), None
+        if still:
+            level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
+        _checks.append(True)
+        try:
+            with quiet(self.taps.module, level) as types:
+                self.types = types if still else self.types
+                if torch.is_autocast_enabled(self.taps.device.type):
+                    # The way back is made in this type too, whatever type the losses are made in.
+                    self.types.add(torch.get_autocast_dtype(self.taps.device.type))
+                yield
+        finally:
+            _checks.pop()
 
     def cut(self, part: Any, rows: slice | Tensor, records: int) -> Any:
         """These rows of a part of so many records."""
@@ -234,66 +221,58 @@ class IndependenceCheck:
             tap.uses = []
         torch.clear_autocast_cache()
         self.taps.records = records
-        return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.device), records)
+        return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.taps.device), records)
 
     def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
         """Compute a part, so that the taps keep what they see of it."""
         self.losses(loss_fn, part, records).sum().backward()
         self.guard.check_gradients()
-        for tap in self.taps.taps:
-            check_rows(tap, records)
-            for parameter in tap.parameters:
-                parameter.grad = None
+        self.taps.check_rows(records)
+        for parameter in (p for tap in self.taps.taps for p in tap.parameters):
+            parameter.grad = None
 
-    def compute_apart(
-        self, loss_fn: LossFunction, batch: Any, rows: Tensor, weights: Tensor | None, seen: Uses, cause: Cause
-    ) -> None:
-        """Note by how much the weighted sum of gradients that the taps saw of these rows differs from plain autograd's.
+    def difference(
+        self, loss_fn: LossFunction, seen: "_Seen", rows: Tensor, weights: Tensor | None = None, batch: Any = None
+    ) -> tuple[str, float] | None:
+        """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
 
-        ``batch`` has these rows and no others. Without ``weights`` it is their sum.
+        It comes with the relative difference; None where all are the same but for rounding. ``batch`` has these rows
+        and no others; None is the part cut to them. Without ``weights`` it is their sum.
         """
+        batch = self.cut(seen.base, rows, len(seen.places)) if batch is None else batch
+        places = torch.tensor([seen.places[row] for row in rows.tolist()])
         trained = [p for tap in self.taps.taps for p in tap.parameters]
         asked = [p.requires_grad for p in trained]
+        names, norms = [], []
         for parameter in trained:
             parameter.requires_grad_(True)
         self.taps.capturing = False
         try:
             losses = self.losses(loss_fn, batch, len(rows))
             (losses if weights is None else losses * weights.to(losses)).sum().backward()
-            for tap, uses in zip(self.taps.taps, seen, strict=True):
-                tap.uses = uses
-                with per_example.full_precision():
-                    for parameter, one in zip(tap.parameters, tap.gradient_of(rows, weights), strict=True):
-                        self.compare(tap, one, parameter.grad, cause)
+            with per_example.full_precision():
+                for tap, uses in zip(self.taps.taps, seen.uses, strict=True):
+                    tap.uses = uses
+                    for parameter, one in zip(tap.parameters, tap.gradient_of(places, weights), strict=True):
+                        names.append(tap.name)
+                        norms.append(_norms(one, parameter.grad))
                         parameter.grad = None
-                tap.uses = []
+                    tap.uses = []
         finally:
             self.taps.capturing = True
             for parameter, flag in zip(trained, asked, strict=True):
                 parameter.grad = None
                 parameter.requires_grad_(flag)
-
-    def compare(self, tap: AnyTap, one: Tensor, other: Tensor | None, cause: Cause) -> None:
-        """Note by how much two gradients of the same records differ."""
-        other = torch.zeros_like(one) if other is None else other.to(one)
-        norms = [torch.linalg.vector_norm(part) for part in (one, other, one - other)]
-        size = torch.maximum(*norms[:2])
-        excess = norms[2] - (self.tolerance() * size + FLOOR * self.boundary.norm)
-        # What is not finite on both sides contributes nothing.
-        alike = torch.isfinite(norms[0]) == torch.isfinite(norms[1])
-        self.differences.append((tap, cause, (excess > 0.0) | ~alike, norms[2] / size))
-
-    def worst_difference(self) -> tuple[str, Cause, float] | None:
-        """The layer, cause and share of the first difference beyond rounding, None without one; all are forgotten."""
-        noted, self.differences = self.differences, []
+        limit = self.tolerance()
         # One question to the device for all of them.
-        wrong = torch.stack([flag for *_, flag, _ in noted]).tolist() if noted else []
-        for (tap, cause, _, share), flag in zip(noted, wrong, strict=True):
-            if flag:
-                return tap.name, cause, float(torch.nan_to_num(share, nan=math.inf))
+        for name, (one, other, apart) in zip(names, torch.stack(norms).tolist(), strict=True):
+            size = max(one, other)
+            # What is not finite on both sides contributes nothing.
+            if math.isfinite(one) != math.isfinite(other) or apart > limit * size + FLOOR * self.boundary.norm:
+                return name, apart / size if math.isfinite(apart) else math.inf
         return None
 
-    def refuse(self, name: str, cause: Cause, share: float) -> NoReturn:
+    def refuse(self, name: str, share: float, cause: Cause) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
         made, remedy = self.released(), cause[1]
         if made:
@@ -306,7 +285,25 @@ class IndependenceCheck:
     def tolerance(self) -> float:
         """The largest relative difference that passes for rounding."""
         types = {part.dtype for _, part in self.taps.tensors()} | self.types
-        return max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.device.type == "cuda" else 0.0)
+        return max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Records that were computed together: what was cut of their part, what every tap has kept, and their places there.
+
+    Row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
+    """
+
+    base: Any
+    uses: list[list[Any]]
+    places: list[int]
+
+
+def _norms(one: Tensor, other: Tensor | None) -> Tensor:
+    """The norms of two gradients and of their difference."""
+    other = torch.zeros_like(one) if other is None else other.to(one)
+    return torch.stack([per_example.to_double(part.norm()) for part in (one, other, one - other)])
 
 
 _MIXED = (
@@ -344,27 +341,7 @@ def losses_of(loss_fn: LossFunction, part: Any, records: int) -> Tensor:
     return losses
 
 
-def check_rows(tap: AnyTap, records: int) -> None:
-    """Raise :class:`InvalidParameter` unless a layer saw one row for each record."""
-    for _, x, g in tap.uses:
-        if x.shape[0] != records or g.shape[0] != records:
-            raise InvalidParameter(
-                tap.name, f"{x.shape[0]} rows for {records} losses", "one row for each record, batch first",
-                "weigh rows in place of gathering them; strict=True computes every record by itself",
-            )  # fmt: skip
-
-
 _checks: list[bool] = []
-
-
-@contextmanager
-def _checking() -> Iterator[None]:
-    """While this runs, a loss function is called for a check and not for its batch."""
-    _checks.append(True)
-    try:
-        yield
-    finally:
-        _checks.pop()
 
 
 def is_checking() -> bool:

@@ -5,8 +5,8 @@ drawn, and no gradient that was not released reaches the wrapped optimizer.
 """
 
 import inspect
-import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -22,13 +22,13 @@ from privproj.training.batches import BatchTurn
 from privproj.training.capture import Taps
 from privproj.training.generators import secret_numbers
 from privproj.training.guard import Guard
-from privproj.training.independence import IndependenceCheck, LossFunction, check_rows, losses_of
+from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
 from privproj.training.nested import has_rows, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.stamps import Stamps
 from privproj.training.view import View
-from privproj.validation import real, whole
+from privproj.validation import whole
 
 
 class Spending:
@@ -58,10 +58,6 @@ class Spending:
         """The releases made so far as a phase, after all phases that are known from before."""
         own = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
         return replace(self.earlier, phases=(*self.earlier.phases, own))
-
-    def epsilon(self, delta: float) -> Result:
-        """Epsilon of all that was released so far at ``delta``, rounded up."""
-        return self.account.epsilon(delta)
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -98,8 +94,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     ... )
     >>> for batch in loader:
     ...     loss = optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
-    >>> optimizer.steps, optimizer.noise_multiplier
-    (3, 2.0)
+    >>> len(loader), optimizer.noise_multiplier
+    (0, 2.0)
     >>> optimizer.close()
     """
 
@@ -122,29 +118,34 @@ class PrivateOptimizer(torch.optim.Optimizer):
         turn: BatchTurn,
     ) -> None:
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
-        self.original, self.taps, self.views, self.boundary = optimizer, taps, views, release
-        self.spending, self.turn, self.plan = spending, turn, spending.plan
-        self.guard = Guard(taps)
-        self.independence = IndependenceCheck(taps, self.guard, release, lambda: self.steps)
-        self.hooks: list[Callable[[Any], None]] = []
-        self.moved = self.steps_itself = False
-        self.handle = optimizer.register_step_pre_hook(self._check_own_step)
+        self._original, self._taps, self._views, self._boundary = optimizer, taps, views, release
+        self._spending, self._turn, self._plan = spending, turn, spending.plan
+        self._guard = Guard(taps)
+        self._independence = IndependenceCheck(taps, self._guard, release, lambda: self._steps)
+        self._hooks: list[Callable[[Any], None]] = []
+        self._steps_itself = False
+        self._handle = optimizer.register_step_pre_hook(self._check_own_step)
         turn.on_open, turn.on_empty = self._begin, self.step
         self._share()
-        _check_owned(optimizer, views)
-        self._check_covered()
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise InvalidParameter(
+                "optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure",
+                "every release is used once",
+            )  # fmt: skip
+        self._check_groups()
 
     def _share(self) -> None:
         """Let groups, settings and state be the wrapped optimizer's, for schedulers and checkpoints."""
-        self.param_groups, self.defaults = self.original.param_groups, self.original.defaults
-        self.state = self.original.state
+        self.param_groups, self.defaults = self._original.param_groups, self._original.defaults
+        self.state = self._original.state
 
     def _begin(self) -> None:
         """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
-        self.boundary.start_anew()
-        self.taps.clear()
-        self.guard.begin()
-        self.independence.begin(self.turn.samples)
+        self._boundary.start_anew()
+        self._taps.clear()
+        self._guard.begin()
+        self._independence.begin(self._turn.samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
@@ -153,10 +154,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             The dictionary that the wrapped optimizer returns, with one more entry ``privproj``. The clip is in it where
             it adapts.
         """
-        own: dict[str, float] = {"releases": self.spending.account.spent}
-        if self.plan.adaptive_clipping is not None:
+        own: dict[str, float] = {"releases": self._spending.account.spent}
+        if self._plan.adaptive_clipping is not None:
             own["clip"] = self.clip
-        return {**self.original.state_dict(), "privproj": own}
+        return {**self._original.state_dict(), "privproj": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state into the wrapped optimizer, and the clip that adapts; the count of releases does not change.
@@ -170,34 +171,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         state = dict(state_dict)
         own = state.pop("privproj", {})
-        saved, here = own.get("releases", 0), self.spending.account.spent
+        saved, here = own.get("releases", 0), self._spending.account.spent
         if saved > here:
             raise InvalidParameter(
                 "state_dict", f"a state after {saved} releases", f"at most the {here} releases that are accounted here",
                 "give make_private the ledger of that run",
             )  # fmt: skip
         if "clip" in own:
-            self.resume_clip(own["clip"])
-        self.original.load_state_dict(state)
+            self._boundary.resume_clip(own["clip"])
+        self._original.load_state_dict(state)
         self._share()
-
-    def resume_clip(self, clip: object) -> None:
-        """Go on with a clip that an earlier part of the run has come to; without adaptive clipping it stays as it is.
-
-        Args:
-            clip: The clip, in the unit of the gradients.
-
-        Raises:
-            InvalidParameter: It is no norm in the range of the plan, or a batch was begun: its records were clipped to
-                another norm than its noise would be for.
-        """
-        adaptive = self.plan.adaptive_clipping
-        if adaptive is None:
-            return
-        if any(part is not None for part in self.boundary.sums):
-            raise InvalidParameter("clip", clip, "a clip that is loaded between batches")
-        words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
-        self.boundary.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
     def __reduce__(self) -> NoReturn:
         raise Refused("a private optimizer is neither copied nor pickled, for a copy would repeat its noise: save its "
@@ -207,7 +190,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.__reduce__()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.plan.algorithm}, {self.original!r})"
+        return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
 
     @property
     def optimizer(self) -> "PrivateOptimizer":
@@ -217,17 +200,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @property
     def noise_multiplier(self) -> float:
         """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
-        return self.plan.noise_multiplier
+        return self._plan.noise_multiplier
 
     @property
     def clip(self) -> float:
         """The clip ``C`` of the next release, in the unit of the gradients; it changes with adaptive clipping only."""
-        return self.boundary.norm
+        return self._boundary.norm
 
     @property
-    def steps(self) -> int:
+    def _steps(self) -> int:
         """The number of releases made so far, those before a resume included."""
-        return self.spending.steps
+        return self._spending.steps
 
     def epsilon(self, delta: float) -> Result:
         """Epsilon of all that was released so far, rounded up.
@@ -246,7 +229,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             NotConverged: A quadrature or a search did not settle.
             PrecisionLimit: The composition cannot tell such a delta from its rounding.
         """
-        return self.spending.epsilon(delta)
+        return self._spending.account.epsilon(delta)
 
     def attach_step_hook(self, hook: Callable[[Any], None]) -> None:
         """Call a function after every release, once the wrapped optimizer has made its step.
@@ -254,7 +237,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         Args:
             hook: Called with this optimizer. Opacus' accountants offer such hooks.
         """
-        self.hooks.append(hook)
+        self._hooks.append(hook)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: no gradient outlives its step. It is kept for training loops that call it.
@@ -294,74 +277,55 @@ class PrivateOptimizer(torch.optim.Optimizer):
             InvalidParameter: ``batch`` is not the one that was drawn, the losses are not one for each record, the loss
                 of a record depends on the records beside it, or a layer keeps something of the batch.
         """
-        records = self.turn.whole(batch)
+        records, samples = self._turn.whole(batch), self._turn.samples
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = whole("micro_batch_size", size, "a whole number of records >= 1")
-        if records and not strict and not has_rows(batch, records, self.turn.samples):
+        if records and not strict and not has_rows(batch, records, samples):
             raise InvalidParameter(
                 "batch", type(batch).__name__, f"something in it with one row for each of {records} records",
                 "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these",
             )  # fmt: skip
-        total = torch.zeros((), device=self._device)
-        self.independence.choose(records)
+        if strict and records and not self._turn.numbers:
+            raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
+        self._guard.check_trained()
+        total = torch.zeros((), device=self._taps.device)
+        self._independence.choose(records)
         try:
-            with secret_numbers(self.boundary.streams.forward, self._device):
+            with secret_numbers(self._boundary.streams.forward, self._taps.device):
                 for first in range(0, records, 1 if strict else size):
-                    rows = slice(first, min(first + size, records))
-                    if strict:
-                        total += self._take_alone(loss_fn, first)
-                    else:
-                        total += self._take_part(loss_fn, take(batch, rows, records, self.turn.samples), rows)
+                    rows = slice(first, first + 1 if strict else min(first + size, records))
+                    part = self._turn.alone(first) if strict else take(batch, rows, records, samples)
+                    total += self._take_in(loss_fn, move(part, self._taps.device), rows, alone=strict)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
-            self.boundary.forget()
-            self.turn.returned = 0
+            self._boundary.forget()
             raise
+        self._turn.taken = True
         return total / max(1, records)
 
-    def _take_part(self, loss_fn: LossFunction, part: Any, rows: slice) -> Tensor:
-        """Take in a part of the batch."""
-        records, part = rows.stop - rows.start, move(part, self._device)
-        with self.taps.armed(records):
-            if self.independence.spot:
-                self.turn.check_joining(rows.start)
-            with self.independence.watch(loss_fn, part, rows, lambda row: self.turn.alone(rows.start + row)):
-                losses = self._compute(loss_fn, part, records)
-            self.boundary.add(records)
+    def _take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
+        """Take in a part of the batch, which has these rows; gives the sum of its losses.
+
+        It is watched for what mixes records, unless it is one record ``alone``.
+        """
+        records, turn = rows.stop - rows.start, self._turn
+        watched = self._independence.watch(loss_fn, part, rows, lambda row: turn.alone(rows.start + row))
+        with self._taps.armed(records):
+            if self._independence.spot:
+                self._guard.note() if alone else turn.check_joining(rows.start)
+            with nullcontext() if alone else watched:
+                losses = losses_of(loss_fn, part, records)
+                try:
+                    losses.sum().backward()
+                    self._guard.check_unwritten()
+                    self._guard.check_gradients()
+                    if alone:
+                        self._taps.join_rows()
+                    self._taps.check_rows(records)
+                finally:
+                    self._drop_gradients()
+            self._boundary.add(records)
         return losses.detach().sum()
-
-    def _take_alone(self, loss_fn: LossFunction, row: int) -> Tensor:
-        """Take in one record, from a batch of that record alone."""
-        part = self.turn.alone(row)
-        if part is None:
-            raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
-        if self.independence.spot:
-            self.guard.note()
-        with self.taps.armed(1):
-            losses = self._compute(loss_fn, move(part, self._device), 1, alone=True)
-            self.boundary.add(1)
-        return losses.detach().sum()
-
-    def _compute(self, loss_fn: LossFunction, part: Any, records: int, *, alone: bool = False) -> Tensor:
-        """Compute the losses of a part, and let the taps keep the gradients of its records."""
-        losses = losses_of(loss_fn, part, records)
-        self.turn.take(records)
-        try:
-            losses.sum().backward()
-            self.guard.check_unwritten()
-            self.guard.check_gradients()
-            if alone:
-                self.taps.join_rows()
-            for tap in self.taps.taps:
-                check_rows(tap, records)
-        finally:
-            self._drop_gradients()
-        return losses
-
-    @property
-    def _device(self) -> torch.device:
-        """The device of the trained tensors, to which parts of batches are moved."""
-        return self.views[0].parameters[0].device
 
     def step_on(
         self,
@@ -415,89 +379,74 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise InvalidParameter("closure", closure, "no closure, since every release is used once")
-        self.turn.close()
+        self._turn.close()
         try:
             self._share()
-            self.guard.check_trained()
-            self._check_covered()
-            before = None if self.moved else _probe(self.views)
-            self._use(self.boundary.release())
+            self._guard.begin_step()
+            self._check_groups()
+            self._use(self._boundary.release())
         finally:
             self._drop_gradients()
-            self.boundary.begin()
-        if before is not None:
-            self._check_moved(before)
-        for hook in self.hooks:
+            self._boundary.begin()
+        for hook in self._hooks:
             hook(self)
-        self.guard.note_released()
+        self._guard.end_step()
 
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
         self._drop_gradients()
-        for view, mean in zip(self.views, means, strict=True):
-            self._apply(view, mean)
-        self.steps_itself = True
+        for view, mean in zip(self._views, means, strict=True):
+            group = next(g for g in self.param_groups if any(p is view.held[0] for p in g["params"]))
+            sgd = type(self._original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
+            view.apply(mean, group, plain=sgd)
+        self._steps_itself = True
         try:
-            self.original.step()
+            self._original.step()
         finally:
-            self.steps_itself = False
-        for view in self.views:
+            self._steps_itself = False
+        for view in self._views:
             view.after()
 
     def _check_own_step(self, *_: object) -> None:
         """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
-        if not self.steps_itself:
+        if not self._steps_itself:
             raise InvalidParameter(
                 "optimizer", "a step of the wrapped optimizer", "steps of the private optimizer alone",
                 "call step_on of the optimizer that make_private returned: other gradients have no noise",
             )  # fmt: skip
 
-    def _apply(self, view: View, mean: Tensor) -> None:
-        """Hand one released mean to the wrapped optimizer as gradients."""
-        group = next(g for g in self.param_groups if any(p is view.held[0] for p in g["params"]))
-        sgd = type(self.original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
-        view.apply(mean, group, plain=sgd)
-
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
-        for parameter in (*self._covered.values(), *(p for group in self.param_groups for p in group["params"])):
+        trained = (p for view in self._views for p in view.parameters)
+        for parameter in (*trained, *(p for group in self.param_groups for p in group["params"])):
             parameter.grad = None
 
-    @property
-    def _covered(self) -> dict[int, Tensor]:
-        """The tensors that releases are about, by their ``id``."""
-        return {id(p): p for view in self.views for p in (*view.parameters, *view.held)}
-
-    def _check_covered(self) -> None:
-        """Raise :class:`InvalidParameter` where the wrapped optimizer would train what no release is about."""
-        covered = self._covered
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            if parameter.requires_grad and id(parameter) not in covered:
+    def _check_groups(self) -> None:
+        """Raise :class:`InvalidParameter` unless the wrapped optimizer holds what is released and trains nothing else."""
+        held = {id(p): p for group in self.param_groups for p in group["params"]}
+        for view in self._views:
+            if not all(id(parameter) in held for parameter in view.held):
+                raise InvalidParameter(
+                    view.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
+                    "build it after the model is wrapped and moved, with a group for all that has settings of its own, "
+                    "or freeze the tensor",
+                )  # fmt: skip
+        released = {id(p) for view in self._views for p in (*view.parameters, *view.held)}
+        for number, parameter in held.items():
+            if parameter.requires_grad and number not in released:
                 raise InvalidParameter(
                     "optimizer", f"a tensor of shape {tuple(parameter.shape)} outside the private layers",
                     "an optimizer over the trained tensors of the module and no others",
                     "freeze it, or give it an optimizer of its own for public data",
                 )  # fmt: skip
 
-    def _check_moved(self, before: list[list[tuple[float, float]]]) -> None:
-        """Raise unless the first step at a positive learning rate moved every trained tensor."""
-        rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
-        moving = [any(rates[id(p)] for p in view.held) for view in self.views]
-        for view, moves, old, new in zip(self.views, moving, before, _probe(self.views), strict=True):
-            if moves and not view.moved(old, new):
-                raise InvalidParameter(
-                    view.name, "unmoved after a step", "trained weights that move",
-                    "build the optimizer from the parameters of the module that is trained, after moving it",
-                )  # fmt: skip
-        self.moved = any(moving)
-
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""
-        self.taps.close()
-        self.handle.remove()
-        self.turn.closed = True
-        if self.spending.ledger is not None:
-            self.spending.ledger.close()
+        self._taps.close()
+        self._handle.remove()
+        self._turn.closed = True
+        if self._spending.ledger is not None:
+            self._spending.ledger.close()
 
 
 class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
@@ -509,37 +458,5 @@ class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
     @property
     def release(self) -> M2:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The mechanism of one release, with its dimensions, ranks and noise multiplier."""
-        assert isinstance(self.plan.mechanism, M2)
-        return self.plan.mechanism
-
-
-def _check_owned(optimizer: torch.optim.Optimizer, views: list[View]) -> None:
-    """Raise unless the optimizer holds every trained tensor, and makes its step without a closure."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InvalidParameter(
-            "optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure",
-            "every release is used once",
-        )  # fmt: skip
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for view in views:
-        if not all(id(parameter) in held for parameter in view.held):
-            raise InvalidParameter(
-                view.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
-                "build it after the model is wrapped and moved, with a group for all that has settings of its own, or "
-                "freeze the tensor",
-            )  # fmt: skip
-
-
-def _probe(views: list[View]) -> list[list[tuple[float, float]]]:
-    """Two sums over each trained tensor, enough to see whether it moves."""
-    return [[_sums(parameter) for parameter in view.parameters] for view in views]
-
-
-def _sums(parameter: Tensor) -> tuple[float, float]:
-    """The sum and the sum of squares of a tensor; raises :class:`InvalidParameter` where they are not finite."""
-    values = parameter.detach().double()
-    found = float(values.sum()), float(values.square().sum())
-    if not all(map(math.isfinite, found)):
-        raise InvalidParameter("module", "not finite", "finite trained weights")
-    return found
+        assert isinstance(self._plan.mechanism, M2)
+        return self._plan.mechanism

@@ -35,7 +35,7 @@ SchemeName = Literal["poisson", "fixed", "balls-in-bins"]
 class Plan:
     """Everything that a private training run does and that its accountant is told, in one frozen record.
 
-    :func:`make_private` makes it, and users read it as ``optimizer.plan``. Between neighbouring data sets the sum of
+    :func:`make_private` makes it. Between neighbouring data sets the sum of
     the clipped gradients changes by at most the sensitivity: ``clip`` under add-remove and zero-out, ``2 clip`` under
     replace.
 

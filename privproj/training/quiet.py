@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from privproj.training.generators import CPU, unchanged_numbers
+
 _IDENTITIES = {
     functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
     functional.feature_alpha_dropout, torch.dropout, torch.alpha_dropout, torch.feature_dropout,
@@ -190,26 +192,22 @@ def _quiet_backward(total: Tensor, types: set[torch.dtype], draw: Draw) -> None:
 
 
 @contextmanager
-def quiet(module: nn.Module, level: float = 0.5) -> Iterator[set[torch.dtype]]:
+def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[set[torch.dtype]]:
     """Switch off all randomness of a module that torch can be told to switch off, and leave its generators untouched.
 
     Modules stay in their mode, so that what they do in training only is still done. Compiled code runs uncompiled.
-    Random functions return what their distribution has at ``level``. The set that is given has the types of all results
-    so far.
+    Random functions return what their distribution has at ``level``, and the set that is given has the types of all
+    results so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
     """
     recurrent = [(part, part.dropout) for part in module.modules() if isinstance(part, nn.RNNBase)]
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(_devices(module)))
+        stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for part, chance in recurrent:
             part.dropout = 0.0
             stack.callback(setattr, part, "dropout", chance)
         types: set[torch.dtype] = set()
-        stack.enter_context(_Constant(types, Draw(level)))
+        if level is not None:
+            stack.enter_context(_Constant(types, Draw(level)))
         yield types
-
-
-def _devices(module: nn.Module) -> list[torch.device]:
-    """The accelerators that hold parameters of a module."""
-    return list({p.device for p in module.parameters() if p.device.type == "cuda"})

@@ -12,7 +12,6 @@ not clipped leaves with the sum, as one release (claim C31).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from privproj.training.generators import Streams, normal
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
 from privproj.training.view import View, WholeGradient
+from privproj.validation import real
 
 SLACK = 1e-6
 """The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding
@@ -31,30 +31,6 @@ of norms, factors and sums in double precision, and of one factor times one grad
 
 RESIDUAL = math.sqrt(2.0)
 """The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Soundness."""
-
-
-@dataclass(frozen=True)
-class Clip:
-    """The factors ``c_jl = min(1, C_l / n_jl)`` that scale the gradient of record ``j`` down, for each group ``l``.
-
-    ``n_jl`` is the norm over the tensors of group ``l``. Under a joint clip there is one group with ``C_1 = C``, under
-    per-layer clipping each tensor is a group and ``sum_l C_l^2 = C^2``. ``norms`` are the ``C_l``.
-    """
-
-    norms: tuple[float, ...]
-
-    def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """The factors, records x groups, each from 0 to 1.
-
-        ``squared`` holds squared norms, records x tensors. ``finite`` says which records have finite gradients; the
-        others get the factor 0.
-        """
-        grouped = squared if len(self.norms) > 1 else squared.sum(1, keepdim=True)
-        over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
-        # c_jl = min(1, C_l / n_jl), where n_jl is overstated by SLACK and the smallest float keeps 0/0 away. The C_l
-        # stay numbers: a tensor made of them would be waited for on its way to a GPU.
-        factors = torch.stack([limit / n for limit, n in zip(self.norms, over, strict=True)], 1).clamp_max(1.0)
-        return torch.where(finite[:, None], factors, 0.0)
 
 
 class PrivateRelease:
@@ -74,7 +50,17 @@ class PrivateRelease:
         """Take this clip ``C`` for what is added from now on, and its noise for what is released."""
         shares = self.plan.shares or (1.0,)
         # C_l = C sqrt(share_l), so that sum_l C_l^2 = C^2 (claim C6).
-        self.norm, self.clip = norm, Clip(tuple(norm * math.sqrt(share) for share in shares))
+        self.norm, self.clips = norm, tuple(norm * math.sqrt(share) for share in shares)
+
+    def resume_clip(self, clip: object) -> None:
+        """Go on with a clip that an earlier part of the run has come to; one that does not adapt stays as it is."""
+        adaptive = self.plan.adaptive_clipping
+        if adaptive is None:
+            return
+        if any(part is not None for part in self.sums):
+            raise InvalidParameter("clip", clip, "a clip that is loaded between batches")
+        words = f"a clip from {adaptive.least:g} to {adaptive.most:g}"
+        self.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
         """Draw the projections of the next release, before any of its data is seen, and empty the sums."""
@@ -137,8 +123,18 @@ class PrivateRelease:
                 self.sums[i] = part if total is None else total.add_(part)
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """The factor from 0 to 1 by which each record is scaled down, records x groups of tensors."""
-        return self.clip.factors(squared, finite)
+        """The factors ``c_jl = min(1, C_l / n_jl)`` that scale record ``j`` down, records x groups of tensors.
+
+        ``n_jl`` is the norm over the tensors of group ``l``. Under a joint clip there is one group with ``C_1 = C``,
+        under per-layer clipping each tensor is a group and ``sum_l C_l^2 = C^2``. ``squared`` holds squared norms,
+        records x tensors. ``finite`` says which records have finite gradients; the others get the factor 0.
+        """
+        grouped = squared if len(self.clips) > 1 else squared.sum(1, keepdim=True)
+        over = (grouped.sqrt() * (1.0 + SLACK) + torch.finfo(squared.dtype).tiny).unbind(1)
+        # c_jl = min(1, C_l / n_jl), where n_jl is overstated by SLACK and the smallest float keeps 0/0 away. The C_l
+        # stay numbers: a tensor made of them would be waited for on its way to a GPU.
+        factors = torch.stack([limit / n for limit, n in zip(self.clips, over, strict=True)], 1).clamp_max(1.0)
+        return torch.where(finite[:, None], factors, 0.0)
 
     def release(self) -> list[Tensor]:
         """The released mean ``(sum_j c_j G_j + sigma Xi) / (q N)`` of every view, in the order of the views.

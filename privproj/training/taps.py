@@ -285,30 +285,28 @@ class SampledTap(_Uses):
 
 @dataclass(frozen=True)
 class _Call:
-    """The call of a layer with all its arguments, those without a name first."""
+    """The call of a layer with all its arguments, by their numbers or names."""
 
     module: nn.Module
-    values: tuple[Any, ...]
-    names: tuple[str, ...]
+    values: dict[int | str, Any]
 
-    def per_record(self, records: int) -> list[int]:
-        """The numbers of the arguments that have one row for each record."""
-        named = dict(zip(range(len(self.values) - len(self.names), len(self.values)), self.names, strict=True))
+    def per_record(self, records: int) -> list[int | str]:
+        """The arguments that have one row for each record."""
         return [
-            i
-            for i, value in enumerate(self.values)
+            key
+            for key, value in self.values.items()
             if isinstance(value, Tensor)
             and value.dim()
             and value.shape[0] == records
-            and not (named.get(i) in SHARED_ARGUMENTS and value.dim() == 2)
+            and not (key in SHARED_ARGUMENTS and value.dim() == 2)
         ]
 
-    def again(self, tensors: dict[str, Tensor], changed: dict[int, Tensor]) -> Tensor:
+    def again(self, tensors: dict[str, Tensor], changed: dict[int | str, Tensor]) -> Tensor:
         """The output of the layer with other tensors and some arguments changed."""
-        values = [changed.get(i, value) for i, value in enumerate(self.values)]
-        plain = len(values) - len(self.names)
-        named = dict(zip(self.names, values[plain:], strict=True))
-        return first_output(torch.func.functional_call(self.module, tensors, tuple(values[:plain]), named))
+        values = {**self.values, **changed}
+        plain = tuple(value for key, value in values.items() if isinstance(key, int))
+        named = {key: value for key, value in values.items() if isinstance(key, str)}
+        return first_output(torch.func.functional_call(self.module, tensors, plain, named))
 
 
 class ReplayedTap(SampledTap):
@@ -322,34 +320,31 @@ class ReplayedTap(SampledTap):
 
     def call(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[Any, Tensor]:
         """What is kept of a call of a layer: the whole call, and the first tensor that it saw."""
-        values = tuple(v.detach() if isinstance(v, Tensor) else v for v in (*args, *kwargs.values()))
-        seen = _first_input(values, {})
-        if seen is None:
-            raise InvalidParameter(self.name, type(module).__name__, "a layer that is called with tensors", "freeze it")
-        return _Call(module, values, tuple(kwargs)), seen
+        given = {**dict(enumerate(args)), **kwargs}
+        values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in given.items()}
+        return _Call(module, values), super().call(module, args, kwargs)[1]
 
     def cut(self, use: ForwardUse, rows: slice | Tensor) -> ForwardUse:
         """The part of a use that is of these records."""
         call, x, g = super().cut(use, rows)
-        numbers = call.per_record(use[1].shape[0])
-        values = (v[rows] if i in numbers else v for i, v in enumerate(call.values))
-        return replace(call, values=tuple(values)), x, g
+        own = {key: call.values[key][rows] for key in call.per_record(use[1].shape[0])}
+        return replace(call, values={**call.values, **own}), x, g
 
     def samples(self, module: Any, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use, records x entries: the call saw ``x`` and got ``g`` back."""
         dtype, call = self.parameters[0].dtype, module
-        call = replace(call, values=tuple(_as_float(v, dtype) for v in call.values))
+        call = replace(call, values={key: _as_float(value, dtype) for key, value in call.values.items()})
         own = {n: p for n, p in call.module.named_parameters() if any(p is one for one in self.parameters)}
-        numbers = call.per_record(x.shape[0])
+        rows_of = {key: call.values[key] for key in call.per_record(x.shape[0])}
 
-        def product(tensors: dict[str, Tensor], rows: list[Tensor], one_g: Tensor) -> Tensor:
+        def product(tensors: dict[str, Tensor], rows: dict[int | str, Tensor], one_g: Tensor) -> Tensor:
             # <g_j, f(x_j)>.
-            return (call.again(tensors, {i: row[None] for i, row in zip(numbers, rows, strict=True)}) * one_g).sum()
+            return (call.again(tensors, {key: row[None] for key, row in rows.items()}) * one_g).sum()
 
         try:
             with _replaying():
                 each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
-                found = each(own, [call.values[i] for i in numbers], g.to(dtype)[:, None])
+                found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
             raise InvalidParameter(

@@ -334,7 +334,7 @@ class PrivateTrainer(Trainer):
             **kwargs: Arguments of ``Trainer.log``.
         """
         of_training = [logs.pop(name) for name in BATCH_STATISTICS if name in logs]
-        if of_training and self.private_optimizer is not None and self.private_optimizer.steps:
+        if of_training and self.private_optimizer is not None and self.private_optimizer._steps:
             found = self.epsilon().value
             assert found is not None
             logs.update(epsilon=found, delta=self.privacy["delta"])
@@ -352,7 +352,7 @@ class _Passes:
 
     def __iter__(self) -> Iterator[Any]:
         # A pass that a resumed run is in the middle of ends where it would have ended.
-        done, planned = self.optimizer.steps, self.optimizer.plan.steps
+        done, planned = self.optimizer._steps, self.optimizer._plan.steps
         return islice(chain.from_iterable(repeat(self.loader)), min(self.steps - done % self.steps, planned - done))
 
 
@@ -366,7 +366,7 @@ class _ReleasesAreSteps(TrainerCallback):
         """Compare the checkpoint with the ledger, and count releases that only the ledger knows."""
         optimizer, scheduler = self.trainer.private_optimizer, self.trainer.lr_scheduler
         assert optimizer is not None
-        done, saved = optimizer.steps, state.global_step
+        done, saved = optimizer._steps, state.global_step
         where = self.trainer.privacy.get("ledger", Path(args.output_dir) / LEDGER)
         if done < saved:
             raise InvalidParameter(

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from privproj.training import per_example
 from privproj.training.generators import Streams
-from privproj.training.taps import SampledTap, Tap
+from privproj.training.plan import Plan
+from privproj.training.taps import Tap
 
 Update = tuple[Tensor, Tensor | None]
 """A gradient estimate: ``(L, R)`` for the matrix ``L R`` (outputs x inputs), or ``(L, None)`` for ``L`` itself."""
@@ -29,9 +30,11 @@ class View(ABC):
     root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
     """
 
-    tap: Any
     noise_scale: float = 1.0
     """The noise of the last release over that of the first, which adaptive clipping changes; for post-processing."""
+
+    def __init__(self, tap: Any, plan: Plan, rank: int) -> None:
+        self.tap, self.plan, self.rank = tap, plan, rank
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -63,10 +66,6 @@ class View(ABC):
             return _merge(self.tap, left, right, group)
         for parameter, part in self.tap.split(left if right is None else left @ right):
             parameter.grad = self.tap.shaped(parameter, part).contiguous()
-
-    def moved(self, old: list, new: list) -> bool:
-        """True if every trained tensor changed between two probes, which hold two sums over each tensor."""
-        return all(was != now for was, now in zip(old, new, strict=True))
 
     def after(self) -> None:  # noqa: B027
         """Do what is left to do after the wrapped optimizer's step."""
@@ -115,8 +114,7 @@ def _merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None
 class SampledGradients(View):
     """Tensors with materialised per-example gradients, clipped and summed without a projection."""
 
-    def __init__(self, tap: SampledTap) -> None:
-        self.tap, self.found = tap, None
+    found: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,8 +140,11 @@ class SampledGradients(View):
 class WholeGradient(View):
     """The whole gradient of a matrix. This is DP-SGD, and on frozen adapters it is DP-LoRA-FA."""
 
-    def __init__(self, tap: Tap) -> None:
-        self.tap = tap
+    clips_what_it_sums = True
+    """True if norm and sum look at the same image of the gradient."""
+
+    def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
+        super().__init__(tap, plan, rank)
         tap.forms = True
         self.pair: tuple[Tensor, Tensor] | None = None
         self.formed: Tensor | None = None
@@ -173,11 +174,6 @@ class WholeGradient(View):
         g, x = pair
         self.pair = g, self.sketched(x)
         return per_example.squared_norms(g, self.pair[1] if self.clips_what_it_sums else self.measured(x))
-
-    @property
-    def clips_what_it_sums(self) -> bool:
-        """True if norm and sum look at the same image of the gradient."""
-        return True
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``."""

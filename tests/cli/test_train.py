@@ -108,7 +108,7 @@ def test_a_second_run_on_a_ledger_is_calibrated_with_the_first(tmp_path):
         target = {"noise_multiplier": None, "epsilon": 3.0 if steps == 4 else 4.0, "delta": 1e-5}
         _, optimizer, _ = private(module, x, y, steps=steps, ledger=path, **target)
         for _ in range(steps):
-            optimizer.turn.open(0)
+            optimizer._turn.open(0)
             optimizer.step()
         assert target["epsilon"] - 0.01 < optimizer.epsilon(1e-5).value <= target["epsilon"]
         optimizer.close()
@@ -126,21 +126,21 @@ def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch)
     def run(releases, **options):
         _, optimizer, _ = private(mlp(), x, y, ledger=path, **{"steps": 4, **options})
         for _ in range(releases):
-            optimizer.turn.open(0)
+            optimizer._turn.open(0)
             optimizer.step()
         optimizer.close()
         return optimizer
 
     first = run(2, **target)
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    for louder in ({"noise_multiplier": 1.0}, {"noise_multiplier": first.plan.noise_multiplier, "steps": 3}):
+    for louder in ({"noise_multiplier": 1.0}, {"noise_multiplier": first._plan.noise_multiplier, "steps": 3}):
         with pytest.raises(Refused, match=r"above the 2 that .* keeps to"):
             run(0, **louder)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     # Another machine may round another way. A resumed plan keeps the noise that its ledger has.
     found = engine.with_smallest_noise
     monkeypatch.setattr(engine, "with_smallest_noise", lambda *_, **__: pytest.fail("calibrated again"))
-    assert run(0, **target).plan == run(1, noise_multiplier=first.plan.noise_multiplier).plan == first.plan
+    assert run(0, **target)._plan == run(1, noise_multiplier=first._plan.noise_multiplier)._plan == first._plan
     monkeypatch.setattr(engine, "with_smallest_noise", found)
     assert len(read_ledger(path).phases) == 1 and read_ledger(path).spent == 3
     more = run(4, **{**target, "epsilon": 3.0})
@@ -176,7 +176,7 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     settings = classifier.Settings(data=str(small), mechanism="dp-sgd", noise_multiplier=2.0, steps=5)
     classifier.begin_run(settings, tmp_path / "run")
     run = classifier.ClassifierTraining.start(settings, tmp_path / "run")
-    assert run.optimizer.steps == 0 and (tmp_path / "run" / "checkpoint.pt").exists()
+    assert run.optimizer._steps == 0 and (tmp_path / "run" / "checkpoint.pt").exists()
     run.optimizer.close()
     (tmp_path / "run" / "checkpoint.pt").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 0
@@ -235,7 +235,7 @@ def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
     x, y = data(records=40)
     for noise in (4.0, 5.0):
         _, optimizer, _ = private(mlp(), x, y, steps=1, noise_multiplier=noise, ledger=str(tmp_path / "ledger.jsonl"))
-        optimizer.turn.open(0)
+        optimizer._turn.open(0)
         optimizer.step()
         assumed = optimizer.epsilon(1e-5).mechanism["assumes"]
         assert (PLAN_FIXED_IN_ADVANCE in assumed) == (noise == 5.0)
@@ -356,11 +356,11 @@ from privproj.training import classifier
 from privproj.training.optimizer import PrivateOptimizer
 folder = Path(sys.argv[1])
 used = open(folder / "used", "ab", buffering=0)
-plain = PrivateOptimizer._apply
-def apply(self, view, update):
+plain = PrivateOptimizer._use
+def use(self, means):
     used.write(b".")
-    plain(self, view, update)
-PrivateOptimizer._apply = apply
+    plain(self, means)
+PrivateOptimizer._use = use
 run = classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder)
 print("ready", flush=True)
 run.train()
@@ -411,7 +411,7 @@ folder = Path(sys.argv[1])
 used = open(folder / "used", "ab", buffering=0)
 plain = PrivateOptimizer._use
 def use(self, means):
-    used.write(json.dumps([self.steps - 1, self.turn.numbers]).encode() + b"\\n")
+    used.write(json.dumps([self._steps - 1, self._turn.numbers]).encode() + b"\\n")
     plain(self, means)
     time.sleep(0.002)
 PrivateOptimizer._use = use

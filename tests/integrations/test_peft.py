@@ -343,7 +343,7 @@ def test_the_layers_accounted_are_the_layers_trained(tmp_path, adapter, saved):
         data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=4),
         noise_multiplier=1.0,
     )  # fmt: skip
-    assert {(layer.dim, layer.rank): layer.count for layer in optimizer.plan.mechanism.layers} == accounted
+    assert {(layer.dim, layer.rank): layer.count for layer in optimizer._plan.mechanism.layers} == accounted
     assert Counter((view.q.shape[0], view.q.shape[1]) for view in drawn(optimizer, model, loader)) == accounted
 
 
@@ -359,7 +359,7 @@ def drawn(optimizer, model, loader):
 
     for batch in loader:
         optimizer.step_on(losses, batch)
-    return optimizer.views
+    return optimizer._views
 
 
 @pytest.mark.filterwarnings("ignore")

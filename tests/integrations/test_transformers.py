@@ -95,9 +95,9 @@ def test_every_planned_step_is_released_and_no_other(runs, length, tmp_path):
     planned = length.get("max_steps", 18)  # 2.5 passes of ceil(40/6) steps are 17.5
     done = own.train()
     account = read_ledger(tmp_path / "ledger.jsonl")
-    assert done.global_step == own.private_optimizer.steps == own.private_optimizer.plan.steps == account.spent
+    assert done.global_step == own.private_optimizer._steps == own.private_optimizer._plan.steps == account.spent
     assert account.spent == planned and account.left == 0
-    assert own.private_optimizer.plan.expected_batch == pytest.approx(6, rel=1e-5)
+    assert own.private_optimizer._plan.expected_batch == pytest.approx(6, rel=1e-5)
     assert 1.99 < own.epsilon().value <= 2.0
 
 
@@ -107,7 +107,7 @@ def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
     for name, privacy in (("bins", {"batches": "balls-in-bins"}), ("poisson", {})):
         given = {**PRIVACY, **privacy, "insecure_seed": 2}
         own = runs.trainer(tmp_path / name, data=runs.texts(8), privacy=given, **options)
-        assert own.train().global_step == own.private_optimizer.steps == 16
+        assert own.train().global_step == own.private_optimizer._steps == 16
         assert read_ledger(tmp_path / name / "ledger.jsonl").spent == 16
 
 
@@ -193,7 +193,7 @@ def test_a_killed_run_resumes_with_the_same_releases_the_same_epsilon_and_the_sa
     own = runs.trainer(tmp_path / "killed", runs.adapted(), runs.texts(40), BUDGET, **SAVING, **LOGGING)
     with pytest.warns(ResumedLedger, match="1 releases after the checkpoint"):
         done = own.train(resume_from_checkpoint=True)
-    assert done.global_step == own.private_optimizer.steps == 6
+    assert done.global_step == own.private_optimizer._steps == 6
     assert read_ledger(tmp_path / "killed" / "ledger.jsonl").spent == 6
     assert own.epsilon().value == whole.epsilon().value <= 2.0
     rates = [[e["learning_rate"] for e in t.state.log_history if "learning_rate" in e] for t in (whole, own)]
@@ -218,7 +218,7 @@ def folder(finished, tmp_path):
 def test_a_resumed_run_goes_on_from_the_weights_and_the_momentum_of_its_checkpoint(runs, finished, folder):
     own = runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     done = own.train(resume_from_checkpoint=str(folder / "checkpoint-6"))
-    assert done.global_step == own.private_optimizer.steps == read_ledger(folder / "ledger.jsonl").spent == 6
+    assert done.global_step == own.private_optimizer._steps == read_ledger(folder / "ledger.jsonl").spent == 6
     for (name, p), (_, q) in zip(finished.model.named_parameters(), own.model.named_parameters(), strict=True):
         assert torch.equal(p, q), name
     for p, q in zip(finished.optimizer.state.values(), own.optimizer.state.values(), strict=True):
@@ -289,7 +289,7 @@ def test_a_model_that_was_trained_is_trained_on_with_its_ledger_alone(runs, tmp_
 def test_a_stopped_run_has_spent_less_and_says_so(runs, tmp_path):
     own = runs.trainer(tmp_path, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     own.add_callback(runs.Stop())
-    assert own.train().global_step == own.private_optimizer.steps == 4
+    assert own.train().global_step == own.private_optimizer._steps == 4
     assert any("4 of 6" in words for words in own.epsilon().warnings)
 
 

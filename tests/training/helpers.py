@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj import training
 from privproj.training import FeatureBound, Method
-from privproj.training.algorithms.fixed_rank import Point
+from privproj.training.algorithms.fixed_rank import Point, from_products
 from privproj.training.algorithms.projected import Projected
 from privproj.training.arguments import KINDS
 from privproj.training.nested import take
@@ -102,11 +102,11 @@ def one_step(module, x, y, parts=1, **options):
     """The change of all tensors in one step over a batch in so many parts, times the expected batch size."""
     before = state(module)
     _, optimizer, _ = private(module, x, y, **options)
-    optimizer.turn.open(len(x))
+    optimizer._turn.open(len(x))
     optimizer.backward_on(own(module), (x, y), -(-len(x) // parts))
     optimizer.step()
     optimizer.close()
-    return (before - state(module)) * optimizer.plan.expected_batch
+    return (before - state(module)) * optimizer._plan.expected_batch
 
 
 def clipped(rows, clip=1.0):
@@ -133,7 +133,7 @@ def view(rank, frame="haar", inputs=6):
     """A projected view of a linear layer, with its streams."""
     layer = nn.Linear(inputs - 1, 4).double()
     _, optimizer, _ = private(layer, *data(width=inputs - 1), algorithm="m2", rank=rank, frame=frame)
-    (found,) = optimizer.views
+    (found,) = optimizer._views
     assert isinstance(found, Projected)
     return found
 
@@ -142,9 +142,9 @@ def released_sums(name, x, y, **more):
     """The sums inside the boundary, joined over tensors."""
     module = mlp()
     _, optimizer, _ = private(module, x, y, **{**options_of(name), **more})
-    optimizer.turn.open(len(x))
+    optimizer._turn.open(len(x))
     optimizer.backward_on(own(module), (x, y))
-    return torch.cat([s.flatten() for s in optimizer.boundary.sums])
+    return torch.cat([s.flatten() for s in optimizer._boundary.sums])
 
 
 class Twice(nn.Module):
@@ -185,7 +185,7 @@ class Words(nn.Module):
 
 
 def step(module, optimizer, x, y):
-    optimizer.turn.open(len(x))
+    optimizer._turn.open(len(x))
     optimizer.backward_on(own(module), (x, y))
     optimizer.step()
 
@@ -228,7 +228,7 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
     rows = torch.zeros(records)
     options = {"algorithm": "dp-sgd", **options}
     _, optimizer, _ = private(model, rows, rows, **options)
-    taps = optimizer.taps
+    taps = optimizer._taps
     with taps.armed(records):
         loss_of(model, batch).sum().backward()
         found = [[tap.gradient_of(j) for tap in taps.taps] for j in range(records)]
@@ -251,11 +251,11 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
     clipped_sums = [sum(c * g for c, g in zip(factors, column, strict=True)) for column in zip(*expected, strict=True)]
     before = flat_weights(taps)
     _, optimizer, _ = private(model, rows, rows, max_grad_norm=clip, **options)
-    optimizer.turn.open(records)
+    optimizer._turn.open(records)
     optimizer.backward_on(lambda part: loss_of(model, part), batch)
     if options["algorithm"] == "m2":
         wanted = iter(clipped_sums)
-        pairs = list(zip(optimizer.views, optimizer.boundary.sums, strict=True))
+        pairs = list(zip(optimizer._views, optimizer._boundary.sums, strict=True))
         for view, found in pairs:
             parts = [view.tap.laid_out(p, next(wanted)) for p in view.parameters]
             want = view.sketched(torch.cat([part.flatten(1) for part in parts], 1))
@@ -265,10 +265,25 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
         return
     optimizer.step()
     optimizer.close()
-    moved = (before - flat_weights(optimizer.taps)) * optimizer.plan.expected_batch
+    moved = (before - flat_weights(optimizer._taps)) * optimizer._plan.expected_batch
     want = torch.cat([part.flatten() for part in clipped_sums])
     assert (moved - want).norm() <= max(rtol, 1e-6) * want.norm()
 
 
 def flat_weights(taps):
     return torch.cat([p.detach().flatten() for tap in taps.taps for p in tap.parameters]).clone()
+
+
+def matrix_of(at):
+    """The matrix ``Z = U diag(s) V^T`` of a point."""
+    return (at.u * at.s) @ at.v.T
+
+
+def as_matrix(xi, at):
+    """A tangent vector ``U K V^T + Up V^T + U Vp^T`` as a matrix."""
+    return at.u @ xi.k @ at.v.T + xi.up @ at.v.T + at.u @ xi.vp.T
+
+
+def projected(g, at):
+    """The projection ``P_T(G) = U U^T G + G V V^T - U U^T G V V^T``."""
+    return from_products(g @ at.v, g.T @ at.u, at)

@@ -27,9 +27,9 @@ SURE = AdaptiveClipping(sigma=SILENT, learning_rate=0.5, target_quantile=0.4)
 
 def count_of(run, before):
     """The noisy count that moved the clip from ``before`` to where it is."""
-    adaptive = run.plan.adaptive_clipping
+    adaptive = run._plan.adaptive_clipping
     share = adaptive.target_quantile - math.log(run.clip / before) / adaptive.learning_rate
-    return (share - 0.5) * run.plan.expected_batch
+    return (share - 0.5) * run._plan.expected_batch
 
 
 positive = st.floats(1e-12, 1e9)
@@ -66,8 +66,8 @@ def test_values_outside_their_ranges_are_refused(wrong):
 def test_without_a_deviation_it_is_a_twentieth_of_the_expected_batch():
     x, y = data(40)
     _, run, _ = private(mlp(), x, y, adaptive_clipping=AdaptiveClipping(), sampling_rate=0.5)
-    assert run.plan.expected_batch == 20.0
-    assert run.plan.adaptive_clipping.sigma == run.plan.mechanism.adaptive_clipping_sigma == 1.0
+    assert run._plan.expected_batch == 20.0
+    assert run._plan.adaptive_clipping.sigma == run._plan.mechanism.adaptive_clipping_sigma == 1.0
 
 
 def test_the_noise_is_calibrated_together_with_the_count(tmp_path):
@@ -78,7 +78,7 @@ def test_the_noise_is_calibrated_together_with_the_count(tmp_path):
     _, run, loader = private(module, x, y, **given, ledger=ledger, adaptive_clipping=AdaptiveClipping(sigma=4.0))
     _, plain, _ = private(mlp(), x, y, **given)
     assert run.noise_multiplier > 1.001 * plain.noise_multiplier
-    while run.steps < 2:
+    while run._steps < 2:
         for batch in loader:
             run.step_on(lambda part: losses_of(module, *part), batch)
     assert 2.99 < run.epsilon(1e-5).value <= 3.0
@@ -103,7 +103,7 @@ def test_parts_of_a_batch_are_counted_once_and_a_broken_step_not_at_all():
     for parts in (1, 3, 12):
         module = mlp()
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=0.7)
-        run.turn.open(len(x))
+        run._turn.open(len(x))
         with pytest.raises(RuntimeError, match="broken"):
             run.backward_on(break_at(own(module), x[6]), (x, y), 4)
         run.backward_on(own(module), (x, y), -(-len(x) // parts))
@@ -118,12 +118,12 @@ def test_records_that_are_not_finite_count_as_clipped_and_empty_batches_are_rele
         module, rows = mlp(), x.clone()
         rows[:bad] = math.inf
         _, run, _ = private(module, rows, y, adaptive_clipping=SURE, max_grad_norm=1e6)
-        run.turn.open(len(x))
+        run._turn.open(len(x))
         run.backward_on(own(module), (rows, y))
         run.step()
         assert count_of(run, 1e6) == pytest.approx(unclipped - 0.5 * len(x), abs=1e-6)
     before = run.clip
-    run.turn.open(0)
+    run._turn.open(0)
     run.step()
     assert count_of(run, before) == pytest.approx(0.0, abs=1e-6)
 
@@ -136,9 +136,9 @@ def test_one_record_there_or_not_moves_the_count_by_a_half(clip):
     for records in (11, 12):
         module = mlp()
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=clip)
-        run.turn.open(records)
+        run._turn.open(records)
         run.backward_on(own(module), (x[:records], y[:records]))
-        found.append(float(run.boundary.count))
+        found.append(float(run._boundary.count))
     assert abs(found[1] - found[0]) == 0.5
 
 
@@ -148,20 +148,20 @@ def test_the_noise_follows_the_clip(relation, times):
     _, run, _ = private(mlp(), x, y, adaptive_clipping=SURE, noise_multiplier=2.5, relation=relation, insecure_seed=3)
     draws = []
     for clip in (1.0, 40.0):
-        run.boundary.set_clip(clip)
-        run.boundary.record = lambda: None
-        means = torch.cat([mean.flatten() for mean in run.boundary.release()])
-        draws.append(means * run.plan.expected_batch / (2.5 * times * clip))
+        run._boundary.set_clip(clip)
+        run._boundary.record = lambda: None
+        means = torch.cat([mean.flatten() for mean in run._boundary.release()])
+        draws.append(means * run._plan.expected_batch / (2.5 * times * clip))
     for found in draws:
         assert abs(float(found.std()) - 1.0) < 5.0 / math.sqrt(2 * found.numel())
-    assert run.views[0].noise_scale == 40.0
+    assert run._views[0].noise_scale == 40.0
 
 
 def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
     x, y = data()
     module = mlp()
     _, run, _ = private(module, x, y, adaptive_clipping=SURE)
-    run.turn.open(len(x))
+    run._turn.open(len(x))
     run.backward_on(own(module), (x, y))
     run.step()
     state = run.state_dict()
@@ -178,7 +178,7 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
             other.load_state_dict(state)
     # Half of a batch was clipped to one norm: its noise must not be that of another.
     state["privproj"]["clip"] = 0.5
-    run.turn.open(len(x))
+    run._turn.open(len(x))
     run.backward_on(own(module), (x, y))
     with pytest.raises(InvalidParameter, match="between batches"):
         run.load_state_dict(state)
@@ -193,7 +193,7 @@ def test_what_has_no_clip_that_can_adapt_is_refused():
     _, optimizer, _ = private(mlp(), x, y, adaptive_clipping=SURE)
     for no_clip in ({"shares": (0.5, 0.5)}, {"feature_bound": 1.0}):
         with pytest.raises(InvalidParameter, match="adaptive_clipping"):
-            replace(optimizer.plan, **no_clip)
+            replace(optimizer._plan, **no_clip)
     with pytest.raises(Refused, match="count"):
         private(mlp(), x, y, algorithm="m2", rank=2, bound="beta-tail", adaptive_clipping=SURE)
 
@@ -221,7 +221,7 @@ def test_the_clip_finds_its_quantile_from_far_away(quantile):
         noise_multiplier=1.0, adaptive_clipping=clipping, insecure_seed=5,
     )  # fmt: skip
     clips = []
-    while run.steps < run.plan.steps:
+    while run._steps < run._plan.steps:
         for batch in loader:
             run.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
             clips.append(run.clip)
@@ -231,5 +231,5 @@ def test_the_clip_finds_its_quantile_from_far_away(quantile):
     last = sum(clips[-60:]) / 60
     assert abs(float((sizes <= last).double().mean()) - quantile) < 0.06
     assert run.release == M2(
-        dim=65, rank=8, columns=10, noise_multiplier=1.0, adaptive_clipping_sigma=run.plan.adaptive_clipping.sigma
+        dim=65, rank=8, columns=10, noise_multiplier=1.0, adaptive_clipping_sigma=run._plan.adaptive_clipping.sigma
     )

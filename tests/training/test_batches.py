@@ -37,7 +37,7 @@ IN_BINS = {
 def test_fixed_size_batches_go_with_replace():
     x, y = data(records=40)
     _, optimizer, loader = private(mlp(), x, y, sampling="fixed", sampling_rate=0.25, noise_multiplier=1.0)
-    assert optimizer.plan.relation == "replace" and {len(b) for b in loader.sampler(20)} == {10}
+    assert optimizer._plan.relation == "replace" and {len(b) for b in loader.sampler(20)} == {10}
     assert all(len(set(b)) == 10 for b in loader.sampler(20))
     with pytest.raises(Refused, match="amplification"):
         private(mlp(), x, y, sampling="fixed", sampling_rate=0.25, relation="add-remove")
@@ -58,13 +58,13 @@ def in_bins(**more):
 def train(run, most=math.inf):
     """Make so many releases at most; the position and the record numbers of each batch with a record."""
     module, optimizer, loader = run
-    seen, first = {}, optimizer.steps
-    while min(optimizer.plan.steps, first + most) > optimizer.steps:
+    seen, first = {}, optimizer._steps
+    while min(optimizer._plan.steps, first + most) > optimizer._steps:
         for batch in loader:
-            seen[optimizer.steps] = batch[0].argmax(1).tolist()
+            seen[optimizer._steps] = batch[0].argmax(1).tolist()
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-            if optimizer.steps >= first + most:
+            if optimizer._steps >= first + most:
                 break
     optimizer.close()
     return seen
@@ -100,9 +100,9 @@ def test_batches_of_an_epoch_have_the_law_of_independent_picks():
 
 def test_the_divisor_is_public_and_an_empty_batch_is_a_release():
     _, optimizer, _ = run = in_bins(batches=4 * RECORDS, epochs=1)
-    assert optimizer.plan.expected_batch == 0.25
+    assert optimizer._plan.expected_batch == 0.25
     seen = train(run)
-    assert optimizer.steps == 4 * RECORDS and len(seen) < 4 * RECORDS
+    assert optimizer._steps == 4 * RECORDS and len(seen) < 4 * RECORDS
     assert sorted(record for batch in seen.values() for record in batch) == list(range(RECORDS))
 
 
@@ -126,7 +126,7 @@ def test_an_epoch_that_was_begun_is_accounted_as_a_whole_one(tmp_path):
 
 @pytest.mark.full
 def test_calibrated_noise_meets_the_target_for_the_epochs():
-    plan = in_bins(noise_multiplier=None, epsilon=2.0, delta=1e-5)[1].plan
+    plan = in_bins(noise_multiplier=None, epsilon=2.0, delta=1e-5)[1]._plan
     question = {"sampling": "balls-in-bins", "batches": BATCHES, "steps": EPOCHS}
     found = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5, **question).value
     assert plan.mechanism.noise_multiplier == found
@@ -156,7 +156,7 @@ def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
     with pytest.warns(LostEpoch, match="the 3 batches that are left of it are given up"):
         run = in_bins(ledger=str(book))
     # The lines of the epoch are all there before anything is drawn anew, and the plan is no longer than it was.
-    assert read_ledger(book).spent == 2 * BATCHES == run[1].steps
+    assert read_ledger(book).spent == 2 * BATCHES == run[1]._steps
     seen = train(run)
     assert seen.keys() <= set(range(2 * BATCHES, 3 * BATCHES)) and records_of(seen, 2) == list(range(RECORDS))
     account = read_ledger(book)
@@ -201,7 +201,7 @@ def test_where_the_order_of_records_is_not_known_the_epoch_is_given_up(tmp_path)
     train(begun(), 2)
     with pytest.warns(LostEpoch, match="may be in another order"), warnings.catch_warnings():
         _, optimizer, _ = begun()
-    assert optimizer.steps == BATCHES
+    assert optimizer._steps == BATCHES
 
 
 def test_another_phase_on_a_ledger_draws_other_batches(tmp_path):
@@ -257,12 +257,12 @@ def test_a_batch_that_is_too_large_loses_records_at_random():
     x, y = data(records=40)
     options = {"sampling_rate": 0.25, "max_batch_size": 11, "noise_multiplier": 1.0, "insecure_seed": 3}
     _, optimizer, loader = private(mlp(), x, y, **options)
-    assert optimizer.plan.relation == "zero-out" and optimizer.plan.expected_batch == pytest.approx(10.0, rel=1e-5)
-    assert {"max_batch_size": 11, "dataset_size": 40}.items() <= optimizer.plan.run(3).items()
+    assert optimizer._plan.relation == "zero-out" and optimizer._plan.expected_batch == pytest.approx(10.0, rel=1e-5)
+    assert {"max_batch_size": 11, "dataset_size": 40}.items() <= optimizer._plan.run(3).items()
     batches = list(loader.sampler(6000))
     sizes = np.array([len(batch) for batch in batches])
     assert sizes.max() == 11 and all(len(set(batch)) == len(batch) for batch in batches)
-    law = stats.binom(40, optimizer.plan.sampling_rate)
+    law = stats.binom(40, optimizer._plan.sampling_rate)
     assert stats.binomtest(int((sizes == 11).sum()), 6000, float(law.sf(10))).pvalue > 1e-3
     counts = np.bincount([number for batch in batches for number in batch], minlength=40)
     # A uniform subset prefers no record; counts of a batch vary less than a multinomial.
@@ -276,11 +276,11 @@ def test_a_largest_batch_is_accounted():
     for more in ({}, {"max_batch_size": 24}):
         _, optimizer, _ = private(mlp(), *data(records=40), **options, **more)
         for _ in range(2):
-            optimizer.turn.open(0)
+            optimizer._turn.open(0)
             optimizer.step()
         found.append(optimizer.epsilon(1e-5))
     assert found[0].value * 1.005 < found[1].value
-    run = {**options, "sampling_rate": optimizer.plan.sampling_rate, "max_batch_size": 24, "dataset_size": 40}
+    run = {**options, "sampling_rate": optimizer._plan.sampling_rate, "max_batch_size": 24, "dataset_size": 40}
     assert found[1].value == privproj.epsilon(privproj.Gaussian(noise_multiplier=run.pop("noise_multiplier")),
                                               delta=1e-5, **run).value  # fmt: skip
 

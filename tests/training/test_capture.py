@@ -43,7 +43,7 @@ def test_records_that_mix_are_noticed(build):
     x, y = data()
     module = build()
     _, optimizer, _ = private(module, x, y)
-    optimizer.turn.open(12)
+    optimizer._turn.open(12)
     with pytest.raises(InvalidParameter, match=r"one row for each record|does not depend on the others"):
         optimizer.backward_on(own(module), (x, y))
 
@@ -57,7 +57,7 @@ def test_layers_that_keep_something_of_a_batch_are_noticed():
     ):
         keeper, head = keeper.double().requires_grad_(False), nn.Linear(6, 3).double()
         _, optimizer, _ = private(nn.ModuleList([keeper, head]), inputs, y)
-        optimizer.turn.open(12)
+        optimizer._turn.open(12)
 
         def losses(part, keeper=keeper, head=head, dim=dim):
             return cross_entropy(head(keeper(part[0]).mean(dim)), part[1], reduction="none")

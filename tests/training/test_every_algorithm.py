@@ -27,7 +27,6 @@ from training.helpers import make_private  # noqa: E402
 
 from privproj.training import AdaptiveClipping, Subspace  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS, load  # noqa: E402
-from privproj.training.release import Clip  # noqa: E402
 
 DOUBLE = torch.float64
 SILENT = 1e-12
@@ -196,7 +195,7 @@ class PrivateRun:
             module=self.module, optimizer=torch.optim.SGD(trained, lr=1.0), algorithm=name, insecure_seed=SEED,
             data_loader=DataLoader(TensorDataset(x, y)), **{**chosen, **shares, **self.definition.options(), **options},
         )  # fmt: skip
-        self.boundary, self.plan = self.optimizer.boundary, self.optimizer.plan
+        self.boundary, self.plan = self.optimizer._boundary, self.optimizer._plan
         self.layers = [self.module[0], self.module[2]]
         if fault is not None:
             fault(self.boundary)
@@ -204,7 +203,7 @@ class PrivateRun:
     def take_in(self, rows):
         """The losses of some records, as a batch of their own."""
         x, y = data()
-        self.optimizer.turn.open(len(rows))
+        self.optimizer._turn.open(len(rows))
         self.optimizer.backward_on(
             lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), (x[rows], y[rows])
         )
@@ -231,7 +230,7 @@ class PrivateRun:
 
     def draws(self):
         """What was drawn for each layer, or for all of them."""
-        views = self.optimizer.views
+        views = self.optimizer._views
         layers = [self.layers] if self.definition.joint else self.layers
         return [self.definition.draw(view, layer) for view, layer in zip(views, layers, strict=True)]
 
@@ -312,7 +311,7 @@ def check_noise(name, clipping, fault=None):
     """Empty batches release independent Gaussian noise of deviation ``z`` times the sensitivity, in all coordinates."""
     for relation, sensitivity in (("add-remove", 3.0), ("replace", 6.0)):
         run = PrivateRun(name, clipping, fault, noise_multiplier=2.5, max_grad_norm=3.0, relation=relation)
-        assert run.plan.noise_std == pytest.approx(2.5 * sensitivity, rel=1e-12, abs=0)
+        assert run._plan.noise_std == pytest.approx(2.5 * sensitivity, rel=1e-12, abs=0)
         draws = torch.stack([torch.cat(run.released()) for _ in range(100)]) / (2.5 * sensitivity)
         assert abs(float(draws.std()) - 1.0) < 5.0 / math.sqrt(2 * draws.numel())
         assert stats.kstest(draws.flatten().numpy(), "norm").pvalue > 1e-4
@@ -324,12 +323,12 @@ ADAPTIVE = AdaptiveClipping(target_quantile=0.4, learning_rate=0.5, sigma=SILENT
 
 def released_counts(run, *batches):
     """The noisy counts that were released with these batches, as the clip shows them: ``C <- C e^(-rate (b - p))``."""
-    found, adaptive = [], run.plan.adaptive_clipping
+    found, adaptive = [], run._plan.adaptive_clipping
     for rows in batches:
         before = run.optimizer.clip
         run.released(rows)
         share = adaptive.target_quantile - math.log(run.optimizer.clip / before) / adaptive.learning_rate
-        found.append((share - 0.5) * run.plan.expected_batch)
+        found.append((share - 0.5) * run._plan.expected_batch)
     return found
 
 
@@ -352,7 +351,7 @@ def check_noise_of_the_count(name, fault=None):
     for relation in ("add-remove", "replace"):
         adaptive = replace(ADAPTIVE, sigma=3.0, learning_rate=0.01)
         run = PrivateRun(name, "joint", fault, adaptive_clipping=adaptive, relation=relation)
-        assert run.plan.mechanism.adaptive_clipping_sigma == 3.0
+        assert run._plan.mechanism.adaptive_clipping_sigma == 3.0
         counts = torch.tensor(released_counts(run, *[()] * 200)) / 3.0
         assert abs(float(counts.mean())) < 5.0 / math.sqrt(len(counts))
         assert abs(float(counts.std()) - 1.0) < 5.0 / math.sqrt(2 * len(counts))
@@ -397,7 +396,7 @@ def norms_understated(boundary):
 
 
 def the_whole_clip_for_every_tensor(boundary):
-    boundary.clip = Clip((boundary.plan.clip,) * len(boundary.views))
+    boundary.clips = (boundary.plan.clip,) * len(boundary.views)
 
 
 def clip_after_the_sum(boundary):

@@ -138,11 +138,11 @@ def test_workers_of_a_loader_are_forked_and_draw_no_noise():
     _, optimizer, loader = private(module, x, y, steps=3, sampling_rate=0.5)
     workers = DataLoader(TensorDataset(x, y), batch_size=4, num_workers=2, multiprocessing_context="fork")
     loader.settings |= {"num_workers": 2, "timeout": 100, "multiprocessing_context": workers.multiprocessing_context}
-    while optimizer.steps < 3:
+    while optimizer._steps < 3:
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-    assert optimizer.steps == 3
+    assert optimizer._steps == 3
 
 
 @pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -155,14 +155,14 @@ def test_a_stream_has_no_copy(double):
 
 def test_nothing_that_holds_a_stream_is_copied():
     _, optimizer, _ = private(mlp(), *data())
-    for part in (optimizer.boundary.streams, optimizer.boundary):
+    for part in (optimizer._boundary.streams, optimizer._boundary):
         with pytest.raises(PrivprojError, match="not copied or pickled"):
             copy.deepcopy(part)
 
 
 def test_a_seed_that_repeats_a_run_is_told_by_its_account():
     _, optimizer, _ = private(mlp(), *data(), insecure_seed=1)
-    assert optimizer.spending.account.insecure
+    assert optimizer._spending.account.insecure
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 8), (1024, 16), (2048, 64)])

@@ -56,14 +56,14 @@ def run(name, clipping, device, x, y, **options):
 
 def sums(module, optimizer, x, y):
     """The sums of a batch inside the boundary, before any noise."""
-    optimizer.turn.open(len(x))
+    optimizer._turn.open(len(x))
     optimizer.backward_on(own(module), (x, y))
-    return torch.cat([part.flatten().cpu() for part in optimizer.boundary.sums])
+    return torch.cat([part.flatten().cpu() for part in optimizer._boundary.sums])
 
 
 def share_draws(optimizer, twin):
     """Give the views of a run what those of another run drew: generators differ between devices."""
-    for view, other in zip(optimizer.views, twin.views, strict=True):
+    for view, other in zip(optimizer._views, twin.views, strict=True):
         for key in ("a", "q", "back"):
             if hasattr(other, key):
                 setattr(view, key, getattr(other, key).to(view.parameters[0]))
@@ -115,7 +115,7 @@ def test_no_step_waits_for_the_gpu(name):
     x, y = x.to(GPU), y.to(GPU)
 
     def step():
-        optimizer.turn.open(len(x))
+        optimizer._turn.open(len(x))
         optimizer.backward_on(own(module), (x, y))
         optimizer.step()
 
@@ -179,8 +179,8 @@ def test_a_model_on_several_devices_has_noise_on_each(name):
     module = OnTwoDevices()
     _, optimizer, _ = private(module, x, y, **options)
     for _ in range(2):
-        optimizer.turn.open(len(x))
+        optimizer._turn.open(len(x))
         optimizer.backward_on(own(module), (x, y))
         optimizer.step()
-    assert {device.type for device in optimizer.boundary.streams.noise.generators} == {"cuda", "cpu"}
+    assert {device.type for device in optimizer._boundary.streams.noise.generators} == {"cuda", "cpu"}
     assert all(math.isfinite(float(p.sum())) for p in module.parameters())

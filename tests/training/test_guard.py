@@ -21,14 +21,14 @@ def test_a_module_that_changes_its_type_after_make_private_is_refused(change):
     module, optimizer, _ = private(mlp(), x, y)
     change(module)
     with pytest.raises(InvalidParameter, match="as make_private saw it"):
-        optimizer.turn.open(12)
+        optimizer._turn.open(12)
     module, optimizer, _ = private(mlp(), x, y)
-    optimizer.turn.open(12)
+    optimizer._turn.open(12)
     optimizer.backward_on(own(module), (x, y))
     change(module)
     with pytest.raises(InvalidParameter, match="as make_private saw it"):
         optimizer.step()
-    assert optimizer.steps == 0
+    assert optimizer._steps == 0
 
 
 def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
@@ -39,15 +39,19 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
     step(module, optimizer, x, y)
     module[0].requires_grad_(True)
     with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
-        optimizer.turn.open(12)
+        optimizer._turn.open(12)
     module[0].requires_grad_(False)
-    optimizer.turn.drawn = None
+    optimizer._turn.drawn = None
     step(module, optimizer, x, y)
     # A second optimizer finds nothing to step by, whenever the tensor was unfrozen.
-    optimizer.turn.open(12)
-    module[0].requires_grad_(True)
+    optimizer._turn.open(12)
+
+    def losses(part):
+        module[0].requires_grad_(True)
+        return own(module)(part)
+
     with pytest.raises(InvalidParameter, match="a gradient without noise"):
-        optimizer.backward_on(own(module), (x, y))
+        optimizer.backward_on(losses, (x, y))
     assert all(p.grad is None for p in module.parameters())
 
 
@@ -112,7 +116,7 @@ def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
     batch = next(iter(loader))
     with pytest.raises(InvalidParameter, match=r"by the forward pass|other tensors than before"):
         optimizer.step_on(own(module), batch)
-    assert optimizer.steps == 0 and all(total is None for total in optimizer.boundary.sums)
+    assert optimizer._steps == 0 and all(total is None for total in optimizer._boundary.sums)
 
 
 def test_a_counter_and_a_table_of_constants_may_stay():
@@ -125,7 +129,7 @@ def test_a_counter_and_a_table_of_constants_may_stay():
     module, optimizer, loader = private(Keeper(count), x, y)
     for batch in loader:
         optimizer.step_on(lambda part: losses_of(module, *part), batch)
-    assert optimizer.steps == 1
+    assert optimizer._steps == 1
 
 
 def test_a_private_optimizer_is_neither_copied_nor_pickled():
@@ -152,7 +156,7 @@ def test_a_private_optimizer_is_a_torch_optimizer():
         step(module, optimizer, x, y)
         scheduler.step()
     assert calls == ["before", "after"] * 3 and isinstance(optimizer, torch.optim.Optimizer)
-    assert optimizer.original.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.125
+    assert optimizer._original.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.125
 
 
 def test_a_state_of_more_releases_than_are_accounted_is_refused(tmp_path):
@@ -171,7 +175,7 @@ def test_a_state_of_more_releases_than_are_accounted_is_refused(tmp_path):
         module, optimizer, _ = private(mlp(), x, y, adam, ledger=book)
     optimizer.load_state_dict(saved)
     step(module, optimizer, x, y)
-    assert optimizer.steps == 4 and optimizer.state is optimizer.original.state and len(optimizer.state) == 4
+    assert optimizer._steps == 4 and optimizer.state is optimizer._original.state and len(optimizer.state) == 4
     assert not torch.equal(state(module), weights)
 
 
@@ -179,8 +183,8 @@ def test_a_gradient_scaler_is_refused():
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
     scaler = torch.amp.GradScaler("cpu")
-    optimizer.turn.open(12)
+    optimizer._turn.open(12)
     optimizer.backward_on(lambda part: scaler.scale(losses_of(module, *part)), (x, y))
     with pytest.raises(InvalidParameter, match="leave the scaler out"):
         scaler.step(optimizer)
-    assert optimizer.steps == 0
+    assert optimizer._steps == 0

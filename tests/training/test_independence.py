@@ -33,7 +33,7 @@ def tokens(count=64, length=5, seed=0):
 def whole(module, x, y, **options):
     """A private run whose every batch is the whole data, and its batches."""
     module, optimizer, loader = private(module.to(x.dtype), x, y, **options)
-    return module, optimizer, chain.from_iterable(iter(loader) for _ in range(optimizer.plan.steps))
+    return module, optimizer, chain.from_iterable(iter(loader) for _ in range(optimizer._plan.steps))
 
 
 def own(module):
@@ -134,7 +134,7 @@ def test_what_mixes_records_between_layers_is_refused(name):
     module, optimizer, batches = whole(Between(MIXING[name]), x, y)
     with pytest.raises(InvalidParameter, match=f"{CHANGES}|by the forward pass"):
         optimizer.step_on(own(module), next(batches))
-    assert optimizer.steps == 0
+    assert optimizer._steps == 0
 
 
 @pytest.mark.parametrize("build", [Causal, Recurrent, lambda _: Sorting()])
@@ -151,7 +151,7 @@ def test_the_same_layers_pass_with_the_batch_first(build):
     x, y = tokens()
     module, optimizer, batches = whole(build(True), x, y)
     optimizer.step_on(own(module), next(batches))
-    assert optimizer.steps == 1
+    assert optimizer._steps == 1
 
 
 def test_a_change_of_mode_is_checked_again():
@@ -280,7 +280,7 @@ def test_strict_makes_the_loss_a_records_own_by_construction():
             parts = torch.autograd.grad(loss((one[None], other[None])).sum(), tensors, allow_unused=True)
             pairs = zip(parts, tensors, strict=True)
             rows.append(torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for g, p in pairs]))
-        found = torch.cat([total.flatten() for total in optimizer.boundary.sums if total is not None])
+        found = torch.cat([total.flatten() for total in optimizer._boundary.sums if total is not None])
         expected = clipped(torch.stack(rows))
         matrices = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in split(expected, module)])
         assert torch.allclose(found, matrices, rtol=1e-9, atol=1e-12)
@@ -297,7 +297,7 @@ def test_strict_takes_any_first_dimension():
     x, y = tokens(12)
     module, optimizer, batches = whole(Recurrent(False), x, y)
     optimizer.step_on(own(module), next(batches), strict=True)
-    assert optimizer.steps == 1
+    assert optimizer._steps == 1
 
 
 @dataclasses.dataclass
@@ -328,7 +328,7 @@ def test_a_batch_of_any_form_in_any_parts_gives_the_clipped_sum(size):
         )  # fmt: skip
         batch = next(iter(private_loader))
         optimizer.backward_on(lambda p, parts=parts, module=module: own(module)(parts(p)), batch, size)
-        found = torch.cat([total.flatten() for total in optimizer.boundary.sums])
+        found = torch.cat([total.flatten() for total in optimizer._boundary.sums])
         matrices = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in split(expected, module)])
         assert torch.allclose(found, matrices, rtol=1e-9, atol=1e-12)
 
@@ -371,9 +371,9 @@ def test_a_batch_that_failed_is_taken_in_again():
         try:
             optimizer.backward_on(loss, batch, 1)
         except RuntimeError:
-            assert all(total is None for total in optimizer.boundary.sums)
+            assert all(total is None for total in optimizer._boundary.sums)
             continue
-        sums.append(torch.cat([total.flatten() for total in optimizer.boundary.sums]))
+        sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
     (found,) = sums
     assert torch.allclose(found.norm(), expected.double().norm(), rtol=1e-5)
 
@@ -505,9 +505,9 @@ def test_compiled_modules_give_the_same_sums_and_mixing_is_seen_in_them():
         sums = []
         for called in (compiled, module):
             optimizer.backward_on(own(called), batch)
-            sums.append([total.clone() for total in optimizer.boundary.sums])
-            optimizer.boundary.forget()
-            optimizer.turn.returned = 0
+            sums.append([total.clone() for total in optimizer._boundary.sums])
+            optimizer._boundary.forget()
+            optimizer._turn.taken = False
         assert all(torch.allclose(one, other) for one, other in zip(*sums, strict=True))
         optimizer.step_on(own(compiled), batch)
 
@@ -559,7 +559,7 @@ def test_constants_that_the_first_batch_finds_missing_may_be_made():
         batch = next(batches)
         optimizer.backward_on(own(module), batch)
         optimizer.step()
-    assert optimizer.steps == 3 and hasattr(module, "row")
+    assert optimizer._steps == 3 and hasattr(module, "row")
 
 
 RARE = {
@@ -603,7 +603,7 @@ def test_a_loss_function_may_write_into_its_part():
         optimizer.backward_on(
             (lambda part, module=module: loss(part, module)) if writes else own(module), next(batches)
         )
-        sums.append(torch.cat([total.flatten() for total in optimizer.boundary.sums]))
+        sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
     assert torch.allclose(sums[0], sums[1], rtol=1e-5)
 
 
@@ -647,7 +647,7 @@ def test_a_backward_pass_outside_of_autocast_passes(dtype):
 
     for _ in range(3):
         optimizer.step_on(losses, next(batches))
-    assert optimizer.steps == 3
+    assert optimizer._steps == 3
 
 
 def test_a_switch_or_a_hook_that_comes_later_is_checked_again():
@@ -680,7 +680,7 @@ def test_strict_refuses_what_one_record_leaves_for_the_next(change):
     module, optimizer, batches = whole(module, x, y)
     with pytest.raises(InvalidParameter, match="changed by the forward pass"):
         optimizer.step_on(own(module), next(batches), strict=True)
-    assert optimizer.steps == 0
+    assert optimizer._steps == 0
 
 
 def test_modules_that_look_at_their_gradients_pass():
@@ -706,8 +706,8 @@ def test_later_batches_are_checked_now_and_then():
     _, optimizer, _ = whole(mlp(dtype=torch.float32), *records(4))
     spots = []
     for _ in range(4000):
-        optimizer.independence.begin()
-        spots.append(optimizer.independence.spot)
+        optimizer._independence.begin()
+        spots.append(optimizer._independence.spot)
     assert all(spots[:3]) and 14 < sum(spots) < 120
 
 
@@ -744,7 +744,7 @@ def test_mixing_that_begins_later_is_refused_before_its_first_release(name, draw
                 optimizer.step_on(own(module), batch)
             break
         optimizer.step_on(own(module), batch)
-    assert optimizer.steps == 4
+    assert optimizer._steps == 4
 
 
 def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
@@ -752,15 +752,15 @@ def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
     for share, everyone, refused in ((0.02, False, False), (0.02, True, True), (0.5, False, True)):
         x, y = records()
         module, optimizer, batches = whole(Between(lambda _, h: h), x, y)
-        optimizer.independence.steps, optimizer.independence.spot = 9, False
+        optimizer._independence.steps, optimizer._independence.spot = 9, False
         batch = next(batches)
-        optimizer.independence.is_due = lambda *_: False
-        first = optimizer.independence.chosen
+        optimizer._independence.is_due = lambda *_: False
+        first = optimizer._independence.chosen
 
-        def choose(records, check=optimizer.independence):
+        def choose(records, check=optimizer._independence):
             check.chosen = 7
 
-        optimizer.independence.choose = choose
+        optimizer._independence.choose = choose
 
         def losses(part, module=module, share=share, everyone=everyone):
             found = own(module)(part)
@@ -785,7 +785,7 @@ def test_a_public_seed_tells_nothing_of_dropout():
         module, optimizer, batches = whole(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 3)), x, y)
         torch.manual_seed(0)
         optimizer.backward_on(own(module), next(batches))
-        sums.append(torch.cat([total.flatten() for total in optimizer.boundary.sums]))
+        sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
     assert not torch.allclose(*sums)
 
 
@@ -845,7 +845,7 @@ def test_trained_tensors_ask_for_gradients_as_before_and_a_frozen_one_is_refused
     optimizer.step_on(own(module), next(batches))
     assert all(p.requires_grad for p in module.parameters())
     module[0].weight.requires_grad_(False)
-    with pytest.raises(InvalidParameter, match="0=frozen"):
+    with pytest.raises(InvalidParameter, match=r"0\.weight=frozen"):
         optimizer.step_on(own(module), next(batches))
 
 
@@ -896,4 +896,4 @@ def test_a_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
     np.random.seed(3)
     for _ in range(12):
         optimizer.step_on(own(module), next(batches))
-    assert optimizer.steps == 12 and draw() == expected
+    assert optimizer._steps == 12 and draw() == expected

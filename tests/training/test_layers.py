@@ -154,7 +154,7 @@ def test_padding_gets_no_gradient():
     model = Text(2, padding=3).double()
     kept = model.tokens.weight[3].clone()
     _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5))
-    optimizer.turn.open(5)
+    optimizer._turn.open(5)
     optimizer.backward_on(lambda part: next_token(model, part), ids)
     optimizer.step()
     assert torch.allclose(model.tokens.weight[3], kept, atol=1e-9)
@@ -165,13 +165,13 @@ def test_as_many_positions_as_records_are_still_positions():
     model = Text(1).double()
     _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5))
     for ids in (numbers(), numbers(records=4)):
-        (tap,) = [tap for tap in optimizer.taps.taps if tap.name == "places"]
-        with optimizer.taps.armed(len(ids)):
+        (tap,) = [tap for tap in optimizer._taps.taps if tap.name == "places"]
+        with optimizer._taps.armed(len(ids)):
             next_token(model, ids).sum().backward()
             found = [tap.gradient_of(j)[0] for j in range(len(ids))]
         expected = [
-            g[next(i for i, p in enumerate(tensors(optimizer.taps)) if p is model.places.weight)]
-            for g in alone(model, optimizer.taps, next_token, ids, len(ids))
+            g[next(i for i, p in enumerate(tensors(optimizer._taps)) if p is model.places.weight)]
+            for g in alone(model, optimizer._taps, next_token, ids, len(ids))
         ]
         assert all(torch.allclose(own, g) for own, g in zip(found, expected, strict=True))
 
@@ -216,22 +216,22 @@ def test_every_algorithm_projects_the_inputs_of_every_matrix(kind, algorithm):
     options = {"algorithm": algorithm, "insecure_seed": 7, **ALGORITHMS.get(algorithm, {})}
     options = options | ({"shares": (1.0,)} if "shares" in options else {})
     _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5), max_grad_norm=1e6, **options)
-    (view,) = optimizer.views
+    (view,) = optimizer._views
     expected = []
-    for row in alone(model, optimizer.taps, loss_of, batch, 5):
+    for row in alone(model, optimizer._taps, loss_of, batch, 5):
         parts = [g if g.dim() > 1 else g[:, None] for g in row]
         expected.append(torch.cat([parts[0].T if kind == "Conv1D" else parts[0], *parts[1:]], 1))
-    optimizer.turn.open(5)
+    optimizer._turn.open(5)
     optimizer.backward_on(lambda part: loss_of(model, part), batch)
     p = {"m1": lambda: view.a.T @ view.a, "dp-sgd": lambda: 1.0, "per layer": lambda: 1.0}.get(
         algorithm, lambda: view.q
     )()
     want = sum(g * p if isinstance(p, float) else g @ p for g in expected)
-    assert optimizer.taps.taps[0].shape == expected[0].shape
-    assert (optimizer.boundary.sums[0] - want).norm() <= 1e-9 * want.norm()
-    before = flat_weights(optimizer.taps)
+    assert optimizer._taps.taps[0].shape == expected[0].shape
+    assert (optimizer._boundary.sums[0] - want).norm() <= 1e-9 * want.norm()
+    before = flat_weights(optimizer._taps)
     optimizer.step()
-    assert not torch.equal(before, flat_weights(optimizer.taps))
+    assert not torch.equal(before, flat_weights(optimizer._taps))
 
 
 def test_plain_and_other_optimizers_make_the_same_step_of_a_transposed_matrix():
@@ -241,7 +241,7 @@ def test_plain_and_other_optimizers_make_the_same_step_of_a_transposed_matrix():
         model = Conv1D(5, 6).double()
         sgd = lambda p, m=momentum: torch.optim.SGD(p, lr=1.0, momentum=m)  # noqa: E731
         _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5), sgd, **options_of("m2"))
-        optimizer.turn.open(5)
+        optimizer._turn.open(5)
         optimizer.backward_on(lambda part, model=model: squares(model, part), vectors())
         optimizer.step()
         steps.append(state(model))
@@ -275,11 +275,11 @@ def test_coordinates_in_a_subspace_are_those_of_the_weights_as_they_are_kept(kin
         model, torch.zeros(5), torch.zeros(5), algorithm="dp-sft", subspace=subspace, max_grad_norm=1e6
     )
     expected = [
-        torch.cat([g.flatten() for g in row]) @ basis for row in alone(model, optimizer.taps, loss_of, batch, 5)
+        torch.cat([g.flatten() for g in row]) @ basis for row in alone(model, optimizer._taps, loss_of, batch, 5)
     ]
-    optimizer.turn.open(5)
+    optimizer._turn.open(5)
     optimizer.backward_on(lambda part: loss_of(model, part), batch)
-    assert torch.allclose(optimizer.boundary.sums[0], sum(expected), rtol=1e-9)
+    assert torch.allclose(optimizer._boundary.sums[0], sum(expected), rtol=1e-9)
 
 
 def test_a_feature_bound_is_for_a_linear_layer():
@@ -311,7 +311,7 @@ def test_attention_of_torch(records, train, options):
 def test_attention_with_dropout_says_what_to_do():
     model = Attention(dropout=0.5).double()
     _, optimizer, _ = private(model, vectors(), vectors())
-    optimizer.turn.open(5)
+    optimizer._turn.open(5)
     with pytest.raises(InvalidParameter, match="dropout to 0"):
         optimizer.backward_on(lambda part: squares(model, part), vectors())
 
@@ -372,7 +372,7 @@ def test_what_cannot_be_computed_for_one_record_is_refused():
     ):
         model = build(6).double()
         _, optimizer, _ = private(model, vectors(), vectors())
-        optimizer.turn.open(5)
+        optimizer._turn.open(5)
         with pytest.raises(InvalidParameter, match=words):
             optimizer.backward_on(lambda part, model=model: summed(model(part)), vectors())
 
@@ -432,4 +432,4 @@ def test_gathered_rows_train_with_every_record_by_itself():
     with pytest.raises(InvalidParameter, match="strict=True"):
         optimizer.step_on(own(model), batch)
     optimizer.step_on(own(model), batch, strict=True)
-    assert optimizer.steps == 1
+    assert optimizer._steps == 1

@@ -32,7 +32,7 @@ def trained(module, step_on, optimizer, loader):
     before = module.weight.detach().clone()
     for batch in loader:
         step_on(lambda part: losses_of(module, *part), batch)
-    assert optimizer.steps == 10 and not torch.equal(module.weight, before)
+    assert optimizer._steps == 10 and not torch.equal(module.weight, before)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -89,7 +89,7 @@ def text_losses(model, tokens):
 
 def test_a_language_model_never_sees_an_empty_batch():
     model, optimizer, loader = language_model()
-    while optimizer.steps < optimizer.plan.steps:
+    while optimizer._steps < optimizer._plan.steps:
         for tokens in loader:
             assert len(tokens)
             optimizer.backward_on(lambda part: text_losses(model, part), tokens)
@@ -126,9 +126,9 @@ def test_a_copy_of_the_module_is_a_teacher_and_is_not_trained():
             return (module(part[0]) - taught).square().sum(1)
 
         optimizer.backward_on(loss, batch)
-        sums.append(optimizer.boundary.sums[0].clone())
-        optimizer.boundary.forget()
-        optimizer.turn.returned = 0
+        sums.append(optimizer._boundary.sums[0].clone())
+        optimizer._boundary.forget()
+        optimizer._turn.taken = False
     assert torch.equal(*sums)
 
 
@@ -152,6 +152,6 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
     module, optimizer, batches = make_private(module=module, optimizer=sgd, data_loader=joined, **GIVEN)
     with pytest.raises(InvalidParameter, match=r"one row for each of .* records"):
         optimizer.step_on(lambda part: module(part.x).sum(1), next(iter(batches)))
-    assert not optimizer.steps
+    assert not optimizer._steps
     with pytest.raises(InvalidParameter, match=r"optimizer\.close\(\)"):
         make_private(module=module, optimizer=sgd, data_loader=loader, **GIVEN)

@@ -89,7 +89,7 @@ def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
     module[0].requires_grad_(False)
     held = lambda p: torch.optim.SGD(module.parameters(), lr=1.0)  # noqa: E731
     _, optimizer, _ = private(module, x, y, held)
-    optimizer.turn.open(12)
+    optimizer._turn.open(12)
     module[0].requires_grad_(True)
     before = module[0].weight.detach().clone()
     with pytest.raises(InvalidParameter, match="a gradient without noise"):
@@ -97,11 +97,11 @@ def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
     assert module[0].weight.grad is None
     with pytest.raises(InvalidParameter, match="all 12 records back"):
         optimizer.step()
-    assert torch.equal(module[0].weight, before) and optimizer.steps == 0
+    assert torch.equal(module[0].weight, before) and optimizer._steps == 0
     module[0].requires_grad_(False)
-    optimizer.turn.drawn = None
+    optimizer._turn.drawn = None
     module[0].weight.grad = torch.ones_like(before)
-    optimizer.turn.open(0)
+    optimizer._turn.open(0)
     optimizer.step()
     assert torch.equal(module[0].weight, before)
 
@@ -151,7 +151,7 @@ def test_the_epsilon_of_a_run_is_that_of_a_person_with_several_records(tmp_path)
     run = {"sampling_rate": 0.25, "steps": 4, "group_size": 3}
     path = str(tmp_path / "ledger.jsonl")
     _, optimizer, _ = private(module, x, y, noise_multiplier=None, epsilon=3.0, delta=1e-3, ledger=path, **run)
-    z = optimizer.plan.noise_multiplier
+    z = optimizer._plan.noise_multiplier
     asked = privproj.epsilon(privproj.Gaussian(noise_multiplier=z), delta=1e-3, **run)
     assert 2.99 < asked.value <= 3.0
     assert read_ledger(path).planned.epsilon(1e-3).value <= 3.0

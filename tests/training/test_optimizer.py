@@ -44,9 +44,9 @@ def test_a_step_needs_a_batch_and_a_batch_a_step(loop):
     _, optimizer, _ = loop
     with pytest.raises(InvalidParameter, match="private loader"):
         optimizer.step()
-    optimizer.turn.open(0)
+    optimizer._turn.open(0)
     with pytest.raises(InvalidParameter, match="empty batches are released too"):
-        optimizer.turn.open(3)
+        optimizer._turn.open(3)
 
 
 def test_no_unreleased_gradient_is_left_behind(loop):
@@ -76,15 +76,15 @@ def test_a_step_that_fails_leaves_nothing_for_the_next():
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    fine, optimizer.boundary.record = optimizer.boundary.record, full
-    optimizer.turn.open(12)
+    fine, optimizer._boundary.record = optimizer._boundary.record, full
+    optimizer._turn.open(12)
     optimizer.backward_on(own(module), (x, y))
     with pytest.raises(OSError, match="No space"):
         optimizer.step()
-    optimizer.boundary.record = fine
-    optimizer.turn.open(1)
+    optimizer._boundary.record = fine
+    optimizer._turn.open(1)
     optimizer.backward_on(own(module), (x[:1], y[:1]))
-    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 1e-3
+    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 1e-3
     optimizer.step()
 
 

@@ -52,7 +52,7 @@ def test_a_peft_model_trains(peft_model, algorithm):
         model, tokens, tokens, sgd, algorithm=algorithm, noise_multiplier=0.01, steps=4, **options
     )
     first = text_losses(model, tokens).mean()
-    while optimizer.steps < 4:
+    while optimizer._steps < 4:
         for batch in loader:
             optimizer.backward_on(lambda rows: text_losses(model, rows[0]), batch)
             optimizer.step()
@@ -61,7 +61,7 @@ def test_a_peft_model_trains(peft_model, algorithm):
     assert len(moved) == 4 and all(part in name for name in moved)
     assert text_losses(model, tokens).mean() < first
     if algorithm == "m2":
-        assert optimizer.plan.mechanism.layers == (privproj.Layer(dim=16, rank=3, count=4),)
+        assert optimizer._plan.mechanism.layers == (privproj.Layer(dim=16, rank=3, count=4),)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -71,11 +71,11 @@ def test_clipped_sums_of_a_peft_model_are_those_of_single_records(peft_model):
     _, optimizer, _ = private(model, tokens, tokens, algorithm="lora-fa", max_grad_norm=1e-3)
 
     def sums(rows):
-        optimizer.turn.drawn = None
-        optimizer.turn.open(len(rows))
-        optimizer.boundary.begin()
+        optimizer._turn.drawn = None
+        optimizer._turn.open(len(rows))
+        optimizer._boundary.begin()
         optimizer.backward_on(lambda part: text_losses(model, part), rows)
-        return torch.cat([s.flatten() for s in optimizer.boundary.sums])
+        return torch.cat([s.flatten() for s in optimizer._boundary.sums])
 
     alone = [sums(tokens[i : i + 1]) for i in range(5)]
     assert all(abs(float(part.norm()) - 1e-3) < 1e-6 for part in alone)
@@ -135,8 +135,8 @@ def test_a_new_head_is_trained_beside_the_factors():
     model = prepare_peft(classifier(lora_dropout=0.5), "lora-fa").double()
     _, optimizer, _ = private(model.train(), batch["ids"], batch["labels"], algorithm="lora-fa")
     torch.manual_seed(1)
-    factor, head = optimizer.taps.taps[0], optimizer.taps.taps[-1]
-    with optimizer.taps.armed(6):
+    factor, head = optimizer._taps.taps[0], optimizer._taps.taps[-1]
+    with optimizer._taps.armed(6):
         label_losses(model, batch).sum().backward()
         sums = [sum(tap.gradient_of(j)[0] for j in range(6)) for tap in (factor, head)]
     optimizer.close()
@@ -180,9 +180,11 @@ def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     batch = labelled()
     model = prepare_peft(classifier(), "m2")
     _, optimizer, _ = private(model, batch["ids"], batch["labels"], algorithm="m2", rank=None, noise_multiplier=0.5)
-    ranks = {tap.name.split(".")[-1]: rank for tap, rank in zip(optimizer.taps.taps, optimizer.plan.ranks, strict=True)}
+    ranks = {
+        tap.name.split(".")[-1]: rank for tap, rank in zip(optimizer._taps.taps, optimizer._plan.ranks, strict=True)
+    }
     assert set(ranks.values()) == {4} and len(ranks) == 2
-    optimizer.turn.open(6)
+    optimizer._turn.open(6)
     optimizer.backward_on(lambda part: label_losses(model, part), batch)
     optimizer.step()
     path = export_peft(model, tmp_path / "new")
@@ -220,11 +222,11 @@ def test_adapters_in_single_precision_over_a_base_in_half(peft_model, dtype):
     _, optimizer, _ = private(model, tokens, tokens, algorithm="lora-fa", max_grad_norm=1e-3)
 
     def sums(rows):
-        optimizer.turn.drawn = None
-        optimizer.turn.open(len(rows))
-        optimizer.boundary.begin()
+        optimizer._turn.drawn = None
+        optimizer._turn.open(len(rows))
+        optimizer._boundary.begin()
         optimizer.backward_on(lambda part: text_losses(model, part).float(), rows)
-        return torch.cat([s.flatten() for s in optimizer.boundary.sums])
+        return torch.cat([s.flatten() for s in optimizer._boundary.sums])
 
     single = [sums(tokens[i : i + 1]) for i in range(5)]
     assert all(abs(float(part.norm()) / 1e-3 - 1.0) < 1e-5 for part in single)
@@ -241,10 +243,10 @@ def test_a_head_in_half_precision_is_refused_and_trained_in_single_under_autocas
         private(model, batch["ids"], batch["labels"], algorithm="lora-fa")
     model.score.float()
     _, optimizer, _ = private(model, batch["ids"], batch["labels"], algorithm="lora-fa", max_grad_norm=1e-3)
-    optimizer.turn.open(6)
+    optimizer._turn.open(6)
     with torch.autocast("cpu", torch.bfloat16):
         optimizer.backward_on(lambda part: label_losses(model, part).float(), batch)
-    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 6e-3
+    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 6e-3
 
 
 # --- models of transformers, all of whose tensors are trained ----------------------------------------
@@ -326,7 +328,7 @@ def test_a_loop_over_the_private_loader_passes_the_checks_of_records(name):
     _, optimizer, loader = private(
         model, batch["input_ids"], torch.arange(8) % 3, sampling_rate=0.5, steps=4, noise_multiplier=0.1
     )
-    while optimizer.steps < 4:
+    while optimizer._steps < 4:
         for drawn in loader:
             optimizer.step_on(lambda part: loss_of(model, {"input_ids": part[0], "labels": part[1]}), drawn, 3)
 
@@ -374,8 +376,8 @@ def test_layers_without_the_batch_as_first_dimension_are_refused_and_may_be_froz
     _, optimizer, loader = private(model, tokens, tokens)
     # One record at a time its rows are the batch.
     optimizer.step_on(lambda batch: losses(batch[0]), next(iter(loader)), strict=True)
-    optimizer.turn.drawn = None
-    optimizer.turn.open(5)
+    optimizer._turn.drawn = None
+    optimizer._turn.open(5)
     with pytest.raises(InvalidParameter, match=rf"({'|'.join(flat)}).*rows for 5 losses"):
         optimizer.backward_on(losses, tokens)
     optimizer.close()
@@ -383,5 +385,5 @@ def test_layers_without_the_batch_as_first_dimension_are_refused_and_may_be_froz
     for part, parameter in model.named_parameters():
         parameter.requires_grad_(not any(word in part for word in flat))
     _, optimizer, _ = private(model, tokens, tokens)
-    optimizer.turn.open(5)
+    optimizer._turn.open(5)
     optimizer.backward_on(losses, tokens)

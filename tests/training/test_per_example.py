@@ -189,17 +189,17 @@ def test_autocast_norms_are_those_of_the_trained_type():
     x = torch.randint(0, 7, (12, 4), generator=torch.Generator().manual_seed(0))
     y, module = data()[1], Words()
     _, optimizer, _ = private(module, x, y, max_grad_norm=1e-3)
-    optimizer.turn.open(12)
+    optimizer._turn.open(12)
     with torch.autocast("cpu", torch.bfloat16):
         optimizer.backward_on(own(module), (x, y))
-    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 12e-3
+    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 12e-3
 
 
 def test_an_input_changed_in_place_is_noticed():
     x, y = data()
     module = nn.Linear(6, 3).double()
     _, optimizer, _ = private(module, x, y)
-    optimizer.turn.open(12)
+    optimizer._turn.open(12)
 
     def losses(part):
         found = losses_of(module, *part)

@@ -25,12 +25,12 @@ from privproj.training.plan import GRID  # noqa: E402
 
 def test_the_event_comes_from_what_is_trained():
     x, y = data()
-    one = private(nn.Linear(6, 3).double(), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
+    one = private(nn.Linear(6, 3).double(), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1]._plan
     assert one.mechanism == privproj.M2(dim=7, rank=4, columns=3, noise_multiplier=1.0)
-    two = private(mlp(hidden=8), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1].plan
+    two = private(mlp(hidden=8), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1]._plan
     assert {str(layer) for layer in two.mechanism.layers} == {"7x4x1", "9x4x1"}
     for algorithm in ("m2-projected-clip", "m1"):
-        plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1].plan
+        plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1]._plan
         assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.0)
 
 
@@ -52,18 +52,18 @@ def test_a_calibrated_run_costs_what_was_asked():
     )
     known = privproj.sigma(
         privproj.M2(layers=(privproj.Layer(dim=7, rank=2), privproj.Layer(dim=6, rank=2))),
-        epsilon=2.0, delta=1e-5, steps=30, sampling_rate=optimizer.plan.sampling_rate,
+        epsilon=2.0, delta=1e-5, steps=30, sampling_rate=optimizer._plan.sampling_rate,
     )  # fmt: skip
-    assert optimizer.plan.noise_multiplier == known.value
+    assert optimizer._plan.noise_multiplier == known.value
     with pytest.raises(InvalidParameter, match="at least one release"):
         optimizer.epsilon(1e-5)
-    while optimizer.steps < 30:
+    while optimizer._steps < 30:
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
     assert 1.99 < optimizer.epsilon(1e-5).value <= 2.0
     assert list(loader) == []
-    optimizer.turn.open(0)
+    optimizer._turn.open(0)
     with pytest.raises(Refused, match="all 30 planned steps"):
         optimizer.step()
 
@@ -73,15 +73,15 @@ def test_opacus_accountants_can_listen():
     accountant = ProjectionAccountant()
     _, optimizer, _ = private(mlp(), x, y, algorithm="m2", rank=2, noise_multiplier=1.5)
     optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(1.0))
-    optimizer.turn.open(0)
+    optimizer._turn.open(0)
     optimizer.step()
-    assert accountant.history == [(optimizer.plan.mechanism, 1.0, 1)]
+    assert accountant.history == [(optimizer._plan.mechanism, 1.0, 1)]
 
 
 def test_rates_are_on_the_grid_of_the_sampler():
     x, y = data(records=50)
     _, optimizer, loader = private(mlp(), x, y, sampling_rate=0.1, steps=2000)
-    rate = optimizer.plan.sampling_rate
+    rate = optimizer._plan.sampling_rate
     assert 0.1 <= rate < 0.1 + GRID and (rate / GRID).is_integer()
     counts = np.zeros(50)
     sizes = []
@@ -99,7 +99,7 @@ def test_rates_are_on_the_grid_of_the_sampler():
 def test_a_given_seed_is_said_with_every_number():
     x, y = data()
     _, optimizer, _ = private(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3)
-    optimizer.turn.open(0)
+    optimizer._turn.open(0)
     optimizer.step()
     assert any("given seed" in words for words in optimizer.epsilon(1e-5).warnings)
 
@@ -115,7 +115,7 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
         module, optimizer, loader = private(mlp(), x, y, **options, **budget)
         planned = read_ledger(book).planned.filter()
         assert (1.0 - 1e-6) * planned.budget < planned.spent <= planned.budget
-        while optimizer.steps < made:
+        while optimizer._steps < made:
             batch = next(iter(loader))
             optimizer.backward_on(own(module), batch)
             optimizer.step()

@@ -56,7 +56,7 @@ def done(options):
     )
     start = torch.cat([p.detach().flatten() for p in module.parameters()])
     sizes = []
-    while optimizer.steps < options["steps"]:
+    while optimizer._steps < options["steps"]:
         for batch in loader:
             sizes.append(len(batch[0]))
             optimizer.step_on(own(module), batch, 3)
@@ -240,12 +240,12 @@ try:
     for _ in range(3):
         for batch in loader:
             optimizer.step_on(lambda part: cross_entropy(module(part[0]), part[1], reduction="none"), batch)
-            if optimizer.steps % 2 == 0:
+            if optimizer._steps % 2 == 0:
                 break
 except ValueError as error:
     said = str(error)
 with open(f"{sys.argv[1]}/ahead-{rank}", "w") as file:
-    json.dump([optimizer.steps, said], file)
+    json.dump([optimizer._steps, said], file)
 """
 
 
@@ -310,7 +310,7 @@ def moves(wrap):
     for turn in range(3):
         rows = torch.arange(14)[rank::2] if turn == 2 else torch.arange(14 * (rank == turn))
         rows = rows if processes.size > 1 else torch.arange(14)
-        optimizer.turn.open(len(rows))
+        optimizer._turn.open(len(rows))
         optimizer.backward_on(own(module), (x[rows], y[rows]))
         optimizer.step()
     try:
@@ -324,7 +324,7 @@ def again(book):
     module = model()
     for _ in range(2):
         _, optimizer, _ = made(module, steps=1, ledger=book)
-        optimizer.turn.open(0)
+        optimizer._turn.open(0)
         optimizer.step()
         optimizer.close()
 

@@ -72,23 +72,23 @@ def test_an_empty_batch_releases_noise_of_the_planned_size(name):
     _, optimizer, _ = private(
         module, x, y, **{**options_of(name), **more, "noise_multiplier": 2.5, "max_grad_norm": 3.0}
     )
-    optimizer.turn.open(0)
+    optimizer._turn.open(0)
     optimizer.backward_on(own(module), (x[:0], y[:0]))
-    draws = torch.cat([mean.flatten() for mean in optimizer.boundary.release()]) * 12
+    draws = torch.cat([mean.flatten() for mean in optimizer._boundary.release()]) * 12
     assert stats.kstest(draws.numpy() / 7.5, "norm").pvalue > 1e-3
     optimizer.step()
-    assert optimizer.steps == 2
+    assert optimizer._steps == 2
 
 
 def test_the_noise_is_twice_as_large_under_replace():
     x, y = data()
-    plan = {r: private(mlp(), x, y, noise_multiplier=2.0, relation=r)[1].plan for r in ("add-remove", "replace")}
+    plan = {r: private(mlp(), x, y, noise_multiplier=2.0, relation=r)[1]._plan for r in ("add-remove", "replace")}
     assert plan["add-remove"].noise_multiplier == plan["replace"].noise_multiplier == 2.0
     assert (plan["add-remove"].noise_over_clip, plan["replace"].noise_over_clip) == (2.0, 4.0)
     module = mlp(hidden=200)
     _, optimizer, _ = private(module, x, y, noise_multiplier=2.0, relation="replace", max_grad_norm=0.5)
-    optimizer.turn.open(0)
-    draws = torch.cat([mean.flatten() for mean in optimizer.boundary.release()]) * 12
+    optimizer._turn.open(0)
+    draws = torch.cat([mean.flatten() for mean in optimizer._boundary.release()]) * 12
     assert stats.kstest(draws.numpy() / 2.0, "norm").pvalue > 1e-3
 
 
@@ -132,11 +132,11 @@ def test_gradients_without_clipping_keep_their_proved_bound():
     module = head()
     _, optimizer, _ = private(module, x, y, **options)
     assert (
-        optimizer.plan.clip == bounded_norm(radius) == pytest.approx(math.sqrt(2 * (radius**2 + 1)), rel=1e-12, abs=0)
+        optimizer._plan.clip == bounded_norm(radius) == pytest.approx(math.sqrt(2 * (radius**2 + 1)), rel=1e-12, abs=0)
     )
-    optimizer.turn.open(1)
+    optimizer._turn.open(1)
     optimizer.backward_on(lambda part: 1e3 * losses_of(module, 50 * part[0], part[1]), (x[:1], y[:1]))
-    assert optimizer.boundary.sums[0].norm() <= optimizer.plan.clip
+    assert optimizer._boundary.sums[0].norm() <= optimizer._plan.clip
 
 
 # --- what the loop may not do -----------------------------------------------------------------------
@@ -147,20 +147,20 @@ def test_many_parts_lose_no_record_to_rounding():
     x, y = torch.ones(600, 6), torch.zeros(600, dtype=torch.long)
     module = nn.Linear(6, 3)
     _, optimizer, _ = private(module, x, y)
-    optimizer.turn.open(600)
+    optimizer._turn.open(600)
     weights = torch.full((600,), 0.1)
     weights[0] = 1e7
     optimizer.backward_on(lambda part: part[2] * losses_of(module, *part[:2]), (x, y, weights), 1)
-    assert optimizer.boundary.sums[0].dtype is torch.float64
+    assert optimizer._boundary.sums[0].dtype is torch.float64
 
 
 def test_rows_that_are_no_records_are_refused_at_the_boundary():
     x, y = data(tokens=4)
     module = mlp()
     _, optimizer, _ = private(module, x, y)
-    with optimizer.taps.armed(12), pytest.raises(InvalidParameter, match="one row for each record"):
+    with optimizer._taps.armed(12), pytest.raises(InvalidParameter, match="one row for each record"):
         losses_of(module, x, y).sum().backward()
-        optimizer.boundary.add(11)
+        optimizer._boundary.add(11)
 
 
 def test_sums_without_asking_whether_all_records_are_finite():
@@ -173,13 +173,13 @@ def test_sums_without_asking_whether_all_records_are_finite():
         for masked in (False, True):
             module = mlp()
             _, optimizer, _ = private(module, x, y)
-            with optimizer.taps.armed(12):
+            with optimizer._taps.armed(12):
                 losses_of(module, x, y).sum().backward()
-                norms = torch.stack([view.squared_norms() for view in optimizer.views], 1)
+                norms = torch.stack([view.squared_norms() for view in optimizer._views], 1)
                 finite = torch.isfinite(norms).all(1)
                 assert bool(finite.all()) == (poison is None)
-                c = optimizer.boundary.factors(norms, finite)[:, 0]
+                c = optimizer._boundary.factors(norms, finite)[:, 0]
                 kept = finite if masked or poison is not None else None
-                found.append(torch.cat([view.clipped_sum(c, kept).flatten() for view in optimizer.views]))
+                found.append(torch.cat([view.clipped_sum(c, kept).flatten() for view in optimizer._views]))
         assert torch.equal(*found)
         assert torch.isfinite(found[0]).all()

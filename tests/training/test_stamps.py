@@ -36,11 +36,11 @@ def start(module, **options):
 def train(module, releases=STEPS, **options):
     """So many releases of a run on a module, which is closed then; its optimizer comes back."""
     module, optimizer, loader = start(module, **options)
-    while optimizer.steps < releases:
+    while optimizer._steps < releases:
         for batch in loader:
             optimizer.backward_on(own(module), batch)
             optimizer.step()
-            if optimizer.steps >= releases:
+            if optimizer._steps >= releases:
                 break
     optimizer.close()
     return optimizer
@@ -198,13 +198,13 @@ def test_two_runs_at_a_time_on_parts_of_one_module_end_with_the_second_release()
     x, y = data(records=40)
     _, two, _ = start(module)
     for run, seen, given in ((one, head, torch.tanh(module[0](x)).detach()), (two, module, x)):
-        run.turn.open(len(x))
+        run._turn.open(len(x))
         run.backward_on(own(seen), (given, y))
         if run is one:
             run.step()
     with pytest.raises(InvalidParameter, match="from an earlier start"):
         two.step()
-    assert (one.steps, two.steps) == (1, 0)
+    assert (one._steps, two._steps) == (1, 0)
 
 
 # --- which ledger is the right one ------------------------------------------------------------------

@@ -25,7 +25,6 @@ def test_a_bias_with_settings_of_its_own_is_moved_by_them(settings):
         before = [bias.detach().clone() for bias in biases]
         options = {"algorithm": "m2", "rank": 3, "insecure_seed": 7}
         _, optimizer, _ = private(module, x, y, optimizer=lambda _, g=groups, k=kind: k(g), **options)
-        optimizer.moved = True
         step(module, optimizer, x, y)
         ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
         moved = [not torch.equal(bias, old) for bias, old in zip(biases, before, strict=True)]
@@ -39,15 +38,15 @@ def test_small_gradients_are_formed_as_they_come_back():
     module = mlp()
     _, optimizer, _ = private(module, x, y)
     true = gradients(mlp(), x, y)
-    with optimizer.taps.armed(12):
+    with optimizer._taps.armed(12):
         losses_of(module, x, y).sum().backward()
-        found = [tap.formed.flatten(1) for tap in optimizer.taps.taps]
+        found = [tap.formed.flatten(1) for tap in optimizer._taps.taps]
         assert sum(part.shape[1] for part in found) == true.shape[1]
         assert torch.allclose(sum(part.square().sum(1) for part in found), true.square().sum(1), rtol=1e-9)
         for record in (0, 11):
-            own = torch.cat([part.flatten() for tap in optimizer.taps.taps for part in tap.gradient_of(record)])
+            own = torch.cat([part.flatten() for tap in optimizer._taps.taps for part in tap.gradient_of(record)])
             assert torch.allclose(own, true[record], rtol=1e-9, atol=1e-12)
-        for tap in optimizer.taps.taps:
+        for tap in optimizer._taps.taps:
             formed, pair = tap.formed, tap.captured()
             assert torch.allclose(per_example.formed(*pair), formed, rtol=1e-12)
             tap.clear()
@@ -93,4 +92,4 @@ def test_what_checkpointing_recomputes_is_not_held_by_the_hooks():
     assert kept
     assert all(storage.expired() for storage in kept)
     losses.sum().backward()
-    optimizer.taps.clear()
+    optimizer._taps.clear()

@@ -24,11 +24,6 @@ def _as_gaussian(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[floa
     return Gaussian()
 
 
-def _whole_gradient(tap: Any, plan: Plan, rank: int) -> View:
-    """The view of algorithms that release the whole gradient of what is trained."""
-    return WholeGradient(tap)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """The record of a training algorithm: what it looks at, what it is accounted as, what it needs.
@@ -53,7 +48,7 @@ class Algorithm:
         check_layer: Called with the name of the algorithm that was asked for and a tap; raises
             :class:`InvalidParameter` where that algorithm must not train this layer. It is also asked about other
             algorithms, for layers that say (by ``only_for``) that they belong to this one.
-        adapt: From a module, a rank and an insecure seed to the module with this algorithm's adapters, for ``privproj
+        adapt: From a module, a rank and an ``insecure_seed`` to the module with its adapters, for ``privproj
             train`` and for audits. None where the module is trained as it is.
         step_hook: From the module, the plan and the random streams to what is called after every release.
     """
@@ -64,10 +59,10 @@ class Algorithm:
     has_frame: bool = False
     never_lengthens: bool = False
     accounted_as: Accounting = _as_gaussian
-    view: Callable[[Any, Plan, int], View] = _whole_gradient
+    view: Callable[[Any, Plan, int], View] = WholeGradient
     subspace_view: Callable[[list[AnyTap], Any], View] | None = None
     check_layer: Callable[[str, AnyTap], None] = lambda algorithm, tap: None
-    adapt: Callable[[nn.Module, int, int | None], nn.Module] | None = None
+    adapt: Callable[..., nn.Module] | None = None
     step_hook: Callable[[nn.Module, Plan, Streams], Callable[[Any], None]] | None = None
 
     @property
@@ -90,6 +85,6 @@ class Algorithm:
             return [self.subspace_view(taps, subspace)]
         ranks = plan.ranks or (plan.rank or 1,) * len(taps)
         return [
-            self.view(tap, plan, rank) if isinstance(tap, Tap) else SampledGradients(tap)
+            self.view(tap, plan, rank) if isinstance(tap, Tap) else SampledGradients(tap, plan, rank)
             for tap, rank in zip(taps, ranks, strict=True)
         ]

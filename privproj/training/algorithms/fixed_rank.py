@@ -20,10 +20,6 @@ class Point:
     s: Tensor
     v: Tensor
 
-    def matrix(self) -> Tensor:
-        """The matrix ``Z`` itself (m x n), for tests and for saving."""
-        return (self.u * self.s) @ self.v.T
-
 
 @dataclass(frozen=True)
 class Tangent:
@@ -36,10 +32,6 @@ class Tangent:
     def flat(self) -> Tensor:
         """All coordinates in a row: ``K``, then ``Up``, then ``Vp``."""
         return torch.cat([self.k.flatten(), self.up.flatten(), self.vp.flatten()])
-
-    def matrix(self, at: Point) -> Tensor:
-        """The tangent vector as a matrix (m x n), for tests."""
-        return at.u @ self.k @ at.v.T + self.up @ at.v.T + at.u @ self.vp.T
 
     def scaled(self, factor: float) -> "Tangent":
         """The tangent vector times a number."""
@@ -72,11 +64,6 @@ def from_products(gv: Tensor, gtu: Tensor, at: Point) -> Tangent:
     """The projection ``P_T(G)`` of a matrix ``G`` (m x n) from ``G V`` (m x r) and ``G^T U`` (n x r)."""
     # K = U^T G V, Up = (I - U U^T) G V, Vp = (I - V V^T) G^T U.
     return _orthogonal(Tangent(at.u.T @ gv, gv, gtu), at)
-
-
-def projected(g: Tensor, at: Point) -> Tangent:
-    """The projection ``P_T(G) = U U^T G + G V V^T - U U^T G V V^T``, for tests."""
-    return from_products(g @ at.v, g.T @ at.u, at)
 
 
 def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:

@@ -4,8 +4,6 @@ What is released at each step is the clipped and noised sketch of the batch. The
 sketch to the next use releases only.
 """
 
-from typing import Any
-
 from torch import Tensor
 
 from privproj.training.algorithms.algorithm import Algorithm
@@ -25,14 +23,18 @@ class _Flora(Projected):
     mechanism (claims C3 and C17) for any ``every``.
     """
 
-    def __init__(self, tap: Tap, rank: int, beta: float, every: int) -> None:
-        super().__init__(tap, rank, "wishart", True)
-        self.beta, self.every, self.age = beta, every, 0
-        self.moment: Tensor | None = None
+    clips_what_it_sums = True
+    age = 0
+    moment: Tensor | None = None
+
+    def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
+        super().__init__(tap, plan, rank)
+        # It may exceed the inputs, since a sketch is no orthogonal projection.
+        self.rank = rank
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
-        if self.age % self.every == 0:
+        if self.age % self.plan.every == 0:
             shape = self.rank, self.tap.shape[1]
             # A = N/sqrt(r).
             new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
@@ -45,14 +47,10 @@ class _Flora(Projected):
     def update(self, mean: Tensor) -> Update:
         """The momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), whose product is the gradient estimate."""
         # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
-        new = (1.0 - self.beta) * mean
-        self.moment = new if self.moment is None else self.beta * self.moment + new
+        beta = self.plan.beta
+        new = (1.0 - beta) * mean
+        self.moment = new if self.moment is None else beta * self.moment + new
         return self.moment, self.a
-
-
-def _flora_view(tap: Any, plan: Plan, rank: int) -> _Flora:
-    """A sketch of one matrix; its rank may exceed the inputs, since it is no orthogonal projection."""
-    return _Flora(tap, rank, plan.beta, plan.every)
 
 
 RECORDS = (
@@ -60,6 +58,6 @@ RECORDS = (
         name="flora",
         summary="Clip a random sketch of every record's gradient, add noise to the sum, keep momentum in the sketch.",
         rank="projection",
-        view=_flora_view,
+        view=_Flora,
     ),
 )

@@ -373,16 +373,15 @@ class _Resampling:
     gain by its randomness may be claimed.
     """
 
-    def __init__(self, module: nn.Module, every: int, drawn: Streams) -> None:
+    def __init__(self, module: nn.Module, plan: Plan, drawn: Streams) -> None:
         self.layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
         if not self.layers:
             raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
-        self.every = whole("every", every, "a whole number of steps >= 1")
-        self.drawn = drawn
+        self.every, self.drawn = plan.every, drawn
 
     def __call__(self, optimizer: Any) -> None:
         """Count a step of the optimizer, and draw new adapters when it is time."""
-        if optimizer.steps % self.every == 0:
+        if optimizer._steps % self.every == 0:
             for layer in self.layers:
                 layer.merge(self.drawn.projection.on(layer.lora_A.weight.device))
                 optimizer.state.pop(layer.lora_B.weight, None)
@@ -397,30 +396,20 @@ def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
         )  # fmt: skip
 
 
-def _adapt_with_lora(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
-    """Put frozen adapters around all linear layers of the module."""
-    return add_frozen_lora(module, rank, insecure_seed=insecure_seed)
-
-
-def _resample_after_steps(module: nn.Module, plan: Plan, drawn: Streams) -> _Resampling:
-    """What re-sampled LoRA calls after every step."""
-    return _Resampling(module, plan.every, drawn)
-
-
 RECORDS = (
     Algorithm(
         name="lora-fa",
         summary="DP-SGD on the B factors of LoRA, the random A factors frozen.",
         rank="module",
         check_layer=_check_trains_b,
-        adapt=_adapt_with_lora,
+        adapt=add_frozen_lora,
     ),
     Algorithm(
         name="lora-resampled",
         summary="DP-SGD on the B factors of LoRA; the adapters are merged and drawn anew every few steps.",
         rank="module",
         check_layer=_check_trains_b,
-        adapt=_adapt_with_lora,
-        step_hook=_resample_after_steps,
+        adapt=add_frozen_lora,
+        step_hook=_Resampling,
     ),
 )

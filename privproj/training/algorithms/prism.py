@@ -219,8 +219,10 @@ class _TangentView(View):
     Its squared norm is ``|P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2``, a sum in which nothing cancels.
     """
 
-    def __init__(self, tap: _PrismTap, deviation: float) -> None:
-        self.tap, self.deviation = tap, deviation
+    def __init__(self, tap: _PrismTap, plan: Plan, rank: int) -> None:
+        super().__init__(tap, plan, rank)
+        # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
+        self.deviation = plan.noise_std / plan.expected_batch
         self.steps = tap.module.steps
         self.moment: Tangent | None = None
         self.factors: tuple[Tensor, Tensor] | None = None
@@ -321,10 +323,6 @@ class _TangentView(View):
         for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
             parameter.copy_(value)
 
-    def moved(self, old: list, new: list) -> bool:
-        """True if some factor changed, for a basis of a space of one dimension cannot move."""
-        return old != new
-
     def adaptive(self, at: Point, xi: Tangent, rate: float) -> Point:
         """The point ``Retr(Z - lr (U_A B^T + A U_B^T))`` with ``U_A = m_A (V_A + lam_A I)^-1/2``, in balanced factors.
 
@@ -359,21 +357,10 @@ class _TangentView(View):
         return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))
 
 
-def _tangent_view(tap: Any, plan: Plan, rank: int) -> _TangentView:
-    """The view of one PRISM layer; the rank is that of the layer."""
-    # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
-    return _TangentView(tap, plan.noise_std / plan.expected_batch)
-
-
 def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
     """Raise unless PRISM trains a PRISM layer: no other algorithm may, and PRISM trains nothing else."""
     if algorithm != "prism" or not isinstance(tap, _PrismTap):
         raise InvalidParameter("algorithm", algorithm, f"prism, and only add_prism's layers trained, not {tap.name}")
-
-
-def _adapt_with_prism(module: nn.Module, rank: int, insecure_seed: int | None) -> nn.Module:
-    """Put PRISM layers around all linear layers of the module."""
-    return add_prism(module, rank, insecure_seed=insecure_seed)
 
 
 RECORDS = (
@@ -381,8 +368,8 @@ RECORDS = (
         name="prism",
         summary="Clip and noise the tangent vectors of a low-rank matrix, and step on the manifold of its rank.",
         rank="module",
-        view=_tangent_view,
+        view=_TangentView,
         check_layer=_check_prism_layer,
-        adapt=_adapt_with_prism,
+        adapt=add_prism,
     ),
 )

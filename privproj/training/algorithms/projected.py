@@ -7,7 +7,6 @@ as the Gaussian mechanism.
 """
 
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,19 +32,20 @@ class Projected(WholeGradient):
     ``sqrt(d/r) S Q^T`` (claim C38).
     """
 
-    def __init__(self, tap: Tap, rank: int, frame: str | None, clip_projected: bool) -> None:
-        super().__init__(tap)
-        self.rank, self.frame, self.clip_projected = rank, frame, clip_projected
-        self.fresh = False
+    clips_what_it_sums = False
+    fresh = False
+
+    def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
+        super().__init__(tap, plan, min(rank, tap.shape[1]))
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection, independent of all that was drawn before."""
         inputs = self.tap.shape[1]
         q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
         # (d/r) Q^T, or (R R^T/r) Q^T: what lifts a release back to outputs x inputs.
-        back = q.T * (inputs / self.rank) if self.frame != "wishart" else (r @ r.T / self.rank) @ q.T
+        back = q.T * (inputs / self.rank) if self.plan.frame != "wishart" else (r @ r.T / self.rank) @ q.T
         # E|sqrt(d/r) G Q|^2 = |G|^2.
-        longer = (inputs / self.rank) ** 0.5 if self.clip_projected else 1.0
+        longer = (inputs / self.rank) ** 0.5 if self.clips_what_it_sums else 1.0
         self.q, self.back = q * longer, back / longer
         self.fresh = True
 
@@ -53,11 +53,6 @@ class Projected(WholeGradient):
     def shape(self) -> tuple[int, ...]:
         """``(outputs, rank)`` of the released matrix ``S``."""
         return self.tap.shape[0], self.rank
-
-    @property
-    def clips_what_it_sums(self) -> bool:
-        """True with projected clipping, where the norm is that of ``sqrt(d/r) G_j Q``."""
-        return self.clip_projected
 
     def sketched(self, x: Tensor) -> Tensor:
         """The product of ``x``, which has the inputs last, with what projects the sum."""
@@ -74,16 +69,18 @@ class Projected(WholeGradient):
         return mean, self.back
 
 
+class _ProjectedClip(Projected):
+    """M2 with projected clipping: the norm is that of ``sqrt(d/r) G_j Q``, which is summed."""
+
+    clips_what_it_sums = True
+
+
 class _ProjectedFirst(WholeGradient):
     """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added.
 
     The update is the release times ``P_A``, the projection onto the range of ``A``, which holds the whole sum: the
     noise outside of it is left out (post-processing, claim C38). ``A`` may be known, since what is summed is clipped.
     """
-
-    def __init__(self, tap: Tap, rank: int) -> None:
-        super().__init__(tap)
-        self.rank = rank
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection ``A`` with independent entries N(0, 1/rank)."""
@@ -134,21 +131,6 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
             )  # fmt: skip
 
 
-def _m2_view(tap: Any, plan: Plan, rank: int) -> Projected:
-    """The view of M2, which takes the norm of the whole gradient."""
-    return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=False)
-
-
-def _projected_clip_view(tap: Any, plan: Plan, rank: int) -> Projected:
-    """The view with the same projection, which takes the norm of the projected gradient."""
-    return Projected(tap, min(rank, tap.shape[1]), plan.frame, clip_projected=True)
-
-
-def _m1_view(tap: Any, plan: Plan, rank: int) -> _ProjectedFirst:
-    """The view of M1, which projects and lifts back before the clip."""
-    return _ProjectedFirst(tap, rank)
-
-
 RECORDS = (
     Algorithm(
         name="m2",
@@ -157,19 +139,19 @@ RECORDS = (
         has_frame=True,
         never_lengthens=True,
         accounted_as=_m2_mechanism,
-        view=_m2_view,
+        view=Projected,
     ),
     Algorithm(
         name="m2-projected-clip",
         summary="Project every record's gradient freshly and scale it to its length, clip that, add noise to the sum.",
         rank="projection",
         has_frame=True,
-        view=_projected_clip_view,
+        view=_ProjectedClip,
     ),
     Algorithm(
         name="m1",
         summary="Project every record's gradient and lift it back, clip it, add noise to the sum, project that.",
         rank="projection",
-        view=_m1_view,
+        view=_ProjectedFirst,
     ),
 )

@@ -143,12 +143,12 @@ class Trajectory:
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
-        if self.k > optimizer.plan.steps:
+        if self.k > optimizer._plan.steps:
             raise InvalidParameter(
-                "rank", self.k, f"at most one direction for each of the {optimizer.plan.steps} steps"
+                "rank", self.k, f"at most one direction for each of the {optimizer._plan.steps} steps"
             )
-        self.every = optimizer.plan.steps // self.k
-        self.start = _flat_weights(optimizer.taps.taps)
+        self.every = optimizer._plan.steps // self.k
+        self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
         optimizer.attach_step_hook(self.take_snapshot)
 
@@ -158,8 +158,8 @@ class Trajectory:
         Args:
             optimizer: The private optimizer that has made a step.
         """
-        if optimizer.steps % self.every == 0:
-            self.rows.append(_flat_weights(optimizer.taps.taps) - self.start)
+        if optimizer._steps % self.every == 0:
+            self.rows.append(_flat_weights(optimizer._taps.taps) - self.start)
 
     def subspace(self, mode: Literal["full", "subspace"] = "full") -> Subspace:
         """The subspace of the snapshots, with the account of the run that made them, which has to be over.
@@ -173,11 +173,11 @@ class Trajectory:
         Raises:
             InvalidParameter: The run has steps left, or no snapshot differs from the start.
         """
-        if self.optimizer.steps < self.optimizer.plan.steps:
-            left = self.optimizer.plan.steps - self.optimizer.steps
+        if self.optimizer._steps < self.optimizer._plan.steps:
+            left = self.optimizer._plan.steps - self.optimizer._steps
             raise InvalidParameter("trajectory", f"{left} steps left", "a search that made all its planned steps")
         basis = leading(torch.stack(self.rows), self.k)
-        return Subspace(basis, "dp", mode, self.optimizer.spending.account)
+        return Subspace(basis, "dp", mode, self.optimizer._spending.account)
 
 
 def _flat_weights(taps: list[AnyTap]) -> Tensor:
@@ -263,11 +263,6 @@ class _SubspaceView(View):
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
-
-    def moved(self, old: list, new: list) -> bool:
-        """True if every trained tensor changed that the basis reaches."""
-        reached = [bool(part.any()) for part in self.parts]
-        return all(was != now for was, now, can in zip(old, new, reached, strict=True) if can)
 
     @torch.no_grad()
     def after(self) -> None:

@@ -12,7 +12,7 @@ from privproj.training.generators import streams  # noqa: E402
 
 def test_the_sketch_of_flora_is_unbiased():
     _, optimizer, _ = private(mlp(), *data(), algorithm="flora", rank=4)
-    view, drawn = optimizer.views[0], streams(insecure_seed=2)
+    view, drawn = optimizer._views[0], streams(insecure_seed=2)
     mean = torch.zeros(7, 7, dtype=DOUBLE)
     for _ in range(4000):
         view.refresh(drawn)
@@ -25,7 +25,7 @@ def test_flora_without_momentum_is_a_clipped_sketched_step():
     layer = nn.Linear(6, 3, bias=False).double()
     before, rows = layer.weight.detach().clone(), gradients(layer, x, y).view(12, 3, 6)
     _, optimizer, _ = private(layer, x, y, algorithm="flora", rank=4, beta=0.0, max_grad_norm=0.4)
-    a = optimizer.views[0].a
+    a = optimizer._views[0].a
     step(layer, optimizer, x, y)
     sketched = rows @ a.T
     norms = sketched.flatten(1).norm(dim=1) * (1 + 1e-6)
@@ -37,7 +37,7 @@ def test_flora_keeps_its_sketch_and_carries_its_momentum():
     x, y = data()
     module = mlp()
     _, optimizer, _ = private(module, x, y, algorithm="flora", rank=4, every=2, beta=0.5)
-    view, sketches = optimizer.views[0], []
+    view, sketches = optimizer._views[0], []
     for _ in range(4):
         sketches.append(view.a)
         old = view.moment

@@ -22,11 +22,11 @@ def test_lora_fa_with_an_orthogonal_factor_is_projected_clipping():
     adapted.base.weight.data = plain.weight.detach().clone()
     changes = []
     _, ours, _ = private(plain, x, y, algorithm="m2-projected-clip", rank=2, noise_multiplier=0.7, insecure_seed=5)
-    adapted.lora_A.weight.data = ours.views[0].q.T.clone()
+    adapted.lora_A.weight.data = ours._views[0].q.T.clone()
     _, theirs, _ = private(adapted, x, y, algorithm="lora-fa", noise_multiplier=0.7, insecure_seed=5)
     before = plain.weight.detach().clone()
     for module, optimizer in ((plain, ours), (adapted, theirs)):
-        optimizer.turn.open(len(x))
+        optimizer._turn.open(len(x))
         optimizer.backward_on(own(module), (x, y))
         optimizer.step()
     changes = plain.weight - before, adapted.lora_B.weight @ adapted.lora_A.weight
@@ -72,7 +72,7 @@ def test_resampling_merges_and_keeps_the_function():
         step(module, optimizer, x, y)
         assert torch.equal(old, layer.lora_A.weight) == (count % 3 != 0)
         assert bool(layer.lora_B.weight.any()) == (count % 3 != 0)
-    assert optimizer.plan.mechanism.name == "gaussian"
+    assert optimizer._plan.mechanism.name == "gaussian"
     layer.lora_B.weight.data.normal_()
     before = module(x).detach()
     layer.merge(streams(insecure_seed=0).projection)
@@ -84,7 +84,7 @@ def test_resampling_every_step_with_orthogonal_factors_is_projected_clipping():
     plain, adapted = nn.Linear(6, 3, bias=False).double(), add_frozen_lora(nn.Linear(6, 3, bias=False).double(), 2)
     adapted.base.weight.data = plain.weight.detach().clone()
     _, ours, _ = private(plain, x, y, algorithm="m2-projected-clip", rank=2, noise_multiplier=0.7, insecure_seed=5)
-    adapted.lora_A.weight.data = ours.views[0].q.T.clone()
+    adapted.lora_A.weight.data = ours._views[0].q.T.clone()
     _, theirs, _ = private(adapted, x, y, algorithm="lora-resampled", noise_multiplier=0.7, insecure_seed=5)
     before = plain.weight.detach().clone()
     step(plain, ours, x, y)

@@ -9,10 +9,23 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from training.helpers import DOUBLE, data, gradient, gradients, losses_of, mlp, one_step, own, point, private, step  # noqa: E402
+from training.helpers import (  # noqa: E402
+    DOUBLE,
+    data,
+    gradient,
+    gradients,
+    losses_of,
+    matrix_of,
+    mlp,
+    one_step,
+    own,
+    point,
+    private,
+    projected,
+    step,
+)
 
 from privproj.training import Steps, add_frozen_lora, add_prism  # noqa: E402
-from privproj.training.algorithms import fixed_rank  # noqa: E402
 from privproj.training.algorithms.fixed_rank import Point  # noqa: E402
 
 
@@ -37,11 +50,11 @@ def test_the_joint_tangent_norms_are_those_of_materialised_gradients():
     sizes = [p.numel() for p in dense.parameters()]
     for layer, part in zip(layers, (rows.split(sizes, 1)[0], rows.split(sizes, 1)[2]), strict=True):
         at = Point(layer.u.detach(), layer.s.detach(), layer.v.detach())
-        norms += torch.stack([fixed_rank.projected(g.view(len(at.u), -1), at).flat().square().sum() for g in part])
+        norms += torch.stack([projected(g.view(len(at.u), -1), at).flat().square().sum() for g in part])
     _, optimizer, _ = private(module, x, y, algorithm="prism")
-    with optimizer.taps.armed(12):
+    with optimizer._taps.armed(12):
         losses_of(module, x, y).sum().backward()
-        found = sum(view.squared_norms() for view in optimizer.views)
+        found = sum(view.squared_norms() for view in optimizer._views)
     assert torch.allclose(found, norms, rtol=1e-9)
 
 
@@ -93,7 +106,7 @@ def test_the_part_of_prism_with_fixed_rows_is_lora_fa():
 def test_prism_from_zero_reaches_a_matrix_of_its_rank(kind):
     """f(Z) = |Z - target|^2 through per-example losses of a linear layer, started at s = 0."""
     draw = torch.Generator().manual_seed(0)
-    target = point(5, 6, 2, seed=5).matrix()
+    target = matrix_of(point(5, 6, 2, seed=5))
     x = torch.randn(64, 6, generator=draw, dtype=DOUBLE)
     base = nn.Linear(6, 5, bias=False).double()
     base.weight.data.zero_()
@@ -105,7 +118,7 @@ def test_prism_from_zero_reaches_a_matrix_of_its_rank(kind):
     )
     wanted = x @ target.T
     for _ in range(800):
-        optimizer.turn.open(64)
+        optimizer._turn.open(64)
         optimizer.backward_on(lambda part: 0.5 * (module(part[0]) - part[1]).square().sum(1), (x, wanted))
         optimizer.step()
     error = ((module.u * module.s) @ module.v.T - target).norm() / target.norm()
@@ -116,7 +129,7 @@ def test_momentum_is_transported():
     x, y = data()
     module = prism_model(2, Steps(momentum=0.9))
     _, optimizer, _ = private(module, x, y, algorithm="prism")
-    view = optimizer.views[0]
+    view = optimizer._views[0]
     step(module, optimizer, x, y)
     for part, basis in ((view.moment.up, view.point.u), (view.moment.vp, view.point.v)):
         assert torch.allclose(basis.T @ part, torch.zeros(2, 2, dtype=DOUBLE), atol=1e-12)
@@ -131,11 +144,11 @@ def test_the_adaptive_step_does_not_depend_on_the_frame():
             for parameter, value in zip((layer.u, layer.s, layer.v), (turned.u, turned.s, turned.v), strict=True):
                 parameter.copy_(value)
         _, optimizer, _ = private(layer, *data(width=7), algorithm="prism", noise_multiplier=0.1)
-        view = optimizer.views[0]
+        view = optimizer._views[0]
         for seed in (1, 2, 3):
             g = gradient(at, seed)
-            view.apply(fixed_rank.projected(g, view.point).flat(), {"lr": 0.05}, plain=True)
-        found.append(view.point.matrix())
+            view.apply(projected(g, view.point).flat(), {"lr": 0.05}, plain=True)
+        found.append(matrix_of(view.point))
     assert torch.allclose(*found, atol=1e-9)
 
 
@@ -148,12 +161,12 @@ def test_bases_that_were_edited_are_mended_or_refused():
     before = ((module[0].u * module[0].s) @ module[0].v.T).detach().clone()
     _, optimizer, _ = private(module, x, y, algorithm="prism", max_grad_norm=1e-3)
     assert torch.allclose((module[0].u * module[0].s) @ module[0].v.T, before, atol=1e-12)
-    optimizer.turn.open(1)
+    optimizer._turn.open(1)
     optimizer.backward_on(own(module), (x[:1], y[:1]))
-    assert torch.cat([s.flatten() for s in optimizer.boundary.sums]).norm() <= 1e-3
+    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 1e-3
     optimizer.step()
     module.load_state_dict({**module.state_dict(), "0.u": 2.0 * module[0].u})
-    optimizer.turn.open(1)
+    optimizer._turn.open(1)
     with pytest.raises(InvalidParameter, match="not orthonormal"):
         optimizer.backward_on(own(module), (x[:1], y[:1]))
 
@@ -162,13 +175,13 @@ def test_a_layer_with_one_output_trains():
     for seed in range(6):
         module = add_prism(nn.Linear(6, 1).double(), 1, insecure_seed=seed)
         _, optimizer, _ = private(module, *data(), algorithm="prism", noise_multiplier=1.0)
-        optimizer.turn.open(0)
+        optimizer._turn.open(0)
         optimizer.step()
 
 
 def test_prism_is_accounted_as_the_gaussian_mechanism_and_needs_its_layers():
     x, y = data()
-    plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1].plan
+    plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1]._plan
     assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.5)
     with pytest.raises(InvalidParameter, match="add_prism"):
         private(mlp(), x, y, algorithm="prism")

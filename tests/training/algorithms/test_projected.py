@@ -84,7 +84,7 @@ def test_every_release_has_its_own_projection():
     seen = []
     for _ in range(3):
         for batch in loader:
-            seen.append(optimizer.views[0].q.clone())
+            seen.append(optimizer._views[0].q.clone())
             optimizer.backward_on(own(module), batch)
             optimizer.step()
     assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])

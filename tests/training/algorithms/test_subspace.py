@@ -128,7 +128,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     tuned.close()
     assert 2.99 < tuned.epsilon(1e-5).value <= 3.0 and read_ledger(path).spent == 20
     assert tuned.epsilon(1e-5).value == read_ledger(path).epsilon(1e-5).value
-    alone = privproj.epsilon(tuned.plan.mechanism, delta=1e-5, steps=8, sampling_rate=0.5).value
+    alone = privproj.epsilon(tuned._plan.mechanism, delta=1e-5, steps=8, sampling_rate=0.5).value
     assert tuned.epsilon(1e-5).value > alone
 
 

@@ -20,7 +20,7 @@ def view_of(algorithm, inputs, outputs, rank, **more):
     layer = torch.nn.Linear(inputs, outputs, bias=False).double()
     x, y = data(width=inputs)
     _, optimizer, _ = private(layer, x, y % outputs, algorithm=algorithm, rank=rank, **more)
-    (found,) = optimizer.views
+    (found,) = optimizer._views
     return found
 
 
