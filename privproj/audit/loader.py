@@ -116,15 +116,15 @@ class LoaderScene:
             batches=BallsInBins(count=self.batches), insecure_seed=self.seed,
         )  # fmt: skip
         # Batches are looked at and not trained on.
-        loader.keeps_empty, loader.turn.on_open = True, lambda: None
+        loader.keeps_empty, loader.on_open = True, lambda: None
         if self.fault is not None:
             _plant(loader, PLANTED[self.fault])
         found = []
         while len(loader):
             for (numbers,) in loader:
                 found.append(int((numbers == 0).sum()))
-                loader.turn.taken = True
-                loader.turn.close()
+                loader.taken = True
+                loader.close()
                 optimizer._spending.record()
         optimizer.close()
         return np.array(found, float).reshape(runs, self.epochs, self.batches)

@@ -49,7 +49,6 @@ class BatchTurn:
         self.numbers: list[int] = []
         self.on_open: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
-        self.loader: PrivateLoader | None = None
 
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
@@ -77,20 +76,6 @@ class BatchTurn:
                 "change it inside the loss function",
             )  # fmt: skip
         return self.drawn
-
-    def alone(self, row: int) -> Any:
-        """One record of this batch, fetched anew and joined by itself; None where nothing is known of it."""
-        return None if self.loader is None or not self.numbers else self.loader.alone(self.numbers[row])
-
-    @property
-    def samples(self) -> Samples:
-        """One record and two, joined as this batch is; None for a batch that the loader did not draw."""
-        return None if self.batch is None or self.loader is None else self.loader.joined
-
-    def check_joining(self, row: int) -> None:
-        """Raise :class:`InvalidParameter` where a record of this batch is joined otherwise beside others than alone."""
-        if self.loader is not None and self.numbers:
-            self.loader.check_joining(self.numbers[row])
 
     def close(self) -> None:
         """Note that the batch is released, which needs all of its records back."""
@@ -164,7 +149,7 @@ class BinSampler(Sampler[list[int]]):
         return np.split(np.argsort(picks, kind="stable"), ends)
 
 
-class PrivateLoader:
+class PrivateLoader(BatchTurn):
     """A data loader whose batches are drawn as the plan says; one pass over it is ``ceil(1/q)`` steps.
 
     With balls-in-bins a pass is an epoch of ``t`` batches, or what is left of the one that was begun, in a run before
@@ -178,11 +163,10 @@ class PrivateLoader:
     Args:
         loader: The user's loader, for its data set, its way of joining records and its workers.
         plan: The plan of the run, for the sampling and its rate.
-        drawn: The secret random streams. Batches and their order are drawn from that of the sampler, and what reading
+        streams: The secret random streams. Batches and their order are drawn from that of the sampler, and what reading
             a record draws from that of forward passes.
         secrets: What the batches of balls-in-bins are drawn from.
         done: Called without arguments; returns the number of releases made so far.
-        turn: The turn of the current batch, shared with the optimizer.
         processes: The processes of the run; each gets its share of every batch.
 
     Raises:
@@ -207,16 +191,16 @@ class PrivateLoader:
         self,
         loader: DataLoader,
         plan: Plan,
-        drawn: Streams,
+        streams: Streams,
         secrets: EpochSecrets,
         done: Callable[[], int],
-        turn: BatchTurn,
         processes: Processes,
     ) -> None:
+        super().__init__()
         check_loader(loader)
-        self.plan, self.drawn, self.secrets = plan, drawn, secrets
-        self.generator = drawn.sampler.on(CPU)
-        self.done, self.turn, self.processes = done, turn, processes
+        self.plan, self.streams, self.secrets = plan, streams, secrets
+        self.generator = streams.sampler.on(CPU)
+        self.done, self.processes = done, processes
         self.dataset, self.keeps_empty, self.used = loader.dataset, False, False
         self.batch_size = batch_size_of(loader)
         self.settings = {name: getattr(loader, name) for name in WORKER_SETTINGS}
@@ -226,7 +210,6 @@ class PrivateLoader:
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
         self.joined = self._samples()
         self.collate = partial(_join, self.join, self.joined)
-        turn.loader = self
 
     def __len__(self) -> int:
         """The number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""
@@ -246,16 +229,16 @@ class PrivateLoader:
         sampler = self.sampler(steps)
         batches = self._batches(sampler)
         for position in itertools.count(self.done()):
-            with secret_numbers(self.drawn.forward) if self.columns is None else nullcontext():
+            with secret_numbers(self.streams.forward) if self.columns is None else nullcontext():
                 batch = next(batches, _END)
             if batch is _END:
                 return
             numbers, logical = sampler.shares.popleft()
             self._check_next(position, logical)
-            self.turn.open(len(numbers), batch, numbers)
+            self.open(len(numbers), batch, numbers)
             # All processes go the same way, so that a loop makes as many turns in each.
             if not logical and not self.keeps_empty:
-                self.turn.on_empty()
+                self.on_empty()
             else:
                 yield batch
 
@@ -294,27 +277,32 @@ class PrivateLoader:
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in sampler)
         # Workers are seeded by a number that is drawn from here, and not by torch's own seed.
-        seeds = torch.Generator().manual_seed(int(self.drawn.forward.fresh_seed().generate_state(1, np.uint64)[0]))
+        seeds = torch.Generator().manual_seed(int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
         return iter(
             DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate, generator=seeds, **self.settings)
         )
 
-    def alone(self, number: int) -> Any:
-        """Return the batch of one record, fetched anew and joined by itself.
+    def alone(self, row: int) -> Any:
+        """Return one record of the batch, fetched anew and joined by itself.
 
         Args:
-            number: The number of the record in the data set, from 0.
+            row: The place of the record in the batch, from 0.
 
         Returns:
-            What the loader's way of joining makes of this record.
+            What the loader's way of joining makes of this record; None where nothing is known of the batch.
         """
-        return self.join([self.dataset[number]])
+        return self.join([self.dataset[self.numbers[row]]]) if self.numbers else None
+
+    @property
+    def samples(self) -> Samples:
+        """One record and two, joined as the batch is; None for a batch that was not drawn here."""
+        return None if self.batch is None else self.joined
 
     def _samples(self) -> Samples:
         """The batches of one record and of two, which tell what counts records; None for data without a record."""
         if not self.plan.dataset_size:
             return None
-        with secret_numbers(self.drawn.forward):
+        with secret_numbers(self.streams.forward):
             pair = self._pair(0)
             return self.join(copy.deepcopy(pair[:1])), self.join(pair)
 
@@ -323,19 +311,19 @@ class PrivateLoader:
         dataset: Any = self.dataset
         return [dataset[number], dataset[(number + 1) % len(dataset)]]
 
-    def check_joining(self, number: int) -> None:
-        """Raise unless a record is joined alone as it is beside others, or at random.
+    def check_joining(self, row: int) -> None:
+        """Raise unless a record of the batch is joined alone as it is beside others, or at random.
 
         Args:
-            number: The number of the record in the data set, from 0.
+            row: The place of the record in the batch, from 0.
 
         Raises:
             InvalidParameter: It is joined otherwise beside others.
         """
-        if self.columns is not None:
+        if self.columns is not None or not self.numbers:
             return
-        with secret_numbers(self.drawn.forward):
-            pair = self._pair(number)
+        with secret_numbers(self.streams.forward):
+            pair = self._pair(self.numbers[row])
             alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
             one, two = alone(), self.join(copy.deepcopy(pair))
             if place_of(one, two, 0, 2, self.joined) is not None:
@@ -373,7 +361,7 @@ class PrivateLoader:
             most, drawn = plan.max_batch_size, batches
             batches = (_drawn_from(batch, most, generator) if len(batch) > most else batch for batch in drawn)
         # A run that is made to be repeated keeps the order of the records.
-        return _CountedBatches(batches, self.processes, None if self.drawn.is_insecure else generator)
+        return _CountedBatches(batches, self.processes, None if self.streams.is_insecure else generator)
 
 
 def _join(join: Callable[[list[Any]], Any], samples: Samples, records: list[Any]) -> Any:

@@ -134,24 +134,25 @@ def _digest(dataset: Any) -> str | None:
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     for number in [slice(None)] if type(dataset) is TensorDataset else numbers:
         for leaf in parts_of(dataset[number]):
-            array = _as_array(leaf)
-            if array is None:
+            content = _bytes(leaf)
+            if content is None:
                 return None
-            # The form of each part comes before it, so that nothing moves from one to the next.
-            found.update(f"{number} {getattr(leaf, 'dtype', array.dtype)} {np.shape(leaf)} ".encode())
-            found.update(array.tobytes() if array.dtype != np.uint8 else np.ascontiguousarray(array))
+            # Its form and its length come before it, so that nothing moves from one part to the next.
+            form = f"{number} {getattr(leaf, 'dtype', type(leaf))} {np.shape(leaf)} {len(content)} "
+            found.update(form.encode())
+            found.update(content)
     return found.hexdigest()
 
 
-def _as_array(leaf: Any) -> np.ndarray | None:
-    """A part of a record as an array, tensors as their bytes; None for what is neither words nor numbers."""
+def _bytes(leaf: Any) -> bytes | memoryview | None:
+    """A part of a record as bytes; None for what is neither words nor numbers."""
     try:
         if isinstance(leaf, Tensor):
-            return leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            return leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
         array = np.asarray("nothing" if leaf is None else leaf)
     except (RuntimeError, TypeError, ValueError):
         return None
-    return None if array.dtype.kind == "O" else array
+    return None if array.dtype.kind == "O" else array.tobytes()
 
 
 def check_identity(

@@ -43,7 +43,7 @@ from privproj.training.arguments import (
     unwrapped_module,
     unwrapped_optimizer,
 )
-from privproj.training.batches import BatchTurn, PrivateLoader, batch_size_of, check_loader
+from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
@@ -306,21 +306,20 @@ def _start_run(
         steps = processes.agree(0 if book is None else book.steps)
         begun = replace(before, phases=(*before.phases, (phase.as_dict(), steps)))
         spending = Spending(plan, book, before, steps, parts.stamps(begun, kept.get("ledger"), ledger))
-        turn = BatchTurn()
         if ledger is not None and spending.steps and processes.first:
             _warn_of_releases(ledger, spending.steps, plan.steps)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its own noise.
         drawn = streams(insecure_seed, before.spent + spending.steps, processes)
         # The loader comes after the streams, because it draws its batches from one of them.
-        loader = PrivateLoader(parts.data_loader, plan, drawn, secrets, lambda: spending.steps, turn, processes)
+        loader = PrivateLoader(parts.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
         views = parts.algorithm.views(parts.taps.taps, plan, parts.subspace)
         kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
         # The boundary comes after the views and the streams, because it draws the projections of the first release as
         # soon as it is made, before any data is seen.
         boundary = kind(plan, views, drawn, spending.record, processes)
-        # Loader and optimizer share one turn. The loader opens it with every batch, and the optimizer closes it.
+        # The loader opens the turn of every batch, and the optimizer closes it.
         wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
-        optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, turn)
+        optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, loader)
         if parts.algorithm.step_hook is not None:
             optimizer.attach_step_hook(parts.algorithm.step_hook(parts.module, plan, drawn))
         return parts.module, optimizer, loader

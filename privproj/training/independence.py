@@ -19,10 +19,11 @@ from torch import Tensor
 
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
+from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.generators import number_states
 from privproj.training.guard import Guard
-from privproj.training.nested import Samples, leaves, move, parts_of, place_of, take
+from privproj.training.nested import leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
 from privproj.training.release import PrivateRelease
 
@@ -70,24 +71,21 @@ class IndependenceCheck:
     sizes of the tensors, the number of records to a factor of 2, autocast), and now and then.
     """
 
-    def __init__(self, taps: Taps, guard: Guard, boundary: PrivateRelease, released: Callable[[], int]) -> None:
-        self.taps, self.guard, self.boundary, self.released = taps, guard, boundary, released
+    def __init__(
+        self, taps: Taps, guard: Guard, boundary: PrivateRelease, loader: PrivateLoader, released: Callable[[], int]
+    ) -> None:
+        self.taps, self.guard, self.boundary, self.loader, self.released = taps, guard, boundary, loader, released
         self.seen: set[Any] = set()
         self.steps = self.chosen = self.repeat = 0
         self.spot = False
-        self.samples: Samples = None
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
 
-    def begin(self, samples: Samples = None) -> None:
-        """Note that a new batch was drawn, which is joined as these samples are."""
-        self.steps, self.samples = self.steps + 1, samples
+    def begin(self) -> None:
+        """Note that a new batch was drawn, and choose the record of it that is computed alone."""
+        self.steps, self.chosen = self.steps + 1, self.draw.randrange(max(1, self.loader.drawn or 0))
         self.spot = self.steps <= FIRST_STEPS or self.draw.random() < CHANCE
-
-    def choose(self, records: int) -> None:
-        """Choose the record that is computed alone, of a batch of so many."""
-        self.chosen = self.draw.randrange(max(1, records))
 
     def is_due(self, part: Any, records: int) -> bool:
         """True if more than one record of a part is to be computed apart; its form is noted as seen."""
@@ -100,17 +98,17 @@ class IndependenceCheck:
         return due
 
     @contextmanager
-    def watch(self, loss_fn: LossFunction, part: Any, rows: slice, alone: Callable[[int], Any]) -> Iterator[None]:
+    def watch(self, loss_fn: LossFunction, part: Any, rows: slice) -> Iterator[None]:
         """Run a block that computes the part with these rows of the batch, and compare some of its records.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
         are computed together once more, quietly, few of them unless the check is due. Random numbers of another
-        generator are a difference. ``alone`` gives the batch of one record of the part, fetched anew and joined by
-        itself; None where there is no data set.
+        generator are a difference.
         """
         records = rows.stop - rows.start
         due, order = self.is_due(part, records), list(range(records))
         if due:
+            self.loader.check_joining(rows.start)
             self.guard.note()
         elif rows.start <= self.chosen < rows.stop:
             first = self.chosen - rows.start
@@ -128,7 +126,7 @@ class IndependenceCheck:
                     self.pass_over(loss_fn, base, len(order))
                 seen = _Seen(base, [tap.uses for tap in self.taps.taps], list(range(len(order))) if drawn else order)
                 if due:
-                    self.check_part(loss_fn, seen, alone)
+                    self.check_part(loss_fn, seen, rows.start)
                 else:
                     self.check_record(loss_fn, seen, 2 if drawn else 1)
         finally:
@@ -152,7 +150,7 @@ class IndependenceCheck:
             if i + 1 >= needed:
                 return
 
-    def check_part(self, loss_fn: LossFunction, seen: "_Seen", alone: Callable[[int], Any]) -> None:
+    def check_part(self, loss_fn: LossFunction, seen: "_Seen", start: int) -> None:
         """Raise where records of a part have other gradients in a random half of it, or by themselves.
 
         Halves are compared by sums of what their records add to the release, each with a random sign. Two records are
@@ -168,7 +166,7 @@ class IndependenceCheck:
         halves = torch.randperm(records).chunk(2) if records > 1 else ()
         apart = [(rows, None, _MIXED) for half in halves if len(rows := half[added[half] != 0.0])]
         for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
-            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(seen, row, alone)]
+            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(seen, row, start)]
         for rows, batch, cause in apart:
             # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
             self.guard.restore()
@@ -177,10 +175,13 @@ class IndependenceCheck:
             if worst is not None:
                 self.refuse(*worst, cause)
 
-    def fetched(self, seen: "_Seen", row: int, alone: Callable[[int], Any]) -> Iterator[tuple[Tensor, Any, Cause]]:
-        """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said."""
-        single, records = alone(row), len(seen.places)
-        place = None if single is None else place_of(single, seen.base, row, records, self.samples)
+    def fetched(self, seen: "_Seen", row: int, start: int) -> Iterator[tuple[Tensor, Any, Cause]]:
+        """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said.
+
+        The part begins at row ``start`` of the batch.
+        """
+        single, records = self.loader.alone(start + row), len(seen.places)
+        place = None if single is None else place_of(single, seen.base, row, records, self.loader.samples)
         # Without a place it is another one whenever it is read.
         if place is not None:
             here = self.cut(seen.base, slice(place[0], place[0] + 1), records)
@@ -207,7 +208,7 @@ class IndependenceCheck:
 
     def cut(self, part: Any, rows: slice | Tensor, records: int) -> Any:
         """These rows of a part of so many records."""
-        return take(part, rows, records, self.samples)
+        return take(part, rows, records, self.loader.samples)
 
     def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
         """The losses of a part in a pass that leaves its part as it is, and begins without what a pass before has left.

@@ -18,7 +18,7 @@ from privproj.mechanisms import M2
 from privproj.mechanisms.releases import ReleasesProjection
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
-from privproj.training.batches import BatchTurn
+from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.generators import secret_numbers
 from privproj.training.guard import Guard
@@ -76,7 +76,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         views: How the algorithm looks at the gradient of a record, one view for each trained tensor or one for all.
         release: The release boundary, which clips, sums and adds noise.
         spending: The count of releases, with the plan and the ledger.
-        turn: The turn of the batch that is being trained on, shared with the loader.
+        loader: The private loader, which knows the batch that is being trained on.
 
     Raises:
         InvalidParameter: The optimizer lacks a trained tensor, or holds one that no release is about.
@@ -115,17 +115,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
         views: list[View],
         release: PrivateRelease,
         spending: Spending,
-        turn: BatchTurn,
+        loader: PrivateLoader,
     ) -> None:
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
         self._original, self._taps, self._views, self._boundary = optimizer, taps, views, release
-        self._spending, self._turn, self._plan = spending, turn, spending.plan
+        self._spending, self._turn, self._plan = spending, loader, spending.plan
         self._guard = Guard(taps)
-        self._independence = IndependenceCheck(taps, self._guard, release, lambda: self._steps)
+        self._independence = IndependenceCheck(taps, self._guard, release, loader, lambda: self._steps)
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
         self._handle = optimizer.register_step_pre_hook(self._check_own_step)
-        turn.on_open, turn.on_empty = self._begin, self.step
+        loader.on_open, loader.on_empty = self._begin, self.step
         self._share()
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
@@ -145,7 +145,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._boundary.start_anew()
         self._taps.clear()
         self._guard.begin()
-        self._independence.begin(self._turn.samples)
+        self._independence.begin()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the wrapped optimizer's state, with the number of releases made when it was saved and the clip.
@@ -289,7 +289,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
         self._guard.check_trained()
         total = torch.zeros((), device=self._taps.device)
-        self._independence.choose(records)
         try:
             with secret_numbers(self._boundary.streams.forward, self._taps.device):
                 for first in range(0, records, 1 if strict else size):
@@ -308,12 +307,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
         It is watched for what mixes records, unless it is one record ``alone``.
         """
-        records, turn = rows.stop - rows.start, self._turn
-        watched = self._independence.watch(loss_fn, part, rows, lambda row: turn.alone(rows.start + row))
+        records = rows.stop - rows.start
         with self._taps.armed(records):
-            if self._independence.spot:
-                self._guard.note() if alone else turn.check_joining(rows.start)
-            with nullcontext() if alone else watched:
+            if alone and self._independence.spot:
+                self._guard.note()
+            with nullcontext() if alone else self._independence.watch(loss_fn, part, rows):
                 losses = losses_of(loss_fn, part, records)
                 try:
                     losses.sum().backward()
@@ -422,7 +420,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             parameter.grad = None
 
     def _check_groups(self) -> None:
-        """Raise :class:`InvalidParameter` unless the wrapped optimizer holds what is released and trains nothing else."""
+        """Raise :class:`InvalidParameter` unless the wrapped optimizer holds just what is released."""
         held = {id(p): p for group in self.param_groups for p in group["params"]}
         for view in self._views:
             if not all(id(parameter) in held for parameter in view.held):

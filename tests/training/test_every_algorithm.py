@@ -175,7 +175,7 @@ def build(name):
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
     adapt = load(name).adapt
-    module = module if adapt is None else adapt(module, RANK, 4)
+    module = module if adapt is None else adapt(module, RANK, insecure_seed=4)
     with torch.no_grad():
         for part in (p for key, p in module.named_parameters() if key.endswith((".s", "lora_B.weight"))):
             part.copy_(torch.linspace(0.7, 0.2, part.numel(), dtype=DOUBLE).view_as(part))
@@ -311,7 +311,7 @@ def check_noise(name, clipping, fault=None):
     """Empty batches release independent Gaussian noise of deviation ``z`` times the sensitivity, in all coordinates."""
     for relation, sensitivity in (("add-remove", 3.0), ("replace", 6.0)):
         run = PrivateRun(name, clipping, fault, noise_multiplier=2.5, max_grad_norm=3.0, relation=relation)
-        assert run._plan.noise_std == pytest.approx(2.5 * sensitivity, rel=1e-12, abs=0)
+        assert run.plan.noise_std == pytest.approx(2.5 * sensitivity, rel=1e-12, abs=0)
         draws = torch.stack([torch.cat(run.released()) for _ in range(100)]) / (2.5 * sensitivity)
         assert abs(float(draws.std()) - 1.0) < 5.0 / math.sqrt(2 * draws.numel())
         assert stats.kstest(draws.flatten().numpy(), "norm").pvalue > 1e-4
@@ -323,12 +323,12 @@ ADAPTIVE = AdaptiveClipping(target_quantile=0.4, learning_rate=0.5, sigma=SILENT
 
 def released_counts(run, *batches):
     """The noisy counts that were released with these batches, as the clip shows them: ``C <- C e^(-rate (b - p))``."""
-    found, adaptive = [], run._plan.adaptive_clipping
+    found, adaptive = [], run.plan.adaptive_clipping
     for rows in batches:
         before = run.optimizer.clip
         run.released(rows)
         share = adaptive.target_quantile - math.log(run.optimizer.clip / before) / adaptive.learning_rate
-        found.append((share - 0.5) * run._plan.expected_batch)
+        found.append((share - 0.5) * run.plan.expected_batch)
     return found
 
 
@@ -351,7 +351,7 @@ def check_noise_of_the_count(name, fault=None):
     for relation in ("add-remove", "replace"):
         adaptive = replace(ADAPTIVE, sigma=3.0, learning_rate=0.01)
         run = PrivateRun(name, "joint", fault, adaptive_clipping=adaptive, relation=relation)
-        assert run._plan.mechanism.adaptive_clipping_sigma == 3.0
+        assert run.plan.mechanism.adaptive_clipping_sigma == 3.0
         counts = torch.tensor(released_counts(run, *[()] * 200)) / 3.0
         assert abs(float(counts.mean())) < 5.0 / math.sqrt(len(counts))
         assert abs(float(counts.std()) - 1.0) < 5.0 / math.sqrt(2 * len(counts))

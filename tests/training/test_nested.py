@@ -65,6 +65,12 @@ def test_lists_of_records_are_cut_and_what_is_shared_stays():
     assert take((x, ["a", "b"], torch.ones(2)), slice(0, 1), 3)[1:][0] == ["a", "b"]
 
 
+def test_three_pictures_in_a_list_are_records_and_not_their_colours():
+    pictures = [torch.full((3, 4, 4), float(i)) for i in range(3)]
+    part = take(pictures, slice(1, 3), 3, (pictures[:1], pictures[:2]))
+    assert len(part) == 2 and part[0] is pictures[1] and part[1] is pictures[2]
+
+
 def test_all_tensors_move():
     x, y = torch.zeros(3, 2), torch.zeros(3)
     for batch in forms(x, y):

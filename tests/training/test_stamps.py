@@ -244,7 +244,7 @@ def test_training_in_a_subspace_is_counted_with_the_search_for_it_and_with_no_ot
     def searched(module):
         module, search, loader = start(module)
         trajectory = Trajectory(search, 2)
-        while search.steps < STEPS:
+        while search._steps < STEPS:
             for batch in loader:
                 search.backward_on(own(module), batch)
                 search.step()

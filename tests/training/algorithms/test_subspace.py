@@ -109,7 +109,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
         trajectory.subspace()
     with pytest.raises(InvalidParameter, match="each of the 12 steps"):
         Trajectory(search, 13)
-    while search.steps < 12:
+    while search._steps < 12:
         for batch in loader:
             search.backward_on(own(module), batch)
             search.step()
@@ -121,7 +121,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
         private(mlp(), x, y, **options, ledger=str(tmp_path / "other.jsonl"))
     target = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5}
     _, tuned, loader = private(module, x, y, **options, **target, ledger=path)
-    while tuned.steps < 8:
+    while tuned._steps < 8:
         for batch in loader:
             tuned.backward_on(own(module), batch)
             tuned.step()
