@@ -1,6 +1,7 @@
 """``privproj audit``: attacks that can refute a claimed epsilon; none of them can confirm one."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privproj.audit.faults import FAULTS, LOADER_FAULTS
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -18,8 +20,8 @@ from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
 from .groups import CommandGroup
-from .options import Number, Once, OneOf, json_option, option, with_options
-from .output import bar
+from .options import Number, Once, OneOf, help_of, json_option, option, with_options
+from .output import bar, write
 
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict
@@ -30,26 +32,19 @@ command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
 
 def needing_torch(name: str) -> Any:
     """Import an audit that runs the training code; where torch is not installed one sentence says what to install."""
-    from importlib import import_module
-
-    try:
-        return import_module(f"privproj.audit.{name}")
-    except ImportError as error:
-        raise MissingPackage(error.name, "this audit", "torch") from None
+    return import_extra(f"privproj.audit.{name}", "this audit", "torch")
 
 
-def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
-    """Print one JSON object, or the lines of text."""
-    click.echo(render.as_json(found) if json else "\n".join(lines))
+Found = tuple[dict[str, Any], list[str], bool]
+"""What an audit found: its record, the lines that say it, and whether a claim is refuted."""
 
 
-def conclude(verdict: "AuditVerdict", lines: list[str], seconds: float, json: bool, **more: Any) -> int:
-    """Print a verdict, as text by these lines; returns the exit code."""
-    print_answer({**asdict(verdict), "verdict": verdict.verdict, "seconds": seconds, **more}, lines, json)
-    return 1 if verdict.refuted else 0
+def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
+    """A verdict, with what there is to say besides."""
+    return {**asdict(verdict), "verdict": verdict.verdict, **more}, lines_of(verdict, trials), verdict.refuted
 
 
-def lines_of(found: "AuditVerdict", seconds: float, trials: str = "runs") -> list[str]:
+def lines_of(found: "AuditVerdict", trials: str = "runs") -> list[str]:
     """Say a verdict in words: the claim, what was shown, and the most that could have been shown."""
     claim = found.claimed_epsilon
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
@@ -60,7 +55,7 @@ def lines_of(found: "AuditVerdict", seconds: float, trials: str = "runs") -> lis
         f"{found.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}",
         f"  shown:    epsilon at least {found.epsilon_lower:.4g} with {render.percent(found.confidence)} confidence",
         f"  ceiling:  {found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
-        f"  attack:   {auc_words(found.auc)}, in {seconds:.1f} s",
+        f"  attack:   {auc_words(found.auc)}",
         *([note] if weak else []),
     ]
 
@@ -73,34 +68,32 @@ def auc_words(area: float) -> str:
 # --- symmetry -----------------------------------------------------------------------------------------
 
 
-def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None, json: bool) -> int:
+def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None) -> Found:
     """A matrix times a Wishart matrix gives itself away."""
     import numpy as np
 
     from privproj.audit.symmetry import symmetry_test
 
-    began, rng = time.monotonic(), np.random.default_rng()
+    rng = np.random.default_rng()
     query = rng.standard_normal((dim, columns))
     other = query.copy()
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     verdict = "separates" if test.separates else "does not separate"
-    found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
-             "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
+    nothing = dict.fromkeys(("epsilon_lower", "confidence", "ceiling"))
+    found = {"auc": test.auc, **nothing, "claimed_epsilon": claim, "verdict": verdict, "trials": test.draws}
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
-    print_answer(found, [f"{verdict}: {words}", f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"], json)
-    return 1 if test.separates and claim is not None else 0
+    attack = f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"
+    return found, [f"{verdict}: {words}", attack], test.separates and claim is not None
 
 
 # --- the release itself -----------------------------------------------------------------------------
 
 
-def mechanism(json: bool, trials: int, workers: int, delta: float, confidence: float, **given: Any) -> int:
+def mechanism(trials: int, workers: int, delta: float, confidence: float, **given: Any) -> Found:
     """A canary gradient through the real release code."""
-    release, began = needing_torch("mechanism"), time.monotonic()
-    scene = release.Scene(
-        mechanism=mechanism_of(given), steps=given["steps"], fault=given["fault"], seed=given["seed"]
-    )  # fmt: skip
+    release, own = needing_torch("mechanism"), {name: given[name] for name in ("steps", "fault", "seed")}
+    scene = release.Scene(mechanism=mechanism_of(given), **own)
     runs = trials // 2
     parts = max(1, min(50, runs // 20))
     sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
@@ -112,9 +105,8 @@ def mechanism(json: bool, trials: int, workers: int, delta: float, confidence: f
             step(1)
     import numpy as np
 
-    verdict = release.judge_scene(scene, (np.array(inside), np.array(outside)), delta, confidence, given["claim"])
-    seconds = time.monotonic() - began
-    return conclude(verdict, lines_of(verdict, seconds), seconds, json, fault=given["fault"])
+    scores = np.array(inside), np.array(outside)
+    return judged(release.judge_scene(scene, scores, delta, confidence, given["claim"]), fault=given["fault"])
 
 
 def score_part(scene: Any, runs: int, worker: int) -> Any:
@@ -136,22 +128,20 @@ def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
     return M2(dim=given["dim"], rank=given["rank"], noise_multiplier=z)
 
 
-def loader(json: bool, trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> int:
+def loader(trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> Found:
     """A canary in the batches of the real balls-in-bins loader."""
-    audit, began = needing_torch("loader"), time.monotonic()
-    z = Gaussian(noise_multiplier=given.pop("noise_multiplier"))
+    audit, z = needing_torch("loader"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
     scene = audit.LoaderScene(mechanism=z, **given)
-    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
-    seconds = time.monotonic() - began
-    return conclude(verdict, lines_of(verdict, seconds), seconds, json, fault=given["fault"])
+    scores = scene.scores(trials // 2, trials // 2)
+    return judged(audit.judge_loader(scene, scores, delta, confidence, claim), fault=given["fault"])
 
 
 def one_run(
-    json: bool, canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
-) -> int:
+    canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
+) -> Found:
     """Many canaries in one release."""
     audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
-    began, z = time.monotonic(), Gaussian(noise_multiplier=given["noise_multiplier"])
+    z = Gaussian(noise_multiplier=given["noise_multiplier"])
     if claim is None:
         from privproj.accounting.queries import epsilon
 
@@ -168,21 +158,20 @@ def one_run(
         claimed_epsilon=claim,
         delta=delta,
     )
-    seconds = time.monotonic() - began
     hits = f"{right} of {made} guesses right" + (f" ({render.percent(right / made)})" if made else "")
-    attack = f"  attack:   {hits}, {auc_words(area)}, in one run"
-    return conclude(verdict, [*lines_of(verdict, seconds, "guesses")[:3], attack], seconds, json)
+    found, lines, refuted = judged(verdict, "guesses")
+    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(area)}, in one run"], refuted
 
 
 # --- trained models -----------------------------------------------------------------------------------
 
 
 def membership(
-    json: bool, attack: str, models: int, workers: int, journal: str | None, delta: float, confidence: float,
+    attack: str, models: int, workers: int, journal: str | None, delta: float, confidence: float,
     claim: float | None, **given: Any,
-) -> int:  # fmt: skip
+) -> Found:  # fmt: skip
     """Shadow models with and without a canary record, or a calibrated-loss attack."""
-    module, began = needing_torch("membership"), time.monotonic()
+    module = needing_torch("membership")
     chosen = {name: value for name, value in given.items() if value is not None}
     if load_algorithm(given["mechanism"]).rank == "none":
         chosen["rank"] = None
@@ -190,12 +179,11 @@ def membership(
     if attack == "calibrated":
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
         nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "ceiling"))
-        found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, **nothing,
-                 "verdict": "separates" if beyond else "does not separate", "trials": 1,
-                 "seconds": time.monotonic() - began}  # fmt: skip
+        verdict = "separates" if beyond else "does not separate"
+        found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, "trials": 1}
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
-        print_answer(found, [*lines, *(rate_line(rate, confidence) for rate in rates)], json)
-        return 0
+        lines += [rate_line(rate, confidence) for rate in rates]
+        return {**found, **nothing, "verdict": verdict}, lines, False
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
@@ -203,9 +191,12 @@ def membership(
 
     claim, best = game.claim(delta) if claim is None else claim, balanced_accuracy(*scores)
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    seconds = time.monotonic() - began
-    words = f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"
-    return conclude(verdict, [*lines_of(verdict, seconds), words], seconds, json, balanced_accuracy=best)
+    found, lines, refuted = judged(verdict, balanced_accuracy=best)
+    return (
+        found,
+        [*lines, f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"],
+        refuted,
+    )
 
 
 def rate_line(rate: Any, confidence: float) -> str:
@@ -242,9 +233,22 @@ WORKERS = count("--workers", "Processes.  [default: 2]", "N", "a whole number of
 Z = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
 
 
-def add(callback: Any, options: list[click.Parameter]) -> None:
-    """Add one audit to the command."""
-    command.add_command(with_options([*options, json_option()], callback, name=callback.__name__.replace("_", "-")))
+def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
+    """Add one audit to the command; its exit code is 1 if it refutes a claim."""
+
+    def run(json: bool, **given: Any) -> int:
+        began = time.monotonic()
+        found, lines, refuted = audit(**given)
+        seconds = time.monotonic() - began
+        write(
+            render.as_json({**found, "seconds": seconds})
+            if json
+            else "\n".join([*lines, f"  took:     {seconds:.1f} s"])
+        )
+        return int(refuted)
+
+    name = audit.__name__.replace("_", "-")
+    command.add_command(with_options([*options, json_option()], run, name=name, help=help_of(audit)))
 
 
 add(symmetry, [

@@ -1,10 +1,10 @@
 """``privproj check``: CI regression of bounds."""
 
-import time
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.records.atomic import read_bounded
 from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
@@ -39,8 +39,8 @@ An entry:
 """
 
 
-Checked = dict[str, list[tuple[CheckVerdict, float]]]
-"""The verdicts on the entries of each file, and how many seconds each took."""
+Checked = dict[str, list[CheckVerdict]]
+"""The verdicts on the entries of each file."""
 
 OF_A_FOLDER = "*bounds.toml"
 """The files of a folder that are checked, those of the pre-commit hook too. Contract."""
@@ -56,7 +56,7 @@ def check_files(file: tuple[str, ...], update: bool, junit: str | None, json: bo
     if update and not errors:
         for name, text in {name: updated(name, listed) for name, listed in found.items()}.items():
             write_text(name, text)
-    held = [(verdict.updated() if update else verdict).holds for listed in found.values() for verdict, _ in listed]
+    held = [(verdict.updated() if update else verdict).holds for listed in found.values() for verdict in listed]
     if json:
         write(as_json({"results": records(found), "held": sum(held), "entries": len(held), "errors": errors}))
     elif found:
@@ -91,7 +91,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
             except InvalidParameter as error:
                 errors[name] = one_line(str(error))
                 continue
-            found[name] = [timed(entry) for entry in entries]
+            found[name] = [entry.check() for entry in entries]
     except BaseException as error:
         errors["privproj check"] = one_line(f"{type(error).__name__}: {error}")
         raise
@@ -106,7 +106,7 @@ def as_text(found: Checked, *, named: bool, update: bool) -> str:
     lines, assumed = [], {}
     for name, listed in found.items():
         place = f"{name}: " if named else ""
-        for verdict, _ in listed:
+        for verdict in listed:
             lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
             for label, words in (*asked(verdict), *(changed(verdict) if update else ()), *notes(verdict)):
                 lines += wrap_line(f"     {label}: ", words) if label != "assumes" else []
@@ -142,18 +142,12 @@ def records(found: Checked) -> list[dict[str, Any]]:
             "query": verdict.entry.query,
             "asked": verdict.entry.asked,
             "expected": {key: getattr(verdict.entry, key) for key in verdict.entry.given if key in EXPECTED},
-            "seconds": round(seconds, 3),
-            "answer": None if verdict.result is None else verdict.result.as_dict(),
+            "seconds": round(verdict.seconds, 3),
+            "answer": verdict.result,
         }
         for name, listed in found.items()
-        for verdict, seconds in listed
+        for verdict in listed
     ]
-
-
-def timed(entry: Any) -> tuple[CheckVerdict, float]:
-    """Check an entry; returns its verdict and the seconds that it took."""
-    start = time.perf_counter()
-    return entry.check(), time.perf_counter() - start
 
 
 def line(verdict: CheckVerdict, place: str = "") -> str:
@@ -174,14 +168,11 @@ def notes(verdict: CheckVerdict) -> list[tuple[str, str]]:
     return [(label, words) for label, sentences in kinds for words in sentences]
 
 
-def updated(file: str, found: list[tuple[CheckVerdict, float]]) -> str:
+def updated(file: str, found: list[CheckVerdict]) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
-    try:
-        import tomlkit
-    except ImportError:
-        raise MissingPackage("tomlkit", "--update", "check") from None
+    tomlkit = import_extra("tomlkit", "--update", "check")
     document: Any = tomlkit.parse(read_bounded(file).decode())
-    for entry, (verdict, _) in zip(document["bound"], found, strict=True):
+    for entry, verdict in zip(document["bound"], found, strict=True):
         entry.update(verdict.rewritten)
     return tomlkit.dumps(document)
 
@@ -190,14 +181,15 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
     """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
     from xml.etree import ElementTree as Tree
 
-    verdicts = [verdict for listed in found.values() for verdict, _ in listed]
+    verdicts = [verdict for listed in found.values() for verdict in listed]
     failures = sum(not verdict.holds for verdict in verdicts)
     counts = {"tests": len(verdicts) + len(errors), "failures": failures, "errors": len(errors)}
     root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
     for file, listed in found.items():
-        for verdict, seconds in listed:
-            case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
+        for verdict in listed:
+            took = f"{verdict.seconds:.3f}"
+            case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=took)
             rests = [line(verdict), *(f"{label}: {words}" for label, words in (*asked(verdict), *notes(verdict)))]
             if verdict.problem:
                 Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)

@@ -1,20 +1,15 @@
 """``privproj dp-sft``: the noise of a two-stage run, a private subspace and training within it."""
 
-import click
+from typing import Any
 
 from privproj.accounting.two_stage import dp_sft
 from privproj.errors import InvalidParameter
-from privproj.records.data_file import write_data
 
-from . import render
-from .answer import EXIT_CODES
 from .options import Once, OneOf, json_option, option, with_options
+from .run import show_run
 
 
 def plan_two_stages(
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
     subspace_steps: float,
     steps: float,
     share: float | None,
@@ -22,6 +17,7 @@ def plan_two_stages(
     public: bool,
     output: str | None,
     json: bool,
+    **given: float,
 ) -> int:
     """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 
@@ -32,20 +28,10 @@ def plan_two_stages(
     for name, value in (("--share", share), ("--budget", budget)):
         if public and value is not None:
             raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
-    schedule = dp_sft(
-        epsilon=epsilon,
-        delta=delta,
-        sampling_rate=sampling_rate,
-        steps=(subspace_steps, steps),  # pyright: ignore[reportArgumentType]
-        share=0.75 if share is None else share,
-        budget=budget or "joint",
-        public=public,
-    )
-    result = schedule.epsilon(delta=delta)
-    if output is not None:
-        write_data(output, schedule.as_dict())
-    click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
-    return EXIT_CODES[result.outcome]
+    both: Any = (subspace_steps, steps)
+    parts: Any = {"share": 0.75 if share is None else share, "budget": budget or "joint", "public": public}
+    schedule = dp_sft(**given, steps=both, **parts)
+    return show_run(schedule.epsilon(delta=given["delta"]), schedule, output, json)
 
 
 command = with_options(

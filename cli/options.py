@@ -73,31 +73,6 @@ class OneOf(click.Choice):
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
-class LayerShape(click.ParamType):
-    """``DxR[xN][:M][@SHARE]``."""
-
-    name = "layer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from privproj.mechanisms import Layer
-
-        return value if isinstance(value, Layer) else Layer.parse(value)
-
-
-class NormPair(click.ParamType):
-    """``K`` or ``K,K'``: one norm, or one before and one after."""
-
-    name = "norms"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = value.split(",")
-        if len(parts) > 2:
-            raise InvalidParameter("--residual-norm", value, "one norm, or two separated by a comma")
-        return tuple(parse_number("--residual-norm", part) for part in parts)
-
-
 class Once(click.Option):
     """An option whose value counts: given twice with different values it is refused, not silently overruled.
 
@@ -152,14 +127,10 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
     if kind is TRUTH:
         settings["is_flag"] = True
-    elif kind is LAYERS:
-        settings |= {"type": LayerShape(), "multiple": True}
     elif "enum" in kind.rule:
         settings["type"] = OneOf([*map(str, kind.rule["enum"])])
-    elif kind in (TEXT, SHARE):
-        settings["type"] = str
-    elif name == "residual_norm":  # with that of the record which takes its place
-        settings["type"] = NormPair()
+    elif kind in (TEXT, SHARE, LAYERS) or name == "residual_norm":  # which may be two, with that of the other record
+        settings |= {"type": str, "multiple": kind is LAYERS}
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 
 
@@ -168,7 +139,7 @@ def json_option() -> Once:
     return option("--json", "JSON instead of text.", is_flag=True)
 
 
-def help_of(callback: Callable[..., int]) -> str:
+def help_of(callback: Callable[..., Any]) -> str:
     """The help of a command: the words of the function that answers it."""
     return cleandoc(callback.__doc__ or "")
 

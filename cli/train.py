@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import click
 
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.records.atomic import digest_of
 from privproj.records.data_file import write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
@@ -31,7 +32,7 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
     Example:
       privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
     """
-    classifier = torch_adapter()
+    classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
@@ -61,15 +62,6 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
     except KeyboardInterrupt:
         return complain(f"interrupted; privproj train --resume {folder} goes on with the run", 130)
     return print_report(report, json) if processes.first else 0
-
-
-def torch_adapter() -> Any:
-    """Import the torch adapter; where a package is not installed one sentence says what to install."""
-    try:
-        from privproj.training import classifier
-    except ImportError as error:
-        raise MissingPackage(error.name, "`privproj train`", "torch") from None
-    return classifier
 
 
 def settings_from(classifier: Any, given: dict[str, Any]) -> Any:
@@ -106,7 +98,7 @@ def print_report(outcome: Any, json: bool) -> int:
         "device": outcome.device,
         "seconds": outcome.seconds,
         "paths": outcome.paths | {"statement": str(Path(outcome.paths["report"]).with_name("statement.md"))},
-        "result": result.as_dict(),
+        "result": result,
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
     digests = {name: digest_of(outcome.paths[name]) for name in DIGESTS}
@@ -119,27 +111,26 @@ def print_report(outcome: Any, json: bool) -> int:
 def text(outcome: Any, shown: dict[str, Any]) -> str:
     """Say accuracy, epsilon with what it rests on, noise, and the files written."""
     result = outcome.epsilon
-    lines = [
-        f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)",
-        *render.result_lines(result),
-        f"  noise:    multiplier {round_outward(outcome.noise_multiplier)}, standard deviation "
-        f"{round_outward(outcome.noise_std)} on the sum of clipped gradients",
-        *clip_lines(outcome.clips),
-        f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
-        "  wrote:    " + ", ".join(shown["paths"].values()),
-    ]
-    return "\n".join(lines + render.closing_lines(result))
+    first = f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)"
+    deviation = round_outward(outcome.noise_std)
+    multiplier = round_outward(outcome.noise_multiplier)
+    parts = {
+        "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
+        "clip": clip_words(outcome.clips) if outcome.clips else "",
+        "trained": f"{outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
+        "wrote": ", ".join(shown["paths"].values()),
+        **render.closing(result),
+    }
+    return "\n".join([first, *render.result_lines(result), *render.labelled(parts)])
 
 
-def clip_lines(clips: dict[str, float]) -> list[str]:
-    """Say what became of a clip that adapts; nothing of one that does not."""
-    if not clips:
-        return []
-    return [
-        f"  clip:     {clips['first_clip']:.4g} at first, to which that standard deviation belongs, and "
-        f"{clips['last_clip']:.4g} at last: it follows a",
-        f"            count of unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes",
-    ]
+def clip_words(clips: dict[str, float]) -> str:
+    """Say what became of a clip that adapts."""
+    first, last = f"{clips['first_clip']:.4g}", f"{clips['last_clip']:.4g}"
+    return (
+        f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
+        f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
+    )
 
 
 command = with_options(
