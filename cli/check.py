@@ -9,35 +9,9 @@ from privproj.records.atomic import read_bounded
 from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
 
-from .options import Once, file_argument, json_option, option, with_options
+from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write
 from .render import as_json, assumption_lines, fit_line, wrap_line
-
-HELP = """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its
-files *bounds.toml are taken.
-
-Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins, or has
-no answer; 2 if a file is malformed.
-
-\b
-An entry:
-  [[bound]]
-  name = "finetune-2026-q3"
-  query = "epsilon"
-  mechanism = "m2"
-  dim = 2048
-  rank = 16
-  noise_multiplier = 0.156
-  sampling_rate = 0.01
-  steps = 2000
-  delta = 1e-5
-  expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
-  rtol = 1e-3
-  at_most = 1.2
-  status = "proved" # or "conditional"; without it either passes, and promises are printed
-  bound_version = 5 # says of a number that moved whether its bound changed; --update keeps it up to date
-"""
-
 
 Checked = dict[str, list[CheckVerdict]]
 """The verdicts on the entries of each file."""
@@ -46,7 +20,38 @@ OF_A_FOLDER = "*bounds.toml"
 """The files of a folder that are checked, those of the pre-commit hook too. Contract."""
 
 
-def check_files(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
+@command_with(
+    "check",
+    file_argument(nargs=-1),
+    option("--update", "Rewrite expect and bound_version with today's values, nothing else.", is_flag=True),
+    Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
+    json_option(),
+)
+def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
+    """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its
+    files *bounds.toml are taken.
+
+    Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins,
+    or has no answer; 2 if a file is malformed.
+
+    \b
+    An entry:
+      [[bound]]
+      name = "finetune-2026-q3"
+      query = "epsilon"
+      mechanism = "m2"
+      dim = 2048
+      rank = 16
+      noise_multiplier = 0.156
+      sampling_rate = 0.01
+      steps = 2000
+      delta = 1e-5
+      expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
+      rtol = 1e-3
+      at_most = 1.2
+      status = "proved" # or "conditional"; without it either passes, and promises are printed
+      bound_version = 5 # says of a number that moved whether its bound changed; --update keeps it up to date
+    """
     names = files_of(file)
     for name in names:
         if update and not name.endswith(".toml"):
@@ -198,17 +203,3 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
         case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
         Tree.SubElement(case, "error", message=words)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-command = with_options(
-    [
-        file_argument(nargs=-1),
-        option("--update", "Rewrite expect and bound_version with today's values, nothing else.", is_flag=True),
-        Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
-        json_option(),
-    ],
-    check_files,
-    name="check",
-    help=HELP,
-    short_help="CI regression of bounds.",
-)

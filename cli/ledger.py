@@ -9,11 +9,17 @@ from privproj.result import round_outward
 
 from . import render
 from .answer import EXIT_CODES
-from .options import file_argument, json_option, option, with_options
+from .options import command_with, file_argument, json_option, option
 from .output import write
 
 
-def show_ledger(file: str, delta: float | None, json: bool) -> int:
+@command_with(
+    "ledger",
+    file_argument(),
+    option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
+    json_option(),
+)
+def command(file: str, delta: float | None, json: bool) -> int:
     """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
     The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
@@ -99,14 +105,3 @@ def text(shown: dict[str, Any]) -> str:
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     return "\n".join([*first, *render.labelled(parts)])
-
-
-command = with_options(
-    [
-        file_argument(),
-        option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
-        json_option(),
-    ],
-    show_ledger,
-    name="ledger",
-)

@@ -157,3 +157,8 @@ def with_options(
     if isinstance(options, Mapping):
         return SectionedCommand(options, callback=callback, **settings)
     return click.Command(params=list(options), callback=callback, **settings)
+
+
+def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a command of the function below, with this name and these options; its docstring is the help."""
+    return lambda callback: with_options(options, callback, name=name)

@@ -12,11 +12,20 @@ from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .options import file_argument, json_option, option, with_options
+from .options import command_with, file_argument, json_option, option
 from .output import write
 
 
-def show_remaining(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
+@command_with(
+    "remaining",
+    file_argument(),
+    option("--epsilon", "The budget's epsilon.", metavar="E", required=True),
+    option("--delta", "The budget's delta.", metavar="D", required=True),
+    option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
+    option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
+    json_option(),
+)
+def command(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
     """How much of a budget a run file has spent, and how many more steps fit.
 
     Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
@@ -151,17 +160,3 @@ def filter_words(shown: dict[str, Any]) -> dict[str, str]:
         "quote": f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops",
         "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
     }
-
-
-command = with_options(
-    [
-        file_argument(),
-        option("--epsilon", "The budget's epsilon.", metavar="E", required=True),
-        option("--delta", "The budget's delta.", metavar="D", required=True),
-        option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
-        option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
-        json_option(),
-    ],
-    show_remaining,
-    name="remaining",
-)

@@ -195,16 +195,12 @@ def wrap_line(label: str, *texts: str) -> list[str]:
 
     There are none for an empty text.
     """
-    widest, lines = min(WIDEST, terminal_width() or WIDEST), []
-    for text in filter(None, texts):
-        current = label
-        for word in text.split():
-            if len(current) + len(word) > widest - 1 and current.strip() != label.strip():
-                lines.append(current.rstrip())
-                current = " " * len(label)
-            current += word + " "
-        lines.append(current.rstrip())
-    return lines
+    from textwrap import wrap
+
+    width = min(WIDEST, terminal_width() or WIDEST) - 1
+    kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
+    whole = (" ".join(text.split()) for text in texts)
+    return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
 
 
 def headline(result: Result) -> str:

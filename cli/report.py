@@ -34,10 +34,9 @@ from privproj.runs.targets import delta_target
 
 from . import render
 from .ledger import planned_delta, read_begun
-from .options import Once, OneOf, file_argument, option, with_options
+from .options import Once, OneOf, command_with, file_argument, option
 from .query import QuestionGroup, bound_option, target_options
 
-SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 DRAWN_AFTER = "What the best attack could reach"
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
 
@@ -178,37 +177,28 @@ def report_mechanism(
     return produce(question_data(mechanism, bound, run), {}, **options)
 
 
-def report_run(file: str, **options: Any) -> int:
-    """Answer ``privproj report run FILE``."""
-    refuse_same_file("--output", options["output"], file)
-    return produce(run_data(from_data(read_data(file), file)), {}, **options)
-
-
-def report_ledger(file: str, delta: float | None, **options: Any) -> int:
-    """Answer ``privproj report ledger FILE``: what the releases of a ledger cost, with its digest."""
-    refuse_same_file("--output", options["output"], file)
-    account, content = read_begun(file)
-    digests = {"ledger": sha256(content).hexdigest()}
-    return produce(account_data(account), digests, planned_delta(account, delta), **options)
-
-
 command = QuestionGroup(
     "report",
     report_mechanism,
     [bound_option(), *shared_options()],
-    summary=SUMMARY,
+    summary="A privacy statement for a model card: text, Markdown or HTML.",
     has=lambda kind: kind.name != "wishart-matrix",
 )
-for name, answer, words, given in (
-    ("run", report_run, "A run file: phases composed jointly.", shared_options()),
-    ("ledger", report_ledger, "The ledger of a training run: what it released.", shared_options("checkpoint")),
-):
-    command.add_command(
-        with_options(
-            [file_argument(), *target_options("report"), *given],
-            answer,
-            name=name,
-            help=words,
-            short_help=words,
-        )
-    )
+
+
+@command.add_command
+@command_with("run", file_argument(), *target_options("report"), *shared_options())
+def report_run(file: str, **options: Any) -> int:
+    """A run file: phases composed jointly."""
+    refuse_same_file("--output", options["output"], file)
+    return produce(run_data(from_data(read_data(file), file)), {}, **options)
+
+
+@command.add_command
+@command_with("ledger", file_argument(), *target_options("report"), *shared_options("checkpoint"))
+def report_ledger(file: str, delta: float | None, **options: Any) -> int:
+    """The ledger of a training run: what it released."""
+    refuse_same_file("--output", options["output"], file)
+    account, content = read_begun(file)
+    digests = {"ledger": sha256(content).hexdigest()}
+    return produce(account_data(account), digests, planned_delta(account, delta), **options)

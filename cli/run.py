@@ -12,12 +12,23 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .answer import show, with_proof
-from .options import Once, file_argument, json_option, option, option_of, with_options
+from .options import Once, command_with, file_argument, json_option, option, option_of
 from .output import write
 from .query import proof_options
 
 
-def answer_run_file(
+@command_with(
+    "run",
+    file_argument(),
+    *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
+    option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
+    Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+    json_option(),
+    option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
+    option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
+    *proof_options(),
+)
+def command(
     file: str,
     epsilon: float | None,
     delta: float | None,
@@ -107,19 +118,3 @@ def as_events(schedule: Schedule) -> dict[str, Any]:
         for phase in schedule.phases
     ]
     return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
-
-
-command = with_options(
-    [
-        file_argument(),
-        *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
-        option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
-        Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
-        json_option(),
-        option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
-        option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
-        *proof_options(),
-    ],
-    answer_run_file,
-    name="run",
-)

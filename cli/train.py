@@ -17,12 +17,50 @@ from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .answer import EXIT_CODES
-from .options import Once, OneOf, json_option, option, with_options
+from .options import Once, OneOf, command_with, json_option, option
 from .output import bar, complain
 from .report import as_markdown
 
 
-def train(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
+@command_with(
+    "train",
+    option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
+    option("--mechanism", "What is released each step.", type=OneOf(ALGORITHMS)),
+    option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
+    option("--epsilon", "Target epsilon.", metavar="E"),
+    option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
+    option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
+    option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
+    option(
+        "--adaptive-clipping-sigma",
+        "Let the clip follow the median norm, told by a count with this noise.",
+        metavar="S",
+    ),
+    option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
+    option(
+        "--sampling",
+        "How batches are drawn.  [default: poisson]",
+        type=OneOf(get_args(SamplingName)),
+        metavar="[poisson|balls-in-bins|fixed]",
+    ),
+    option("--batches", "Batches of an epoch of balls-in-bins, instead of their size.", metavar="T"),
+    option("--max-batch-size", "Records above which a Poisson batch is cut.", metavar="B"),
+    option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
+    option("--steps", "Steps, instead of passes.", metavar="T"),
+    option("--learning-rate", "Learning rate.", metavar="LR"),
+    option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
+    option("--frame", "Projection of m2.", type=OneOf(["haar", "wishart"])),
+    option("--clipping", "One clip for all layers, or one each.", type=OneOf(["joint", "per-layer"])),
+    option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
+    option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
+    option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
+    option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
+    option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
+    Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
+    option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
+    json_option(),
+)
+def command(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
     """Train on features with the noise that a target needs, and report epsilon with what it rests on.
 
     A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
@@ -131,46 +169,3 @@ def clip_words(clips: dict[str, float]) -> str:
         f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
         f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
     )
-
-
-command = with_options(
-    [
-        option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
-        option("--mechanism", "What is released each step.", type=OneOf(ALGORITHMS)),
-        option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
-        option("--epsilon", "Target epsilon.", metavar="E"),
-        option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
-        option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
-        option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
-        option(
-            "--adaptive-clipping-sigma",
-            "Let the clip follow the median norm, told by a count with this noise.",
-            metavar="S",
-        ),
-        option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
-        option(
-            "--sampling",
-            "How batches are drawn.  [default: poisson]",
-            type=OneOf(get_args(SamplingName)),
-            metavar="[poisson|balls-in-bins|fixed]",
-        ),
-        option("--batches", "Batches of an epoch of balls-in-bins, instead of their size.", metavar="T"),
-        option("--max-batch-size", "Records above which a Poisson batch is cut.", metavar="B"),
-        option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
-        option("--steps", "Steps, instead of passes.", metavar="T"),
-        option("--learning-rate", "Learning rate.", metavar="LR"),
-        option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
-        option("--frame", "Projection of m2.", type=OneOf(["haar", "wishart"])),
-        option("--clipping", "One clip for all layers, or one each.", type=OneOf(["joint", "per-layer"])),
-        option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
-        option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
-        option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
-        option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
-        option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
-        Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
-        option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
-        json_option(),
-    ],
-    train,
-    name="train",
-)

@@ -20,37 +20,9 @@ from privproj.runs import Run
 
 from . import render
 from .ledger import overview, planned_delta
-from .options import file_argument, json_option, option, with_options
+from .options import command_with, file_argument, json_option, option
 from .output import write
 from .report import written
-
-SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger and checkpoint."
-HELP = f"""{SUMMARY}
-
-What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is computed
-anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim fails, 2 if the
-file is malformed.
-
-A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again on the
-grid that the file names. Bound, status and promises are printed as the tool says them of the question in the file.
-
-A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
-The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where planned
-releases are missing, the file is consistent as far as it goes (exit code 0), and the verdict says how far that is.
-
-A statement (`privproj report`), also within a larger file: written anew from the parameters at its end. What stands
-outside of its first and last line is not covered.
-
-A statement and a ledger, in either order: both checked, and whether the statement is about the ledger's run, counts its
-releases, claims no less epsilon than they cost, and names all that this rests on. Where it names the SHA-256 of the
-ledger, the ledger has to be that file. A third file is the checkpoint, whose SHA-256 the statement has to name.
-
-\b
-Examples:
-  privproj verify proof.json
-  privproj verify statement.md ledger.jsonl
-  privproj verify statement.md ledger.jsonl checkpoint.pt
-"""
 
 NO_KEY = (
     "that the run was this one: the hashes of a ledger have no key, so whoever has the file can write another run's "
@@ -71,8 +43,42 @@ Shown = tuple[dict[str, Any], str]
 """A verdict as plain values, and as text."""
 
 
-def verify_file(file: tuple[str, ...], delta: float | None, json: bool) -> int:
-    """Check a file, or two together, and print the verdict; where a claim cannot be computed, JSON says so too."""
+@command_with(
+    "verify",
+    file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
+    option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
+    json_option(),
+)
+def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
+    """Checks a certificate, a ledger or a privacy statement, or a statement against its ledger and checkpoint.
+
+    What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is
+    computed anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim
+    fails, 2 if the file is malformed.
+
+    A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again
+    on the grid that the file names. Bound, status and promises are printed as the tool says them of the question in
+    the file.
+
+    A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it
+    names. The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where
+    planned releases are missing, the file is consistent as far as it goes (exit code 0), and the verdict says how far
+    that is.
+
+    A statement (`privproj report`), also within a larger file: written anew from the parameters at its end. What
+    stands outside of its first and last line is not covered.
+
+    A statement and a ledger, in either order: both checked, and whether the statement is about the ledger's run,
+    counts its releases, claims no less epsilon than they cost, and names all that this rests on. Where it names the
+    SHA-256 of the ledger, the ledger has to be that file. A third file is the checkpoint, whose SHA-256 the statement
+    has to name.
+
+    \b
+    Examples:
+      privproj verify proof.json
+      privproj verify statement.md ledger.jsonl
+      privproj verify statement.md ledger.jsonl checkpoint.pt
+    """
     try:
         if len(file) > 3:
             expected = "one file, or a statement, its ledger and a checkpoint"
@@ -340,16 +346,3 @@ def _releases_words(run: dict[str, Any], of: dict[str, Any], name: str) -> str:
     """Say a run and its mechanism with its parameters; what is said elsewhere, and names, are left out."""
     hidden = (*Run().parameters(), "name", "mechanism", "assumes")
     return f"{render.run_words(run)} by {name} ({listed(of, *hidden)})"
-
-
-command = with_options(
-    [
-        file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
-        option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
-        json_option(),
-    ],
-    verify_file,
-    name="verify",
-    help=HELP,
-    short_help=SUMMARY,
-)
