@@ -8,17 +8,18 @@ of one release at another precision. Claims C21 and C29 say what is proved.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question, question_about
 from privproj.accounting.spec import check_keys
 from privproj.assumptions import ROUNDING_AS_MEASURED
-from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused, raise_within
+from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
+from privproj.lazy import import_extra
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.certified_runs import (
     LEAST_BITS,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from flint import arb
 
     from privproj.rigorous.profiles import BallProfile
-
-Answer = TypeVar("Answer")
 
 SCHEMA = 4
 """Version of the certificate's fields. Contract."""
@@ -219,7 +218,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     (True, True)
     """
     _check_answered(result)
-    _require_flint()
+    flint = import_extra("flint", "a certificate", "certify")
     result = _without_measured_rounding(result)
     question = _question_of(result)
     epsilon = float(result.epsilon or 0.0)
@@ -248,8 +247,6 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     if not _is_target_met(certificate):
         raise Refused("the value of this answer is not what its parameters give")
 
-    import flint
-
     note = {"lower": ends[0], "upper": ends[1], "bits": bits, **shown}
     note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"
     return replace(result, numerics={**result.numerics, "certified": note}), certificate
@@ -268,14 +265,6 @@ def _check_answered(result: Result) -> None:
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
-
-
-def _require_flint() -> None:
-    """Raise :class:`MissingPackage` where python-flint is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("flint") is None:
-        raise MissingPackage("python-flint", "a certificate", "certify")
 
 
 def _without_measured_rounding(result: Result) -> Result:
@@ -452,17 +441,8 @@ def read_certificate(content: bytes, path: str | Path) -> Certificate:
         raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
     except (ValueError, RecursionError):
         raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
-    return _within_certificate(_from_record, data)
-
-
-def _within_certificate(read: Callable[[Any], Answer], content: Any) -> Answer:
-    """What a reader makes of a certificate; what is wrong with a part of it is said to be in the certificate."""
-    try:
-        return read(content)
-    except MissingPackage:
-        raise
-    except InvalidParameter as error:
-        raise_within(error, "certificate")
+    with within("certificate"):
+        return _from_record(data)
 
 
 KINDS = {
@@ -545,8 +525,9 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     >>> verify(certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))).holds
     True
     """
-    _require_flint()
-    return _within_certificate(_verdict_on, certificate.record)
+    import_extra("flint", "a certificate", "certify")
+    with within("certificate"):
+        return _verdict_on(certificate.record)
 
 
 def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:

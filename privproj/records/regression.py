@@ -17,7 +17,7 @@ from privproj.accounting.spec import (
     target_from,
     with_unique_keys,
 )
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name, within
 from privproj.result import Outcome, Result, Status
 from privproj.validation import TEXT, real, whole
 
@@ -61,10 +61,8 @@ class _ExpectedBound:
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
-        try:
+        with within(self.place):
             return answer_entry(self.query, self.given)
-        except InvalidParameter as error:
-            raise_within(error, self.place)
 
     def check(self) -> "CheckVerdict":
         """The verdict: a finite answer, of the pinned status, within tolerance, and not above ``at_most``."""

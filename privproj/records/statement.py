@@ -34,7 +34,7 @@ from privproj.accounting.spec import (
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
-from privproj.errors import InvalidParameter, raise_within
+from privproj.errors import InvalidParameter, within
 from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
@@ -173,10 +173,8 @@ def account_data(account: Account) -> dict[str, Any]:
 def _account_from(data: Mapping[str, Any], where: str) -> Account:
     """The account that :func:`account_data` has written."""
     kinds = {"phase": LIST, "made": LIST, **dict.fromkeys(STATED, TRUTH), "notes": LIST}
-    try:
+    with within(where):
         given = read_table("ledger", data, kinds | ({"filter": TABLE} if "filter" in data else {}))
-    except InvalidParameter as error:
-        raise_within(error, where)
     entries, made = given["phase"], given["made"]
     if not len(entries) == len(made) > 0:
         raise InvalidParameter(f"{where}: made", quoted(made), "a number of releases for each phase")
@@ -232,11 +230,9 @@ def statement_from(
         result, curve, others = account.epsilon(delta), account.curve(), []
     else:
         entry = with_unique_keys(data["question"], where)
-        try:
+        with within(where):
             check_keys(entry, keys_of(mechanism_type_of(entry), ("mechanism", "bound")))
             mechanism, bound, run = mechanism_bound_and_run(entry)
-        except InvalidParameter as error:
-            raise_within(error, where)
         own = question_data(mechanism, bound, run)
         question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
         result, curve, account = (

@@ -31,7 +31,7 @@ from privproj.accounting.spec import (
     target_from,
     with_unique_keys,
 )
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
 from privproj.records.atomic import write_atomically
 from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
@@ -136,7 +136,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
     """
     given = with_unique_keys(data, where)
     axes = with_unique_keys(given.pop("grid", None), f"{where}: grid")
-    try:
+    with within(where):
         query = check_type("query", given.pop("query", "epsilon"), TEXT)
         if query not in TARGETS:
             raise unknown_name("query", query, "a query", TARGETS)
@@ -148,8 +148,6 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
         if len(found) > MOST_POINTS:
             raise InvalidParameter("grid", f"{len(found)} points", f"at most {MOST_POINTS} points")
         _check_points(found)
-    except InvalidParameter as error:
-        raise_within(error, where)
     return found
 
 
@@ -162,13 +160,10 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
             raise InvalidParameter(place, values, f"{name} either fixed or in [grid], not both")
         if not isinstance(values, list) or not values:
             raise InvalidParameter(place, values, "a list that is not empty")
-        seen = set[Any]()
+        # Equal numbers are one value, whatever their types are.
+        if len({value if isinstance(value, int | float) else repr(value) for value in values}) < len(values):
+            raise InvalidParameter(place, values, "a list of different values")
         for value in values:
-            # Equal numbers are one value, whatever their types are.
-            key = value if isinstance(value, int | float) else repr(value)
-            if key in seen:
-                raise InvalidParameter(place, value, "a list of different values")
-            seen.add(key)
             try:
                 check_keys({name: value}, known)
             except InvalidParameter as error:
@@ -177,12 +172,12 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 def _check_points(grid: _Grid) -> None:
     """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
-    first = None
-    query, work = grid.query, grid.work()
-    for index in islice(range(len(grid)), PROBED_POINTS):
+    first, query, work = None, grid.query, grid.work()
+    for index in range(min(len(grid), PROBED_POINTS)):
+        given = work.keys(grid.values(index))
         try:
-            given = work.keys(grid.values(index))
-            question, _ = question_from(given, query), target_from(given, query)
+            question = question_from(given, query)
+            target_from(given, query)
             question.check()
             return
         except Unanswered:
