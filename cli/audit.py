@@ -192,11 +192,8 @@ def membership(
     claim, best = game.claim(delta) if claim is None else claim, balanced_accuracy(*scores)
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claim)
     found, lines, refuted = judged(verdict, balanced_accuracy=best)
-    return (
-        found,
-        [*lines, f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"],
-        refuted,
-    )
+    words = f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"
+    return found, [*lines, words], refuted
 
 
 def rate_line(rate: Any, confidence: float) -> str:
@@ -206,30 +203,24 @@ def rate_line(rate: Any, confidence: float) -> str:
     return f"  true positive rate {share} at a false positive rate of {render.percent(rate.at)} ({sure})"
 
 
-def count(
-    name: str, words: str, letter: str, expected: str, low: int, high: int = 10**15, default: int | None = None
-) -> Once:
+def count(name: str, words: str, letter: str, low: int, high: int, default: int | None = None) -> Once:
     """Return the option of a whole number."""
-    return option(name, words, type=Number(whole_number(expected, low, high).check), metavar=letter, default=default)
+    kind = whole_number(f"a whole number from {low} to {high:g}", low, high)
+    shown = words if default is None else f"{words}  [default: {default}]"
+    return option(name, shown, type=Number(kind.check), metavar=letter, default=default)
 
 
-def level(value: float) -> click.Option:
+def level(value: float) -> Once:
     """Return the option for the confidence of the lower bound."""
     words = f"Confidence of the lower bound.  [default: {value:g}]"
     return option("--confidence", words, type=Number(probability), metavar="P", default=value)
 
 
-def runs(words: str, default: int) -> click.Option:
-    """Return the option for the number of runs."""
-    expected = "a whole number of runs of at least 8"
-    return count("--trials", f"{words}  [default: {default}]", "N", expected, 8, 10**7, default)
-
-
 DELTA = option("--delta", "Delta of the claim.  [default: 1e-3]", type=Number(probability), metavar="D", default=1e-3)
 CLAIM = option("--claim", "Claimed epsilon.  [default: the tool's own]", metavar="EPS",
                type=Number(lambda name, value: privacy_epsilon(value, zero=True)))  # fmt: skip
-SEED = count("--seed", "Make the audit repeatable.", "SEED", "a whole number of at least 0", 0, 10**9)
-WORKERS = count("--workers", "Processes.  [default: 2]", "N", "a whole number of processes", 1, 256, 2)
+SEED = count("--seed", "Make the audit repeatable.", "SEED", 0, 10**9)
+WORKERS = count("--workers", "Processes.", "N", 1, 256, 2)
 Z = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
 
 
@@ -240,11 +231,8 @@ def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
         began = time.monotonic()
         found, lines, refuted = audit(**given)
         seconds = time.monotonic() - began
-        write(
-            render.as_json({**found, "seconds": seconds})
-            if json
-            else "\n".join([*lines, f"  took:     {seconds:.1f} s"])
-        )
+        text = "\n".join([*lines, f"  took:     {seconds:.1f} s"])
+        write(render.as_json({**found, "seconds": seconds}) if json else text)
         return int(refuted)
 
     name = audit.__name__.replace("_", "-")
@@ -252,23 +240,23 @@ def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
 
 
 add(symmetry, [
-    count("--dim", "Rows of the query.", "D", "a whole number dim from 1 to 1e4", 1, 10**4, 64),
-    count("--columns", "Columns of the query.", "M", "columns from 1 to 1000", 1, 1000, 8),
-    count("--rank", "Degrees of freedom of the Wishart matrix.", "R", "a rank from 1 to 1e5", 1, 10**5, 16),
-    count("--draws", "Releases.  [default: 200]", "N", "draws >= 1", 1, default=200), CLAIM,
+    count("--dim", "Rows of the query.", "D", 1, 10**4, 64),
+    count("--columns", "Columns of the query.", "M", 1, 1000, 8),
+    count("--rank", "Degrees of freedom of the Wishart matrix.", "R", 1, 10**5, 16),
+    count("--draws", "Releases.", "N", 1, 10**15, 200), CLAIM,
 ])  # fmt: skip
 add(mechanism, [
     click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])),
     option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"), Z,
-    count("--steps", "Releases in a run.  [default: 20]", "T", "a whole number of steps >= 1", 1, default=20), DELTA,
-    CLAIM, option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
-    runs("Runs, half of them with the canary.", 4000), WORKERS, SEED,
+    count("--steps", "Releases in a run.", "T", 1, 10**15, 20), DELTA, CLAIM,
+    option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
+    count("--trials", "Runs, half of them with the canary.", "N", 8, 10**7, 4000), WORKERS, SEED,
 ])  # fmt: skip
 add(loader, [
-    Z, count("--batches", "Batches of an epoch.  [default: 16]", "T", "a whole number of batches", 1, default=16),
-    count("--epochs", "Epochs of a run.  [default: 16]", "E", "a whole number of epochs", 1, default=16), DELTA, CLAIM,
+    Z, count("--batches", "Batches of an epoch.", "T", 1, 10**15, 16),
+    count("--epochs", "Epochs of a run.", "E", 1, 10**15, 16), DELTA, CLAIM,
     option("--fault", "Plant a fault, to see it found.", type=OneOf(LOADER_FAULTS)), level(0.999),
-    runs("Runs, half of them with the canary.", 2000), SEED,
+    count("--trials", "Runs, half of them with the canary.", "N", 8, 10**7, 2000), SEED,
 ])  # fmt: skip
 add(one_run, [
     Z, option("--canaries", "Orthogonal canary gradients.  [default: 1000]", metavar="M", default=1000.0),
@@ -276,10 +264,9 @@ add(one_run, [
 ])  # fmt: skip
 add(membership, [
     option("--mechanism", "Training algorithm.  [default: m2]", default="m2", type=OneOf(MEMBERSHIP_ALGORITHMS)),
-    count("--rank", "Rank.  [default: 16]", "R", "a whole number for --rank", 0, 10**9), Z,
+    count("--rank", "Rank.  [default: 16]", "R", 0, 10**9), Z,
     option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]), default="poison"),
-    count("--models", "Shadow models, half with the canary.  [default: 200]", "N",
-          "a whole number of models of at least 8", 8, 10**6, 200),
+    count("--models", "Shadow models, half with the canary.", "N", 8, 10**6, 200),
     option("--records", "Training records.  [default: 200]", metavar="N"),
     option("--steps", "Steps.  [default: 30]", metavar="T"), option("--clip", "Clip.  [default: 4]", metavar="C"),
     DELTA, CLAIM, level(0.95), Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"),
