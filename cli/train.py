@@ -156,10 +156,10 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
         "clip": clip_words(outcome.clips) if outcome.clips else "",
         "trained": f"{outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
-        "wrote": ", ".join(shown["paths"].values()),
-        **render.closing(result),
     }
-    return "\n".join([first, *render.result_lines(result), *render.labelled(parts)])
+    wrote = render.fit_line("  wrote:    ", ", ".join(shown["paths"].values()))
+    lines = [first, *render.result_lines(result), *render.labelled(parts), *wrote]
+    return "\n".join(lines + render.labelled(render.closing(result)))
 
 
 def clip_words(clips: dict[str, float]) -> str:

@@ -439,10 +439,10 @@ def read_ledger(path: str | Path) -> Account:
     >>> account.spent, account.left
     (4, 6)
     """
-    return parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
+    return _parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
 
 
-def parse_ledger(content: bytes, path: str) -> "Reading":
+def _parse_ledger(content: bytes, path: str) -> "Reading":
     """The bytes of a ledger, read to their end; ``path`` is for messages.
 
     Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
@@ -464,8 +464,8 @@ def parse_ledger(content: bytes, path: str) -> "Reading":
 
 
 def parse_begun(content: bytes, path: str) -> "Reading":
-    """The bytes of a ledger that has a phase, read as :func:`parse_ledger` does; refused where it has none."""
-    reading = parse_ledger(content, path)
+    """The bytes of a ledger that has a phase, read as :func:`_parse_ledger` does; refused where it has none."""
+    reading = _parse_ledger(content, path)
     if not reading.account.phases:
         raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
     return reading
@@ -631,7 +631,7 @@ class Ledger:
     def _take_stock(self) -> None:
         """Read the file; a last line without its end gets it with the next."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
-        self.reading, self.size, self.unsure = parse_ledger(written, str(self.path)), len(written), False
+        self.reading, self.size, self.unsure = _parse_ledger(written, str(self.path)), len(written), False
         self.end = b"\n" if written and not written.endswith(b"\n") else b""
 
     @property
