@@ -12,9 +12,9 @@ from . import render
 from .groups import CommandGroup
 from .options import json_option, option, with_options
 
-SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
-
-command = CommandGroup("alignment", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup(
+    "alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent."
+)
 
 
 BATCHES = (

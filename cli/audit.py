@@ -26,8 +26,7 @@ from .output import bar, write
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict
 
-SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
-command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
 
 def needing_torch(name: str) -> Any:

@@ -73,9 +73,7 @@ def as_text(statement: Statement) -> str:
     """Return the statement as plain text."""
     lines = [BEGIN["text"]]
     for section in sections(statement):
-        lines += ["", section.title]
-        for words in section.lines:
-            lines += render.wrap_line("  - " if section.items else "  ", words)
+        lines += ["", section.title, *render.wrap_line("  - " if section.items else "  ", *section.lines)]
     return "\n".join([*lines, "", COMPUTED_FROM, statement.line, END])
 
 

@@ -482,7 +482,7 @@ def _from_record(content: object) -> Certificate:
 
 @dataclass(frozen=True)
 class CertificateVerdict(Verdict):
-    """What checking a certificate found.
+    """What checking a certificate found; its ``holds`` is True if every claim does.
 
     Attributes:
         claims: Every claim of the certificate in words, and whether it holds.
