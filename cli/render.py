@@ -372,16 +372,10 @@ def foundation_of_several(results: list[Result]) -> list[str]:
     return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
 
 
-def comparison_json(rows: "Sequence[Comparison]") -> str:
-    """Return ``{"results": [...]}`` as text; bounds that do not apply have a name and a reason."""
-    return as_json(
-        {
-            "results": [
-                of.result or {"bound": of.bound.name, "value": None, "status": of.bound.status, "reason": of.reason}
-                for of in rows
-            ]
-        }
-    )
+def comparison_record(row: "Comparison") -> Any:
+    """Return the answer of a bound; one that does not apply has a name and a reason."""
+    bound = row.bound
+    return row.result or {"bound": bound.name, "value": None, "status": bound.status, "reason": row.reason}
 
 
 def comparison_text(rows: "Sequence[Comparison]") -> str:

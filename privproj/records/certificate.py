@@ -244,7 +244,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         bits=bits,
         grid=grid,
     )
-    if not _is_target_met(certificate):
+    if not ball_meets(certificate.target, certificate.upper):
         raise Refused("the value of this answer is not what its parameters give")
 
     note = {"lower": ends[0], "upper": ends[1], "bits": bits, **shown}
@@ -382,27 +382,16 @@ def _check_side(result: Result, ball: "arb") -> None:
         raise NotConverged(sentence)
 
 
-def ball_meets(target: dict[str, float], ball: "arb") -> bool:
-    """True if the whole ball is at most the target; a delta of 1 is met by definition."""
+def ball_meets(target: dict[str, float], found: "arb | str") -> bool:
+    """True if a whole ball, or a decimal number, is at most the target; a delta of 1 is met by definition."""
     from flint import arb, ctx
 
     with ctx.workprec(320):
+        # A decimal number is read as a ball that holds it.
+        upper = arb(found).upper()
         if "delta" in target:
-            return bool(ball.upper() <= arb(target["delta"])) or target["delta"] >= 1.0
-        return bool(ball.upper() <= arb(10) ** arb(target["log10_delta"]))
-
-
-def _is_target_met(certificate: Certificate) -> bool:
-    """True if the claimed upper end is at most the target, compared in exact decimals."""
-    from privproj.rigorous.balls import EXACT_DECIMALS
-
-    upper, target = Decimal(certificate.upper), certificate.target
-    if "delta" in target:
-        return upper <= Decimal(target["delta"])
-    # The decimal logarithm is right to a unit of its last of 100 digits; 1e-90 of it is more than that.
-    power = EXACT_DECIMALS.log10(upper) if upper else Decimal("-Infinity")
-    most = Decimal(target["log10_delta"])
-    return EXACT_DECIMALS.add(power, EXACT_DECIMALS.multiply(abs(power), Decimal("1e-90"))) <= most
+            return bool(upper <= arb(target["delta"])) or target["delta"] >= 1.0
+        return bool(upper <= arb(10) ** arb(target["log10_delta"]))
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -543,7 +532,7 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
     (lower, upper), more = check(claim, question.phases)
     claims = {
         "the enclosure holds": Decimal(claim.lower) <= Decimal(lower) <= Decimal(upper) <= Decimal(claim.upper),
-        "the target is met": _is_target_met(claim),
+        "the target is met": ball_meets(claim.target, claim.upper),
         **more,
     }
     side = Side.UPPER if of_run else question.side(question.curve())

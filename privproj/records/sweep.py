@@ -253,14 +253,10 @@ def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
     """The answer of one point, by column; a refusal says why in the note."""
     try:
         return _cells_of_result(answer_entry(query, given))
-    except Unanswered as error:
-        if isinstance(error.result, Result):
-            return _cells_of_result(error.result, str(error))
-        outcome, note = error.outcome, str(error)
-    except InvalidParameter as error:
-        outcome, note = "invalid", str(error)
     except PrivprojError as error:
-        outcome, note = "not_converged", str(error)
+        if isinstance(known := getattr(error, "result", None), Result):
+            return _cells_of_result(known, str(error))
+        outcome, note = getattr(error, "outcome", "invalid"), str(error)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
         outcome, note = "not_converged", f"an undefined value ({error}); please report these parameters"
     return {"outcome": outcome, "note": _one_line(note)}
