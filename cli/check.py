@@ -1,5 +1,6 @@
 """``privproj check``: CI regression of bounds."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,27 +114,27 @@ def as_text(found: Checked, *, named: bool, update: bool) -> str:
         place = f"{name}: " if named else ""
         for verdict in listed:
             lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
-            for label, words in (*asked(verdict), *(changed(verdict) if update else ()), *notes(verdict)):
-                lines += wrap_line(f"     {label}: ", words) if label != "assumes" else []
+            for label, words in remarks(verdict, update):
+                lines += wrap_line(f"     {label}: ", words)
             if verdict.result is not None:
                 assumed[place + str(verdict.entry.name)] = verdict.result.assumes
     return "\n".join([*lines, *assumption_lines(assumed)])
 
 
-def asked(verdict: CheckVerdict) -> list[tuple[str, str]]:
-    """What was asked where an entry fails: its parameters and its relation."""
-    given = verdict.entry.asked
-    words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
-    return [] if verdict.holds else [("asked", f"{verdict.entry.query} of {given['mechanism']}, {words}")]
-
-
-def changed(verdict: CheckVerdict) -> list[tuple[str, str]]:
-    """What --update wrote into an entry that it changed."""
-    entry, new = verdict.entry, verdict.rewritten
-    moved = f" ({change_words(entry.expect, new['expect'])})" if entry.expect is not None and "expect" in new else ""
-    return [
-        ("rewritten", f"{key} = {getattr(entry, key)!r}, now {new[key]!r}{moved * (key == 'expect')}") for key in new
-    ]
+def remarks(verdict: CheckVerdict, update: bool = False) -> Iterator[tuple[str, str]]:
+    """What was asked where an entry fails, what --update wrote into it, and what its number asks of the data."""
+    entry, found = verdict.entry, verdict.result
+    if not verdict.holds:
+        given = entry.asked
+        words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
+        yield "asked", f"{entry.query} of {given['mechanism']}, {words}"
+    for key, now in verdict.rewritten.items() if update else ():
+        moved = key == "expect" and entry.expect is not None
+        by = f" ({change_words(entry.expect, now)})" if moved else ""  # pyright: ignore[reportArgumentType]
+        yield "rewritten", f"{key} = {getattr(entry, key)!r}, now {now!r}{by}"
+    if found is not None:
+        kinds = {"promise": found.promises, "warning": found.warnings}
+        yield from ((label, words) for label, sentences in kinds.items() for words in sentences)
 
 
 def records(found: Checked) -> list[dict[str, Any]]:
@@ -164,15 +165,6 @@ def line(verdict: CheckVerdict, place: str = "") -> str:
     return f"{mark} {place}{verdict.entry.name}: {shown}" + (f"; {verdict.problem}" if verdict.problem else "")
 
 
-def notes(verdict: CheckVerdict) -> list[tuple[str, str]]:
-    """Return what a number asks of the data, what corrects it, and what it takes for granted, each behind its name."""
-    found = verdict.result
-    if found is None:
-        return []
-    kinds = (("promise", found.promises), ("warning", found.warnings), ("assumes", found.assumes))
-    return [(label, words) for label, sentences in kinds for words in sentences]
-
-
 def updated(file: str, found: list[CheckVerdict]) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
     tomlkit = import_extra("tomlkit", "--update", "check")
@@ -195,7 +187,8 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
         for verdict in listed:
             took = f"{verdict.seconds:.3f}"
             case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=took)
-            rests = [line(verdict), *(f"{label}: {words}" for label, words in (*asked(verdict), *notes(verdict)))]
+            rests = [line(verdict), *(f"{label}: {words}" for label, words in remarks(verdict))]
+            rests += [f"assumes: {words}" for words in (verdict.result.assumes if verdict.result else ())]
             if verdict.problem:
                 Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)
             Tree.SubElement(case, "system-out").text = "\n".join(rests)
