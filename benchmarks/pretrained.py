@@ -1,8 +1,9 @@
 """Accuracy of private fine-tuning of a pretrained sentence encoder, at epsilon 1, 3 and 8, five seeds.
 
-``python benchmarks/pretrained.py FOLDER [METHOD ...]`` adds lines to ``benchmarks/results/pretrained.jsonl`` as they are
-done, goes on where it was stopped, and prints the table. FOLDER holds the two archives of ``examples/pretrained_encoder.py``, which
-says where encoder and texts are from; the outputs of the frozen layers are kept there too.
+``python benchmarks/pretrained.py FOLDER [METHOD ...]`` adds lines to ``benchmarks/results/pretrained.jsonl`` as they
+are done, goes on where it was stopped, and prints the table. FOLDER holds the two archives of
+``examples/pretrained_encoder.py``, which says where encoder and texts are from; the outputs of the frozen layers are
+kept there too.
 
 The task is that of the example: 7,000 snippets of at most 24 tokens to train on, 1,000 to choose clips and rates on,
 2,568 to test on, in one split for all seeds. LoRA of rank 16 is at all linear layers of the last of six blocks; all
