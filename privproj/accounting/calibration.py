@@ -347,9 +347,14 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
     else:
-        # A little below the point that is asked back, so that the first look at it passes (C24).
+        # A little below the point that is asked back, here or in columns, so that the first look at it passes (C24).
         width = at(guess).upper - at(guess).lower
-        aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+        margin, aim = 2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0, floor_log_delta(first, target)
+        if question.only.bound.columns is not None:
+            from privproj.accounting.column_rows import goal_in_columns
+
+            aim = min(aim, goal_in_columns(first, target.log_delta))
+        aim -= margin
         ends = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits)
     found = ends.upper
     if found == math.inf:
@@ -358,7 +363,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
     found = smallest_passing(
         lambda z: _meets(question.with_mechanism(noise_multiplier=z), target, curve_at(z)),
         found,
-        1e-2 * rtol,
+        max(1e-2 * rtol, 1e-12),  # the first step upwards where the aim was not low enough
     )
     if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
