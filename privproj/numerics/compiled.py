@@ -14,6 +14,7 @@ import math
 import os
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -51,6 +52,9 @@ NOT_KEPT = (
 )
 """What is said, once, where numba can keep nothing. Contract."""
 
+_rows_run: Counter[Callable[..., None]] = Counter()
+"""Rows that this process was asked for by each loop, in epsilons of M2."""
+
 _work: ContextVar[tuple[float, bool]] = ContextVar("work", default=(0.0, True))
 
 
@@ -80,9 +84,8 @@ def over_rows(
     with the plain ones up to rounding and do not depend on ``threads``. A row counts ``weight`` times.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
-    count, may_load = _work.get()
     loop = _loop_over(kernel)
-    if not _is_worth_it(loop, (count or len(first)) * weight, may_load):
+    if not _is_worth_it(loop, len(first), weight):
         found = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
         pair = np.array(found, float).reshape(len(found), 2)
         return pair[:, 0], pair[:, 1]
@@ -104,8 +107,16 @@ def over_rows(
     return one, other
 
 
-def _is_worth_it(loop: Callable[..., Any], count: float, may_load: bool) -> bool:
-    """True where machine code of a loop takes less time than so many rows of plain Python."""
+def _is_worth_it(loop: Callable[..., Any], rows: int, weight: float) -> bool:
+    """True where machine code of a loop takes less time than all rows that are to come, or than those that came.
+
+    Who has asked for so many rows before will ask again: then the time that plain Python took is lost but once more.
+    """
+    to_come, may_load = _work.get()
+    count = (to_come or rows) * weight
+    if may_load:
+        _rows_run[loop] += rows * weight
+        count = max(count, _rows_run[loop])
     if count < ROWS_WORTH_COMPILING:
         return may_load and count >= ROWS_WORTH_LOADING and _is_kept(loop)
     return count >= ROWS_WORTH_ONE_PROCESS or can_be_kept()
