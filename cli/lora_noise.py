@@ -8,17 +8,12 @@ import click
 from privproj.diagnostics.lora_moments import lora_noise
 
 from . import render
-from .options import OneOf, command_with, json_option, option
+from .options import command_with, json_option, options_from
 
 
 @command_with(
     "lora-noise",
-    option("--rank", "Rank of A.", metavar="R", required=True),
-    option("--entry", "Entry q_i of the gradient row.", metavar="Q", required=True),
-    option("--row-norm", "Euclidean norm of the row.", metavar="N", required=True),
-    option("--row-sum", "Sum of the sizes of its entries.", metavar="S"),
-    option("--variance", "Variance of the entries of A.  [default: 1/R]", metavar="V"),
-    option("--initialisation", "Law of the entries of A.", type=OneOf(["gaussian", "uniform"])),
+    *options_from(lora_noise),
     json_option(),
 )
 def command(json: bool, **options: Any) -> int:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from inspect import cleandoc
-from typing import Any
+from inspect import cleandoc, signature
+from typing import Any, get_args
 
 import click
 
@@ -132,6 +132,20 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     elif kind in (TEXT, SHARE, LAYERS) or name == "residual_norm":  # which may be two, with that of the other record
         settings |= {"type": str, "multiple": kind is LAYERS}
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
+
+
+def options_from(function: Callable[..., Any]) -> list[Once]:
+    """The options of a function of the library: its parameters, in the words of its docstring."""
+    import re
+
+    words = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", function.__doc__ or "", re.MULTILINE))
+    found = []
+    for name, declared in signature(function).parameters.items():
+        choices = [choice for choice in get_args(declared.annotation) if isinstance(choice, str)]
+        kind = {"type": OneOf(choices)} if choices else {}
+        said = " ".join(words[name].replace("``", "").split())
+        found.append(option("--" + name.replace("_", "-"), said, required=declared.default is declared.empty, **kind))
+    return found
 
 
 def json_option() -> Once:
