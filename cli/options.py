@@ -134,16 +134,18 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 
 
-def options_from(function: Callable[..., Any]) -> list[Once]:
-    """The options of a function of the library: its parameters, in the words of its docstring."""
+def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
+    """The options of a function of the library: its parameters, or some of them, in the words of its docstring."""
     import re
 
     words = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", function.__doc__ or "", re.MULTILINE))
-    found = []
-    for name, declared in signature(function).parameters.items():
+    parameters, found = signature(function).parameters, []
+    for name in names or parameters:
+        declared = parameters[name]
         choices = [choice for choice in get_args(declared.annotation) if isinstance(choice, str)]
         kind = {"type": OneOf(choices)} if choices else {}
         said = " ".join(words[name].replace("``", "").split())
+        said += "" if declared.default in (declared.empty, None) else f"  [default: {declared.default}]"
         found.append(option("--" + name.replace("_", "-"), said, required=declared.default is declared.empty, **kind))
     return found
 

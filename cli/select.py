@@ -3,14 +3,13 @@
 from typing import Any
 
 from privproj.extensions.selection import select
-from privproj.extensions.trial_laws import SHAPES
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs import RunOptions
 
 from . import render
 from .answer import saying_unanswered, show, with_clip_and_size
-from .options import OneOf, option
+from .options import options_from
 from .query import QuestionGroup, bound_option, json_option, refuted_option
 
 BESIDE = {
@@ -53,10 +52,6 @@ command = QuestionGroup(
     "select",
     select_best,
     [json_option(), bound_option(), refuted_option()],
-    own_run=[
-        option("--trials", "Expected number of runs.", metavar="M", required=True),
-        option("--distribution", "Law of the number of runs.  [default: geometric]", type=OneOf([*SHAPES])),
-        option("--shape", "Shape of the law, for negative-binomial.", metavar="ETA"),
-    ],
+    own_run=options_from(select, "trials", "distribution", "shape"),
     ending=lambda kind: "--trials 10 --delta 1e-5",
 )
