@@ -9,7 +9,7 @@ from privproj.validation import parameters_of
 
 from . import picture, render
 from .answer import COMPUTED, take_run, with_clip_and_size
-from .options import option, option_of, with_options
+from .options import option, option_of, options_from, with_options
 from .output import write
 from .query import json_option, run_options
 
@@ -110,8 +110,7 @@ command = with_options(
     {
         "Layers": [LAYER, RANK],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
-        "Target": [option("--epsilon", "Epsilon of the whole run.", metavar="E", required=True),
-                   option("--delta", "Its delta.", metavar="D", required=True)],
+        "Target": options_from(choose, "epsilon", "delta"),
         "Answer": [json_option(), PLOT],
     },
     choose_algorithm,

@@ -138,7 +138,7 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
     """The options of a function of the library: its parameters, or some of them, in the words of its docstring."""
     import re
 
-    words = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", function.__doc__ or "", re.MULTILINE))
+    words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", help_of(function), re.MULTILINE))
     parameters, found = signature(function).parameters, []
     for name in names or parameters:
         declared = parameters[name]

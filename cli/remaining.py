@@ -12,15 +12,14 @@ from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .options import command_with, file_argument, json_option, option
+from .options import command_with, file_argument, json_option, option, options_from
 from .output import write
 
 
 @command_with(
     "remaining",
     file_argument(),
-    option("--epsilon", "The budget's epsilon.", metavar="E", required=True),
-    option("--delta", "The budget's delta.", metavar="D", required=True),
+    *options_from(Schedule.remaining, "epsilon", "delta"),
     option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
     option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
     json_option(),
