@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from shutil import copyfileobj
+from typing import Any, BinaryIO
 
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.lazy import import_extra
@@ -86,6 +87,13 @@ class Journal:
             file.seek(len(self.head))
             for line in file:
                 yield line[:-1].decode()
+
+    def copy_to(self, file: BinaryIO, first: Row) -> None:
+        """Write the rows to another file, after a first line in place of the title."""
+        file.write(f"{first}\n".encode())
+        with self.path.open("rb") as rows:
+            rows.seek(len(self.head))
+            copyfileobj(rows, file)
 
     def close(self) -> None:
         """Close the file, so that other processes may write it."""

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -205,23 +205,20 @@ class _Points:
         # The kernels of columns need numpy, which is not imported for fewer points.
         in_columns = self.size >= 64 and self.query in SOLVERS and points
         rows = self._rows_in_columns(points) if in_columns else [None] * len(points)
-        text = io.StringIO()
-        cells = (row or self._row_alone(point) for row, point in zip(rows, points, strict=True))
-        csv.writer(text, lineterminator="\n").writerows(cells)
-        return text.getvalue().split("\n")[:-1]
+        return [row or self._row_alone(point) for row, point in zip(rows, points, strict=True)]
 
     def keys(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """All keys of the question at a point."""
         return {**self.fixed, **dict(zip(self.axes, values, strict=True))}
 
-    def _row_alone(self, point: tuple[Any, ...]) -> list[Any]:
+    def _row_alone(self, point: tuple[Any, ...]) -> Row:
         """The row of a point that is asked for itself."""
         given = self.keys(point)
         own = {name: _cell(given[name]) for name in self.axes}
         cells = {**_cells_of(self.query, given), **own}
-        return [cells.get(name) for name in column_names(self)]
+        return _line_of([cells.get(name) for name in column_names(self)])
 
-    def _rows_in_columns(self, points: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _rows_in_columns(self, points: Sequence[tuple[Any, ...]]) -> list[Row | None]:
         """The rows of points that columns answer; None for those that must be asked one by one.
 
         They are those of :meth:`_row_alone`, but for the margins of the numbers.
@@ -236,7 +233,7 @@ class _Points:
 
         axes = dict(zip(self.axes, zip(*points, strict=True), strict=True))
         asked = asked_rows(self.query, {**self.fixed, **axes}, len(points))
-        own = {name: list(map(_cell, column)) for name, column in axes.items()}
+        own = {name: list(map(_quoted, column)) for name, column in axes.items()}
         free = ("epsilon", "delta", "log10_delta", "noise_multiplier")
         others = [list(map(repr, column)) for name, column in axes.items() if name not in free]
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
@@ -245,7 +242,7 @@ class _Points:
         if not read.phases:
             return [None] * len(points)
         cells = {**_cells_in_columns(asked, read), **own}
-        rows = zip(*(cells[name] for name in column_names(self)), strict=True)
+        rows = map(",".join, zip(*(cells[name] for name in column_names(self)), strict=True))
         return [row if shape >= 0 else None for row, shape in zip(rows, read.shape.tolist(), strict=True)]
 
 
@@ -269,18 +266,21 @@ def _cells_of_result(result: Result, note: str = "") -> dict[str, Any]:
 
 
 def _cells_in_columns(asked: "Asked", read: "Reading") -> dict[str, Any]:
-    """What columns answer, by column: lists with a cell for each row."""
+    """What columns answer, by column: lists with the text of a cell for each row."""
     query, value = asked.quantity, read.value
     of_delta = query == "delta"
     numbers = {"epsilon": asked.eps, "delta": asked.deltas, "noise_multiplier": asked.noises}
     numbers |= {"value": value, "lower": read.lower, "upper": value, "log10_delta": read.log10_delta}
     numbers["noise_multiplier" if query == "sigma" else query] = value
-    found: dict[str, Any] = {name: column.tolist() for name, column in numbers.items()}
+    # What stands in several columns is made text once.
+    texts = {id(column): list(map(repr, column.tolist())) for column in numbers.values()}
+    found: dict[str, Any] = {name: texts[id(column)] for name, column in numbers.items()}
     # A delta of 1 is no answer, a lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
     nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": asked.deltas == 0.0}
     for name, where in nothing.items():
+        found[name] = [*found[name]]
         for i in where.nonzero()[0].tolist():
-            found[name][i] = None
+            found[name][i] = ""
     # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
     special = value >= 1.0 if of_delta else value == 0.0
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True))
@@ -294,12 +294,26 @@ def _words_of(query: str, read: "Reading", shape: int, small: bool, special: boo
     side = Side.UPPER if small else read.sides[shape]
     outcome = Outcome.VACUOUS if special and query == "delta" else Outcome.OK
     notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
-    return str(side), phase.bound.name, str(phase.status), str(outcome), _one_line("; ".join(notes))
+    words = (side, phase.bound.name, phase.status, outcome, _one_line("; ".join(notes)))
+    return tuple(map(_quoted, words))
 
 
 def _one_line(words: str) -> str:
     """The words on one line."""
     return " ".join(words.splitlines())
+
+
+def _line_of(cells: Sequence[Any]) -> Row:
+    """Cells as a line of CSV, without its end; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue()
+
+
+def _quoted(value: Any) -> str:
+    """A value as CSV has it, in quotes where it needs them."""
+    # A cell before it, as an empty one alone is written in quotes.
+    return repr(value) if isinstance(value, int | float) else _line_of(["", _cell(value)])[1:]
 
 
 def _cell(value: Any) -> Any:
@@ -328,8 +342,7 @@ def run_sweep(
         if path.suffix == ".parquet":
             _write_parquet(grid, path, journal)
         else:
-            lines = chain([",".join(column_names(grid))], journal.rows())
-            write_atomically(path, lambda file: file.writelines(f"{line}\n".encode() for line in lines))
+            write_atomically(path, lambda file: journal.copy_to(file, ",".join(column_names(grid))))
         counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:
