@@ -53,9 +53,6 @@ MOST_ALIGNED = 1e15
 ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
-WIDE_ENCLOSURE = 1e-9
-"""Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only."""
-
 
 def sigma(
     mechanism: Mechanism,
@@ -349,7 +346,8 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
     else:
         # A little below the point that is asked back, so that the first look at it passes (C24).
         width = at(guess).upper - at(guess).lower
-        aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+        # Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only.
+        aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
         ends = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits)
     found = ends.upper
     if found == math.inf:

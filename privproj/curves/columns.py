@@ -17,9 +17,6 @@ from privproj.numerics.enclosure import Enclosure
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-ANSWERS_KEPT = 64
-"""Last answers of a profile that are kept. Speed only."""
-
 KERNEL_INVERSE_RTOL = 2.0**-44
 """Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Soundness."""
 
@@ -75,7 +72,8 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     :class:`privproj.errors.NotConverged` where a kernel says that nothing is known.
     """
 
-    @lru_cache(maxsize=ANSWERS_KEPT)
+    # Last answers of a profile that are kept. Speed only.
+    @lru_cache(maxsize=64)
     def log_delta(eps: float) -> Enclosure:
         return known_ends(columns.log_delta(eps, row))
 

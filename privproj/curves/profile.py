@@ -22,9 +22,6 @@ INVERSE_RTOL = 2.0**-50
 :func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
 
-GUESS_SPREAD = 1e-9
-"""Relative distance of the second look of a search from a guess. Speed only."""
-
 SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
 
@@ -193,7 +190,8 @@ class PrivacyProfile:
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return 0.0
-        start, spread = (1.0, 1.0) if guess is None else (guess, GUESS_SPREAD)
+        # Relative distance of the second look of a search from a guess. Speed only.
+        start, spread = (1.0, 1.0) if guess is None else (guess, 1e-9)
         return find_crossing(
             lambda e: self.log_delta(e).upper - log_delta,
             start,

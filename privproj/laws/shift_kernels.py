@@ -67,14 +67,8 @@ STEP_IN_WIDTHS = 1.4
 LONGEST_STEP = 1.0
 """Longest step of one of the four sums in ``s``, in which all is analytic up to ``pi/2`` from the line. Speed only."""
 
-LARGEST_DIFFERENCE = 3e-4
-"""Relative difference ``D_1`` of the four sums from which the step is halved; smaller ones only widen. Speed only."""
-
 MOST_TERMS = 20_000
 """Terms of a sum in one direction before the attempt is given up; the answer is then not known. Contract."""
-
-ROUGH_STEPS = 2
-"""Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only."""
 
 LARGEST_RISE = 60.0
 """Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
@@ -281,7 +275,8 @@ def whole_integral(eps, law, guess):
         one, one_fall, one_rest = total, fall, one_rest + two_rest
         two, two_fall, two_rest = between, three_fall + four_fall, three_rest + four_rest
         total, fall, step = one + two, one_fall + two_fall, 0.5 * step
-        if difference <= max(LARGEST_DIFFERENCE, RELATIVE_ERROR_PER_NAT * fabs(height)):
+        # A larger difference ``D_1`` of the four sums halves the step; smaller ones only widen. Speed only.
+        if difference <= max(3e-4, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 64.0 * difference**4 + 4.0 * finer * finer + (one_rest + two_rest) / total
             return height + log(0.5 * step * total), fall / total, error, top
     if height < LOG_NEGLIGIBLE_HEIGHT and total > 0.0 and difference < max(0.5, RELATIVE_ERROR_PER_NAT * -height):
@@ -658,7 +653,8 @@ def shift_root(log_delta, row):
     """Return nearly the inverse of :func:`shift_log_delta`, and what it misses."""
     law = shift_law(row)
     start, top = newton_start(sqrt(law[2]), log_delta), -1.0
-    for _ in range(ROUGH_STEPS):
+    # Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only.
+    for _ in range(2):
         value, slope, top = rough_value(start, law, top)
         moved = newton_step(start, value, slope, log_delta, 0.0, inf)
         start = min(max(moved, 0.25 * start), 4.0 * start)

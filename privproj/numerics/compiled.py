@@ -43,9 +43,6 @@ ROWS_WORTH_ONE_PROCESS = 20_000
 ROWS_PER_TURN = 20_000
 """Rows that one thread takes at a time; between turns a user can interrupt. Speed only."""
 
-FLOATS_OF_A_TABLE = 4
-"""A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only."""
-
 NOT_KEPT = (
     "expected a folder in which machine code can be kept, got none that can be written: large tables are slower, since "
     "every process runs plain Python or compiles anew; set NUMBA_CACHE_DIR to a folder that can be written"
@@ -241,7 +238,8 @@ def _rebuilt(function: Any, done: dict[Any, Any], compiler: Any, name: str | Non
     def translated(value: Any) -> Any:
         if isinstance(value, types.FunctionType):
             return _rebuilt(value, done, callee)
-        if type(value) is tuple and len(value) >= FLOATS_OF_A_TABLE:
+        # A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only.
+        if type(value) is tuple and len(value) >= 4:
             return np.array(value, float)
         return value
 

@@ -38,15 +38,9 @@ class _BallGain(NamedTuple):
 BITS_IN_RUNS = 16
 """Relative accuracy sought at one knot of a run, in bits; the integrals reach about twice as many. Speed only."""
 
-GUARD_BITS_IN_RUNS = 64
-"""Bits of the working precision beyond them. Speed only."""
-
 
 _ONE = _BallGain(lambda x, grown: arb(1), lambda x, analytic: acb(1))
 """The gain 1."""
-
-SHARED_BITS = 26
-"""Relative accuracy that shared nodes must reach, in bits; else an integral is computed alone. Speed only."""
 
 WIDEST_PANEL = 0.5
 """Width of the widest shared panels in ``ln x``. Speed only."""
@@ -59,9 +53,6 @@ ELLIPSE = 3.0
 
 MOST_PANELS = 400
 """Panels of one integral after which it is computed alone. Speed only."""
-
-MOST_CUTS = 24
-"""How often a panel is halved. Speed only."""
 
 NEGLIGIBLE_PART = 2.0**-48
 """Panels below this part of the largest are bounded by their largest gain. Speed only."""
@@ -89,10 +80,12 @@ class BallWishartProfile(ExactProfile):
         """Return both ends of the same integrals, to fewer bits; what was found for a ball around ``eps`` serves."""
         around, found = self._known.get(float(eps.mid()), (None, None))
         if found is None or around is None or not around.contains(eps):
-            with ctx.workprec(BITS_IN_RUNS + GUARD_BITS_IN_RUNS):
+            # Bits of the working precision beyond those that are sought. Speed only.
+            with ctx.workprec(BITS_IN_RUNS + 64):
                 pair = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, BITS_IN_RUNS, self._near)
                 ball = self._by_shared_panels(pair)
-                if not (ball.is_finite() and ball.rel_accuracy_bits() >= SHARED_BITS):
+                # Bits that shared nodes must be right to; else an integral is computed alone. Speed only.
+                if not (ball.is_finite() and ball.rel_accuracy_bits() >= 26):
                     ball = pair.delta()
             found = ball.lower(), ball.upper()
             self._known[float(eps.mid())] = eps, found
@@ -324,7 +317,8 @@ class _SharedPanels:
         if missed < enough:
             return panel.rule(pair, growth, sign) + arb(0, missed.upper())
         most = panel.largest(pair, growth, sign)
-        if most < enough or panel.depth >= MOST_CUTS:
+        # How often a panel is halved. Speed only.
+        if most < enough or panel.depth >= 24:
             return arb(0).union(most)
         halves = (self.panel(pair, 2 * panel.number + i, panel.depth + 1) for i in (0, 1))
         return sum((self.part(pair, growth, sign, half, enough) for half in halves), arb(0))
