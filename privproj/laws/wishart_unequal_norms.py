@@ -131,7 +131,7 @@ class UnequalNorms:
         # max of G(0) at tau = ln kappa and tau = -ln kappa, e' = eps + (r-1) tau (C12, step 4, parallel vectors)
         gain, size, c = ConditionalGain(self.dim, self.rank), np.array([self.log_ratio]), self.rank - 1.0
         with np.errstate(all="ignore"):
-            both = gain.falling(size, eps + c * size)[0], gain.rising(size, eps - c * size)[0]
+            both = gain.at(size, eps + c * size, 1.0)[0], gain.at(size, eps - c * size, -1.0)[0]
         return np.maximum(*both)
 
     def bounds(self, grid: CellGrid, eps: Array) -> CellBounds:
