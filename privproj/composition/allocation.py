@@ -210,18 +210,19 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
     """
     if not profile.can_be_subsampled:
         raise Refused("this bound has no theorem for sampled batches; expected a bound with one, or sampling=partition")
+    whole = replace(run, sampling=None, batches=None, batches_per_record=1)
+    return [
+        (profile if batches == 1 else _epoch_profile(profile, batches), replace(whole, steps=steps))
+        for batches, steps in blocks_of(run)
+    ]
+
+
+def blocks_of(run: Run) -> list[tuple[int, int]]:
+    """The sizes of the blocks of a record in a balls-in-bins run, and how many of each there are in the run (C25)."""
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)
     blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
-    whole = replace(run, sampling=None, batches=None, batches_per_record=1)
-    return [
-        (
-            profile if batches == 1 else _epoch_profile(profile, batches),
-            replace(whole, steps=run.steps * count),
-        )
-        for batches, count in blocks
-        if count
-    ]
+    return [(batches, run.steps * count) for batches, count in blocks if count]
 
 
 # How many epochs are kept for further questions about the same release. Speed only.

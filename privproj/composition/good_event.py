@@ -16,7 +16,7 @@ from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above, shallow
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
+from privproj.numerics.enclosure import Enclosure, log_difference, next_up
 from privproj.numerics.search import minimise
 from privproj.runs import Run
 
@@ -127,7 +127,7 @@ class GoodEventCurve:
     def composed_epsilon(self, log_delta: float) -> float:
         """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
-        eps = epsilon_above(self.rough_gaussian(chosen), _log_difference(log_delta, chosen))
+        eps = epsilon_above(self.rough_gaussian(chosen), log_difference(log_delta, chosen))
         tried = None
         # How often an event is chosen for the epsilon that the last one has. Speed only.
         for _ in range(4):
@@ -135,7 +135,7 @@ class GoodEventCurve:
             if chosen == tried:
                 break
             # H^tau(eps) = delta - n p
-            eps, tried = epsilon_above(self.gaussian(chosen), _log_difference(log_delta, chosen)), chosen
+            eps, tried = epsilon_above(self.gaussian(chosen), log_difference(log_delta, chosen)), chosen
         return eps
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
@@ -215,8 +215,3 @@ class GoodEvent:
 def _floor_to(x: float, spacing: float) -> float:
     """The largest multiple of ``spacing`` that is at most ``x``."""
     return math.floor(x / spacing) * spacing
-
-
-def _log_difference(log_whole: float, log_part: float) -> float:
-    """``ln(e^log_whole - e^log_part)``."""
-    return log_whole + log1m_exp(log_part - log_whole)

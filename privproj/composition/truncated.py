@@ -18,7 +18,7 @@ from functools import lru_cache
 from privproj.curves.inversion import DEFAULT_SPACING
 from privproj.curves.profile import Curve, epsilon_above, log_delta_unless
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure, log_difference
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 
@@ -172,7 +172,7 @@ class TruncatedCurve:
         """The same unless that is at most ``enough``: then an upper bound that is so too."""
         cut = self.log_cut.upper
         # Below ln(e^enough - P(cut)), rounded down, the sum is below enough; far below P(cut) it is hardly above that.
-        rest = _log_difference(enough - 4.0 * _rounding(enough), cut)
+        rest = log_difference(enough - 4.0 * _rounding(enough), cut)
         # Where ``delta_0`` is so many nats below ``P(cut)``, a rough upper bound of it will do. Speed only.
         high = kernels.log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - 16.0)), cut)
         return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
@@ -180,19 +180,14 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: that of ``delta_0`` at ``delta - P(cut)``, ``inf`` if nothing is left."""
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
-        most, upper = _log_difference(log_delta, self.log_cut.lower), self.epsilon_above(log_delta)
+        most, upper = log_difference(log_delta, self.log_cut.lower), self.epsilon_above(log_delta)
         lower = math.inf if most == -math.inf else self.curve.epsilon(min(0.0, most + _rounding(most))).lower
         return Enclosure(min(lower, upper), upper)
 
     def epsilon_above(self, log_delta: float) -> float:
         """The upper end of :meth:`epsilon`."""
-        least = _log_difference(log_delta, self.log_cut.upper)
+        least = log_difference(log_delta, self.log_cut.upper)
         return math.inf if least == -math.inf else epsilon_above(self.curve, least - _rounding(least))
-
-
-def _log_difference(x: float, y: float) -> float:
-    """``ln(e^x - e^y)``, and ``-inf`` for ``x <= y``."""
-    return -math.inf if x <= y else x + log1m_exp(y - x)
 
 
 def _rounding(log_value: float) -> float:

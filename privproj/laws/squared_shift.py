@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from privproj.curves.columns import known_ends
 from privproj.laws.shift_kernels import part_ends
@@ -32,10 +32,8 @@ class SensitivityLaw(Protocol):
     is bounded by that number and no longer followed.
     """
 
-    @property
-    def least_tail(self) -> float:
-        """The log of the smallest tail that is followed."""
-        ...
+    least_tail: ClassVar[float]
+    """The log of the smallest tail that is followed."""
 
     @property
     def mean(self) -> float:
@@ -64,20 +62,10 @@ class SensitivityLaw(Protocol):
         ...
 
 
-class HillLaw(ABC):
+class HillLaw(SensitivityLaw, ABC):
     """A law given in a coordinate ``t`` in which ``X`` increases and the density is smooth with one hill."""
 
     least_tail = -1e7
-
-    @property
-    @abstractmethod
-    def mean(self) -> float:
-        """The mean ``E X``."""
-
-    @property
-    @abstractmethod
-    def supremum(self) -> float:
-        """The supremum of ``X``, ``inf`` where ``X`` is unbounded."""
 
     @property
     @abstractmethod
@@ -259,7 +247,7 @@ class _ShiftedBeta:
     base: ScaledBeta
     shift: float
 
-    least_tail = HillLaw.least_tail
+    least_tail: ClassVar[float] = HillLaw.least_tail
 
     @property
     def mean(self) -> float:
@@ -324,7 +312,7 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
+def gaussian_steepness(log_value: float, law: SensitivityLaw) -> float:
     """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, which bounds ``|d ln delta / d ln mu|`` (C20).
 
     ``mu`` is the root of the supremum of the law, or of its mean where it is unbounded.

@@ -14,7 +14,7 @@ import math
 import os
 import types
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ NOT_KEPT = (
 )
 """What is said, once, where numba can keep nothing. Contract."""
 
-_rows_run: Counter[Callable[..., None]] = Counter()
+_rows_run: defaultdict[Callable[..., None], float] = defaultdict(float)
 """Rows that this process was asked for by each loop, in epsilons of M2."""
 
 _work: ContextVar[tuple[float, bool]] = ContextVar("work", default=(0.0, True))

@@ -6,9 +6,8 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 from privproj.mechanisms.m2.rank_free import allowed, columns, law
-from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -20,11 +19,6 @@ def representation(mechanism: M2) -> PrivacyProfile:
         return gaussian_profile(mechanism.joint_mu)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
     return rank_one_profile(law(mechanism.alike))
-
-
-def promises(mechanism: M2) -> tuple[str, ...]:
-    """The promise of rank one; none if the query has one column or one row."""
-    return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
 
 
 def refuses(mechanism: M2) -> str | None:
@@ -65,11 +59,9 @@ BOUND = Bound(
     provable=provable,
     columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
     sees_projection=True,
-    status=Status.CONDITIONAL,
-    promises_of=promises,
     refuses=refuses,
     notes=notes,
     version=6,
     counts_clipped=True,
-    **OF_ONE_RECORD,
+    **OF_RANK_ONE,
 )

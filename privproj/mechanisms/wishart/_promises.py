@@ -1,6 +1,9 @@
 """What the data must promise for the bounds of the vector Wishart mechanism."""
 
+from typing import Any
+
 from privproj.mechanisms import Wishart
+from privproj.result import Status
 
 
 def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
@@ -11,6 +14,15 @@ def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
     return (
         f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do",
     )
+
+
+OF_ALIGNMENT: dict[str, Any] = {
+    "mechanism": Wishart,
+    "status": Status.CONDITIONAL,
+    "groups": False,
+    "promises_of": alignment_promises,
+}
+"""What all bounds under this promise have."""
 
 
 def refuses_unequal_norms(mechanism: Wishart) -> str | None:
