@@ -28,6 +28,8 @@ from privproj.numerics.inverse_kernels import inverse_of, newton_start, newton_s
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
+    gamma_fraction,
+    gamma_series,
     gaussian_terms,
     log_add,
     log_residual,
@@ -407,33 +409,6 @@ def beta_fraction(a, b, x, y, excess):
     return -1.0
 
 
-def gamma_fraction(a, excess):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]``, ``excess = u - a >= 0``, by its continued fraction; -1: slow."""
-    b = 1.0 + excess
-    d = 1.0 / b
-    step, total = d, d
-    for n in range(1, TERMS_OF_FRACTION):
-        b = b + 2.0
-        d = 1.0 / (b + n * (a - n) * d)
-        step = step * (b * d - 1.0)
-        total += step
-        if fabs(step) <= 1e-17 * total:
-            return total
-    return -1.0
-
-
-def gamma_series(a, ratio):
-    """Return ``P(U <= a ratio) / [u^a e^-u / Gamma(a)]`` for ``ratio <= 1``, by its series; -1 where it is slow."""
-    term = 1.0 / a
-    total = term
-    for n in range(1, TERMS_OF_FRACTION):
-        term = term * (ratio / (1.0 + n / a))
-        total += term
-        if term <= 1e-17 * total:
-            return total
-    return -1.0
-
-
 def mass_outwards(s, shape, side, law):
     """Return ``int f(s + side z)/f(s) dz`` over ``z > 0``, away from the hill of ``f``, by Gauss rules."""
     a, _, _, q, rest, _, _, _ = law
@@ -477,11 +452,11 @@ def tail_of_law(s, growth, rise, law):
     spread = rest + q * growth
     x, y = q * growth / spread, rest / spread
     if s >= 0.0:
-        over = gamma_fraction(a, a * rise) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
+        over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
         if over <= 0.0:
             over = mass_outwards(s, shape, 1.0, law)
         return min(0.0, front + shape + log(over)), 1.0 / over
-    under = gamma_series(a, growth) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
+    under = gamma_series(a, growth, TERMS_OF_FRACTION) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
     if under <= 0.0:
         under = mass_outwards(s, shape, -1.0, law)
     density = exp(front + shape)

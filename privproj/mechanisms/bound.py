@@ -31,7 +31,7 @@ OF_ONE_RECORD: dict[str, Any] = {
 """Fields of a bound about one record that is there or not, as a group or a replaced record change more than that."""
 
 
-def promise_of_rank_one(mechanism: Mechanism) -> tuple[str, ...]:
+def _promise_of_rank_one(mechanism: Mechanism) -> tuple[str, ...]:
     """The promise that every change has rank one; none where the shape of the query allows no other."""
     return () if getattr(mechanism, "largest_rank", None) == 1 else (RANK_PROMISE.format(k=1),)
 
@@ -39,7 +39,7 @@ def promise_of_rank_one(mechanism: Mechanism) -> tuple[str, ...]:
 OF_RANK_ONE: dict[str, Any] = {
     **OF_ONE_RECORD,
     "status": Status.CONDITIONAL,
-    "promises_of": promise_of_rank_one,
+    "promises_of": _promise_of_rank_one,
 }
 """Fields of a bound about one record whose change has rank one."""
 

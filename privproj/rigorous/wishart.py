@@ -22,7 +22,7 @@ from flint import acb, arb, ctx
 from privproj.rigorous import gamma
 from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point, is_sharp
 from privproj.rigorous.integral import Integrand, positive_integral
-from privproj.rigorous.profiles import ExactProfile, Witness
+from privproj.rigorous.profiles import BallProfile, Witness
 
 
 class _BallGain(NamedTuple):
@@ -61,7 +61,7 @@ LARGEST_PANEL_ERROR = 2.0**-42
 """Error of a panel, as a part of the largest one, for which it is not halved. Speed only."""
 
 
-class BallWishartProfile(ExactProfile):
+class BallWishartProfile(BallProfile):
     """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
 
     effort: int = 8
