@@ -106,7 +106,7 @@ class ShuffledEpochs:
         def value(right: float, wrong: float) -> float:
             return log_difference(right, log_delta, LEAST_GAP) - wrong
 
-        root = self._largest_shift
+        root = self.cells[-1].low
         found = self._best(value, 0.5 * root * root + root * math.sqrt(-2.0 * log_delta))
         return max(0.0, found - LOWER_MARGIN * (1.0 + abs(found))) if found > -math.inf else 0.0
 
@@ -120,14 +120,9 @@ class ShuffledEpochs:
         found = self._best(value, eps)
         return found - LOWER_MARGIN * (1.0 + abs(found)) if found > -math.inf else found
 
-    @property
-    def _largest_shift(self) -> float:
-        """The largest ``R`` that is looked at as such."""
-        return self.cells[-1].low
-
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
         """The largest ``value`` of both probabilities' logs that is found, for ``w`` up to a little above ``reach``."""
-        last = reach + math.log(self.batches) + min(1.0, self._largest_shift)
+        last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
         def loss(x: float) -> float:
             return -max(value(*ends) for ends in self._errors((x - 1.0) * last))

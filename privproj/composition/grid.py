@@ -259,11 +259,6 @@ def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outl
     return releases > 1 and max(shape.span for shape in shapes) > 5e3 * spread
 
 
-def _is_deep(shapes: list[Outline]) -> bool:
-    """True where tails are cut below what ordinary deltas need."""
-    return min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
-
-
 def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23).
 
@@ -309,7 +304,10 @@ def compose_on_lattice(
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
     found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
     orders = _in_both_orders([bounds.above for bounds in found], phases)
-    points, deep = sum(len(pair.cells) for pair, _ in orders[0]), _is_deep(shapes)
+    points, deep = (
+        sum(len(pair.cells) for pair, _ in orders[0]),
+        min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS,
+    )
 
     def compose_below() -> tuple[BelowOrder, ...]:
         known = [(bounds.below, run.steps) for bounds, (_, run) in zip(found, phases, strict=True) if bounds.below]

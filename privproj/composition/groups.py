@@ -94,7 +94,7 @@ def group_step(
     first = member(1)
     sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
     # What bounds the profile of j records bounds that of fewer too.
-    weights = [logs[0], *(_log_of_sum(logs[a + 1 : b + 1]) for a, b in pairwise([0, *sizes]))]
+    weights = [logs[0], *(float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))]
     step = _Step(
         [first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost, of_fixed_size=of_fixed_size
     )
@@ -162,11 +162,6 @@ def _shared_sizes(tails: Array, count: int) -> list[int]:
         sizes.append(min(sizes[-1] + step, count))
         step *= 2
     return sizes
-
-
-def _log_of_sum(logs: Array) -> float:
-    """The log of the sum of these exponentials."""
-    return float(np.logaddexp.reduce(logs))
 
 
 class _Step:

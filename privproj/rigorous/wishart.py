@@ -15,7 +15,7 @@ what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flint import acb, arb, ctx
 
@@ -149,7 +149,7 @@ class _RatioPair:
 
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
-        below, certain = _BallGain(self.below_at, self.below_around), _BallGain(self.certain_at, self.certain_around)
+        below, certain = _BallGain(self.below_at, self.below_around), _BallGain(self.certain, self.certain)
         if not self.a < 0:
             return self.side(below, 1, arb(0))
         turn = self.eps / -self.a
@@ -227,12 +227,8 @@ class _RatioPair:
                 return ball_of_size(gamma.upper_size(self.k, threshold) + tilt * gamma.upper_size(self.k, moved))
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
-    def certain_at(self, x: arb, grown: arb) -> arb:
-        """Return ``g_- = 1 - e^(eps - (r-1)x)`` at a real point, where ``U2 <= 0``."""
-        return -(self.eps - (self.r - 1) * x).expm1()
-
-    def certain_around(self, x: acb, analytic: bool) -> acb:
-        """Return ``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``, as an integrand."""
+    def certain(self, x: Any, _: object) -> Any:
+        """Return ``g_- = 1 - e^(eps - (r-1)x)`` where ``U2 <= 0``, at a real point or as an integrand."""
         return -(self.eps - (self.r - 1) * x).expm1()
 
     def above_at(self, x: arb, grown: arb) -> arb:
@@ -294,7 +290,7 @@ class _SharedPanels:
                     rest += most
                 else:
                     kept.append(panel)
-                outside = panel.bound_beyond(pair, sign) if step > 0 else panel.bound_below(pair, growth, sign)
+                outside = pair.beyond(panel.end[1], sign).upper() if step > 0 else panel.bound_below(pair, growth, sign)
                 number += step
                 if outside < top * NEGLIGIBLE_PART:
                     rest += outside
@@ -403,10 +399,6 @@ class _SharedPanel:
         """Return an upper bound of the integral below the panel."""
         most = pair.log_front + pair.tilts[sign].max(arb(0)) * self.end[0]
         return (self.end[0] * most.exp() * self.gain_at_end(pair, growth, sign, 0)).upper()
-
-    def bound_beyond(self, pair: "_RatioPair", sign: int) -> arb:
-        """Return an upper bound of the integral beyond the panel."""
-        return pair.beyond(self.end[1], sign).upper()
 
     def error(self, pair: "_RatioPair", growth: arb, sign: int) -> arb:
         """Return a bound of the error of the Gauss rule; not finite where none is known."""
