@@ -38,7 +38,7 @@ from privproj.numerics.search import minimise
 from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.laws.squared_shift import HillLaw
+    from privproj.laws.squared_shift import ScaledBeta
 
 LOWER_MARGIN = 1e-9
 """By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
@@ -68,7 +68,7 @@ def fixed_shift(noise_multiplier: float) -> tuple[ShiftCell, ...]:
     return (ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
-def random_shift(law: "HillLaw") -> tuple[ShiftCell, ...]:
+def random_shift(law: "ScaledBeta") -> tuple[ShiftCell, ...]:
     """The cells of a known projection that is drawn afresh for each batch, from the law of its squared shift."""
     # Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only.
     first, last = -5, 8

@@ -63,27 +63,9 @@ class SensitivityLaw(Protocol):
 
 
 class HillLaw(SensitivityLaw, ABC):
-    """A law given in a coordinate ``t`` in which ``X`` increases and the density is smooth with one hill."""
+    """A Beta or Gamma law, whose profiles are kernels; its density has one hill."""
 
     least_tail = -1e7
-
-    @property
-    @abstractmethod
-    def start(self) -> float:
-        """A ``t`` in the bulk of the law, from which the hill is sought."""
-
-    @property
-    @abstractmethod
-    def step(self) -> float:
-        """The width of the bulk in ``t``, the step of that search."""
-
-    @abstractmethod
-    def value(self, t: float) -> float:
-        """Return ``X`` at the coordinate ``t``."""
-
-    @abstractmethod
-    def log_density(self, t: float) -> float:
-        """Return the log of the density of ``t``."""
 
     @property
     @abstractmethod
@@ -100,9 +82,10 @@ class HillLaw(SensitivityLaw, ABC):
 
 @dataclass(frozen=True)
 class ScaledBeta(HillLaw):
-    """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``: the law of M2 (C7).
+    """``X = scale * B`` with ``B ~ Beta(a, b)``: the law of M2 (C7).
 
-    For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``.
+    For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``. In the coordinate ``t = ln(B / (1 - B))``, in which
+    ``X`` increases, the density is smooth with one hill.
     """
 
     a: float
@@ -136,12 +119,12 @@ class ScaledBeta(HillLaw):
 
     @property
     def start(self) -> float:
-        """The logit of the mean of ``B``."""
+        """The logit of the mean of ``B``, a ``t`` in the bulk of the law."""
         return math.log(self.a / self.b)
 
     @property
     def step(self) -> float:
-        """The standard deviation of the logit of ``B``, to first order."""
+        """The standard deviation of the logit of ``B``, to first order: the width of the bulk in ``t``."""
         return kernels.beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
@@ -177,7 +160,7 @@ class ScaledBeta(HillLaw):
 
 @dataclass(frozen=True)
 class ScaledGamma(HillLaw):
-    """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``: the law of the public sketch (C7).
+    """``X = scale * U`` with ``U ~ Gamma(a)``: the law of the public sketch (C7).
 
     For the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r``.
     """
@@ -199,25 +182,6 @@ class ScaledGamma(HillLaw):
     def supremum(self) -> float:
         """The supremum ``inf``: ``X`` is unbounded."""
         return math.inf
-
-    @property
-    def start(self) -> float:
-        """The coordinate 0 of the mean of ``U``."""
-        return 0.0
-
-    @property
-    def step(self) -> float:
-        """The standard deviation of ``ln U``, to first order."""
-        return 1.0 / math.sqrt(self.a)
-
-    def value(self, t: float) -> float:
-        """Return ``X = scale a e^t``."""
-        return self.mean * math.exp(min(t, 700.0))
-
-    def log_density(self, t: float) -> float:
-        """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
-        # ln[U^a e^-U / Gamma(a)] at U = a e^t
-        return kernels.log_gamma_front(self.a, math.expm1(t), math.exp(t)) if t < 700.0 else -math.inf
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(U > x / scale)``."""
