@@ -636,18 +636,5 @@ def shift_root(log_delta, row):
     return find_shift_root(log_delta, law, (top, inf), start)
 
 
-def part_ends(eps, row, up_to):
-    """Return the enclosure of ``ln E[h_eps(X); X <= up_to]``, for a cut where ``h`` is convex or none at all."""
-    law = shift_law(row)
-    if up_to >= law[5]:
-        value, _, error, _ = whole_integral(eps, law, -1.0)
-        return widened(value, error, law)
-    if up_to > inflection(eps):
-        # a rise of h to 1 within a panel is not seen by its error
-        return -inf, inf
-    value, _, error, _ = integral_below(eps, law, coordinate(up_to, law), -1.0, -inf)
-    return widened(value, error, law)
-
-
 SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_epsilon, shift_root)
 """The profiles of C4 and C5 over columns; a row is ``(a, b, scale, any_rank)``."""

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from privproj.curves.columns import known_ends
-from privproj.laws.shift_kernels import part_ends
+from privproj.laws.shift_kernels import shift_log_delta
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
@@ -73,11 +73,12 @@ class HillLaw(SensitivityLaw, ABC):
         """The row of the law for :mod:`privproj.laws.shift_kernels`: two shapes and the scale."""
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
+        """Return an enclosure of ``ln E[h_eps(X)]`` (C4), by the kernels, which cut the law by themselves.
 
         What its error is thought to be widens it; that this covers the error is observed.
         """
-        return known_ends(part_ends(eps, (*self.row, 0.0), up_to))
+        assert up_to == math.inf
+        return known_ends(shift_log_delta(eps, (*self.row, 0.0)))
 
 
 @dataclass(frozen=True)

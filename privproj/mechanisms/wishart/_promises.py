@@ -6,7 +6,7 @@ from privproj.mechanisms import Wishart
 from privproj.result import Status
 
 
-def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
+def _alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
     """The promise on the angle and on the norms of neighbouring vectors, in words."""
     m = mechanism.misalignment
     most = "at most the misalignment that is found" if m is None else f"<= {m:g}"
@@ -20,7 +20,7 @@ OF_ALIGNMENT: dict[str, Any] = {
     "mechanism": Wishart,
     "status": Status.CONDITIONAL,
     "groups": False,
-    "promises_of": alignment_promises,
+    "promises_of": _alignment_promises,
 }
 """What all bounds under this promise have."""
 
