@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
@@ -142,14 +142,6 @@ class PrivacyProfile:
 
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
-
-    def log_delta_anywhere(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for every real ``eps``, enclosed; sound in both orders (C1)."""
-        if eps >= 0.0:
-            return self.log_delta(eps)
-        # delta(eps) = 1 - e^eps (1 - delta(-eps)) for eps < 0
-        mirrored = self.log_delta(-eps)
-        return Enclosure(*(log1m_exp(eps + log1m_exp(end)) for end in mirrored))
 
     def sampled(self, rate: float) -> "PrivacyProfile":
         """The profile of one release on a batch sampled at the rate ``q``, as sound as this one (C17).

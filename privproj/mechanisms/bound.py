@@ -162,8 +162,3 @@ class Bound:
     def guarantees(self, mechanism: Mechanism) -> bool:
         """True unless the bound is refuted for these parameters, or asymptotic."""
         return (self.status_of(mechanism) if self.status_of else self.status) in GUARANTEES
-
-    @property
-    def guarantee(self) -> bool:
-        """True unless the bound is refuted for some parameters, or asymptotic."""
-        return self.status in GUARANTEES

@@ -1,16 +1,11 @@
 """The exact profile of M2 with a known projection when one record changes the query by a matrix of rank one."""
 
-from typing import TYPE_CHECKING
-
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
-from privproj.mechanisms.m2.rank_free import allowed, columns, law
-
-if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
+from privproj.mechanisms.m2.rank_free import allowed, columns, law, provable
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
@@ -37,15 +32,6 @@ def notes(mechanism: M2) -> tuple[str, ...]:
     return ()
 
 
-def provable(mechanism: M2, steps: int) -> "BallProfile":
-    """The integral in balls; the Gaussian profile where nothing is projected."""
-    from privproj.rigorous.profiles import BallGaussianProfile, BallRandomSensitivity
-
-    if mechanism.unprojected:
-        return BallGaussianProfile(mechanism.z)
-    return BallRandomSensitivity(mechanism.shape, mechanism.z)
-
-
 BOUND = Bound(
     name="exact-rank1",
     mechanism=M2,
@@ -56,7 +42,7 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
     allows=lambda mechanism: allowed(mechanism)[:1],
-    provable=provable,
+    provable=lambda mechanism, steps: provable(mechanism, steps, rank_one=True),
     columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
     sees_projection=True,
     refuses=refuses,
