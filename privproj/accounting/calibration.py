@@ -53,9 +53,6 @@ MOST_ALIGNED = 1e15
 ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
-WIDE_ENCLOSURE = 1e-9
-"""Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only."""
-
 
 def sigma(
     mechanism: Mechanism,
@@ -385,7 +382,8 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
         from privproj.accounting.column_rows import goal_in_columns
 
         aim = min(aim, goal_in_columns(curve, target.log_delta))
-    return aim - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+    # Beyond that width an aim below would cost more than it saves. Speed only.
+    return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
 
 
 def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.accounting.phase import Phase
-from privproj.curves.columns import ColumnProfile
+from privproj.curves.columns import KernelColumns
 from privproj.curves.inversion import (
     COARSE_LATTICE_FACTOR,
     DEFAULT_SPACING,
@@ -206,7 +206,7 @@ class _Shape:
     phase: Phase
     seen: Mechanism
     rate: float
-    profile: ColumnProfile
+    profile: KernelColumns
     where: Places
 
     def laws(self, noises: Array) -> Array:
@@ -238,7 +238,7 @@ def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable
             yield _Shape(phase, *found, np.array(where))
 
 
-def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, ColumnProfile] | None:
+def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, KernelColumns] | None:
     """What neighbours see of a phase: mechanism, sampling rate and profile over columns; None where it has none."""
     run, bound = phase.run, phase.bound
     if bound.columns is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
@@ -296,7 +296,7 @@ class _Rows:
     laws: Array
 
     @cached_property
-    def profile(self) -> ColumnProfile:
+    def profile(self) -> KernelColumns:
         """The profile of all of them."""
         return self.shapes[0].profile
 

@@ -192,7 +192,7 @@ def _is_one_sided(phase: Phase) -> bool:
 
 def _blocks(phase: Phase) -> list[int]:
     """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
-    from privproj.rigorous.allocation import blocks_of
+    from privproj.composition.allocation import blocks_of
 
     return [size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1]
 
