@@ -1,28 +1,30 @@
-"""Accuracy of private fine-tuning of a pretrained sentence encoder, at epsilon 1, 3 and 8, three seeds.
+"""Accuracy of private fine-tuning of a pretrained sentence encoder, at epsilon 1, 3 and 8, five seeds.
 
-``python benchmarks/pretrained.py FOLDER`` adds rows to ``benchmarks/results/pretrained.json`` as they are done, goes on
-where it was stopped, and prints the table. FOLDER holds the two archives of ``examples/pretrained_encoder.py``, which
-says where encoder and texts are from; the outputs of the frozen layers are kept there too.
+``python benchmarks/pretrained.py FOLDER [METHOD ...]`` adds lines to ``benchmarks/results/pretrained.jsonl`` as they
+are done, goes on where it was stopped, and prints the table. FOLDER holds the two archives of
+``examples/pretrained_encoder.py``, which says where encoder and texts are from; the outputs of the frozen layers are
+kept there too.
 
-The task is that of the example: 7,000 snippets of at most 24 tokens to train on, 1,000 to choose the learning rate on,
+The task is that of the example: 7,000 snippets of at most 24 tokens to train on, 1,000 to choose clips and rates on,
 2,568 to test on, in one split for all seeds. LoRA of rank 16 is at all linear layers of the last of six blocks; all
 below is frozen, and its outputs are computed once. Every method trains the head too. All make the same number of steps
-by SGD with momentum at one clip, without dropout, on batches of the same expected size. Each has one learning rate: the
-better of two on the 1,000 snippets, at epsilon 3, with a seed that the table does not show, and with LoRA at query and
-value only, which takes less time. A real run would have to pay for that choice, or have public records for it. LoRA
-without privacy is trained by Adam, since SGD with momentum diverges without a clip.
+by SGD with momentum, without dropout, on batches of the same expected size. Clip and rate of a method are the best on
+the 1,000 snippets, at epsilon 3, with a seed that the table does not show; rates go on by steps of four until the best
+lies inside. They are chosen with LoRA at query and value only, which takes less time. A real run would have to pay for
+that choice, or have public records for it. LoRA without privacy is trained by Adam, since SGD with momentum diverges
+without a clip.
 """
 
 import copy
 import json
 import math
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from accuracy import tune
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
@@ -34,22 +36,23 @@ from privproj.training import Method, PrismLinear, Steps, Trajectory, add_prism,
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from pretrained_encoder import read  # pyright: ignore[reportMissingImports]
 
-TARGET = Path(__file__).parent / "results" / "pretrained.json"
-EPSILONS, SEEDS, TUNED_AT, TUNING_SEED, DELTA = (1.0, 3.0, 8.0), (0, 1, 2), 3.0, 100, 1e-5
-KEPT, TUNING, BATCH, STEPS, CLIP, RANK, LAYERS, MOMENTUM = 2568, 1000, 200, 40, 0.5, 16, 1, 0.9
+TARGET = Path(__file__).parent / "results" / "pretrained.jsonl"
+EPSILONS, SEEDS, TUNED_AT, TUNING_SEED, DELTA = (1.0, 3.0, 8.0), range(5), 3.0, 100, 1e-5
+KEPT, TUNING, BATCH, STEPS, RANK, LAYERS, MOMENTUM = 2568, 1000, 200, 40, 16, 1, 0.9
 ADAPTED, TUNED_ON = ("query", "key", "value", "dense"), ("query", "value")
 ADAM = 0.002, 0.03  # learning rates of factors and head
 PRIVATE = {"head": "dp-sgd", "head, all records": "dp-sgd", "head, m2": "m2", "lora": "dp-sgd", "lora-fa": "lora-fa",
            "m2": "m2", "prism": "prism", "dp-sft": "dp-sft"}  # fmt: skip
 """Private methods and their algorithms."""
 
-RATES = {
-    "head, no privacy": (0.5, 2.0), "head": (1.0, 4.0), "head, all records": (1.0, 4.0), "head, m2": (0.5, 2.0),
-    "lora, no privacy": ADAM[:1], "lora": (0.3, 1.0), "lora-fa": (1.0, 4.0), "m2": (0.1, 0.4), "prism": (10.0, 30.0),
-    "dp-sft": (0.3, 1.0),
+CLIPS = (0.1, 1.0)
+PACES = {
+    "head, no privacy": (0.5, 2.0), "head": (0.5, 2.0), "head, all records": (0.5, 2.0), "head, m2": (0.25, 1.0),
+    "lora, no privacy": (), "lora": (0.15, 0.6), "lora-fa": (0.5, 2.0), "m2": (0.05, 0.2), "prism": (5.0, 20.0),
+    "dp-sft": (0.15, 0.6),
 }  # fmt: skip
-"""Learning rates that are tried, by the size of the noise in the trained tensors. The momentum of PRISM is an average,
-so that its rates count a tenth."""
+"""The first learning rates times the clip that are tried (without privacy: learning rates); LoRA without privacy takes
+those of ``ADAM``. The momentum of PRISM is an average, so that its rates count a tenth."""
 
 
 class Top(nn.Module):
@@ -113,13 +116,13 @@ def adapted(encoder, name, targets, seed):
     return prepare_peft(module, name) if name in ("lora-fa", "m2") else module
 
 
-def train(module, data, rate, seed, algorithm, steps, batch, noise, look=None, **more):
+def train(module, data, clip, rate, seed, algorithm, steps, batch, noise, look=None, **more):
     """Make all steps; returns the private optimizer and what ``look`` made of it before the first."""
     trained = [p for p in module.parameters() if p.requires_grad]
     momentum = 0.0 if algorithm == "prism" else MOMENTUM
     module, optimizer, batches = make_private(
         module=module, optimizer=torch.optim.SGD(trained, lr=rate, momentum=momentum),
-        data_loader=DataLoader(TensorDataset(*data), batch_size=batch), max_grad_norm=CLIP,
+        data_loader=DataLoader(TensorDataset(*data), batch_size=batch), max_grad_norm=clip,
         algorithm=Method(algorithm, **more), steps=steps, insecure_seed=seed, **noise,
     )  # fmt: skip
     seen = look(optimizer) if look else None
@@ -130,7 +133,7 @@ def train(module, data, rate, seed, algorithm, steps, batch, noise, look=None, *
     return optimizer, seen
 
 
-def train_privately(module, data, name, epsilon, rate, seed):
+def train_privately(module, data, name, epsilon, clip, rate, seed):
     """Train by a private method; the epsilon that was spent."""
     algorithm, steps, noise, more = PRIVATE[name], STEPS, {"epsilon": epsilon, "delta": DELTA}, {}
     batch = len(data[-1]) if name == "head, all records" else BATCH
@@ -140,9 +143,9 @@ def train_privately(module, data, name, epsilon, rate, seed):
         steps = STEPS // 2
         plan = dp_sft(**noise, sampling_rate=BATCH / len(data[-1]), steps=(steps, steps))
         search = {"noise_multiplier": plan.phases[0].mechanism.noise_multiplier}
-        _, path = train(module, data, rate, seed, "dp-sgd", steps, batch, search, lambda o: Trajectory(o, RANK))
+        _, path = train(module, data, clip, rate, seed, "dp-sgd", steps, batch, search, lambda o: Trajectory(o, RANK))
         more, seed = {"subspace": path.subspace()}, seed + 1000
-    optimizer, _ = train(module, data, rate, seed, algorithm, steps, batch, noise, **more)
+    optimizer, _ = train(module, data, clip, rate, seed, algorithm, steps, batch, noise, **more)
     spent = optimizer.epsilon(DELTA).value
     assert spent <= epsilon
     return spent
@@ -164,64 +167,80 @@ def train_plainly(module, data, rate):
         optimizer.step()
 
 
-def row(setting, method, epsilon, rate, seed):
+def row(setting, method, epsilon, clip, pace, seed):
     """Train one model; its accuracy on the records to choose on with the tuning seed, else on those to test on."""
     encoder, states, features = setting
-    start, data = time.perf_counter(), features if method.startswith("head") else states
+    start, data = time.process_time(), features if method.startswith("head") else states
     module, spent = adapted(encoder, method, TUNED_ON if seed == TUNING_SEED else ADAPTED, seed), None
     training = tuple(part[KEPT + TUNING :] for part in data)
     if method in PRIVATE:
-        spent = train_privately(module, training, method, epsilon, rate, seed)
+        spent = train_privately(module, training, method, epsilon, clip, pace / clip, seed)
     else:
-        train_plainly(module, training, rate)
+        train_plainly(module, training, pace)
     seen = slice(KEPT, KEPT + TUNING) if seed == TUNING_SEED else slice(KEPT)
     with torch.no_grad():
         parts = zip(*(part[seen].split(256) for part in data), strict=True)
         right = torch.cat([module(*part[:-1]).argmax(1) == part[-1] for part in parts])
-    return {"method": method, "epsilon": epsilon, "rate": rate, "seed": seed, "accuracy": float(right.float().mean()),
-            "spent": spent, "seconds": round(time.perf_counter() - start, 1)}  # fmt: skip
+    return {"method": method, "epsilon": epsilon, "clip": clip, "pace": pace, "seed": seed, "spent": spent,
+            "accuracy": float(right.float().mean()), "seconds": round(time.process_time() - start, 1)}  # fmt: skip
 
 
-def questions(rows):
-    """What is to be trained: both rates of every method with the tuning seed, then the table, seed by seed."""
-    for name in RATES:
-        for rate in RATES[name] if len(RATES[name]) > 1 else ():
-            yield {"method": name, "epsilon": TUNED_AT if name in PRIVATE else None, "rate": rate, "seed": TUNING_SEED}
-    for seed in SEEDS:
-        for name in RATES:
-            tried = [done for done in rows if done["method"] == name and done["seed"] == TUNING_SEED]
-            rate = max(tried, key=lambda done: done["accuracy"])["rate"] if tried else RATES[name][0]
-            for epsilon in EPSILONS if name in PRIVATE else (None,):
-                yield {"method": name, "epsilon": epsilon, "rate": rate, "seed": seed}
+def read_rows():
+    """What was trained before."""
+    return [json.loads(line) for line in TARGET.read_text().splitlines()] if TARGET.exists() else []
+
+
+def accuracy(setting, **asked):
+    """The accuracy of one model, from the file or by training it."""
+    for done in read_rows():
+        if asked.items() <= done.items():
+            return done["accuracy"]
+    found = row(setting, **asked)
+    with TARGET.open("a") as file:
+        file.write(json.dumps(found) + "\n")
+    return found["accuracy"]
+
+
+def tuned(setting, name):
+    """Clip and pace of a method."""
+    epsilon, first = (TUNED_AT, CLIPS) if name in PRIVATE else (None, (1.0,))
+
+    def mean_of(clip, pace):
+        return accuracy(setting, method=name, epsilon=epsilon, clip=clip, pace=pace, seed=TUNING_SEED)
+
+    return tune(mean_of, first, PACES[name]) if PACES[name] else (1.0, ADAM[0])
 
 
 def print_table(rows):
-    """The mean and the deviation over the seeds, for every method and epsilon."""
-    print("| method | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " | no privacy |\n|" + " --- |" * 5)
-    for name in RATES:
+    """The mean and the deviation over the seeds, for every method and epsilon, and what was chosen for it."""
+    print("| method | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " | no privacy | clip | rate x clip | s |")
+    print("|" + " --- |" * 8)
+    for name in PACES:
+        own = [row for row in rows if row["method"] == name and row["seed"] in SEEDS]
+        if not own:
+            continue
         shown = []
         for epsilon in (*EPSILONS, None):
-            asked = [row for row in rows if row["method"] == name and row["epsilon"] == epsilon]
-            found = [100 * row["accuracy"] for row in asked if row["seed"] in SEEDS]
+            found = [100 * row["accuracy"] for row in own if row["epsilon"] == epsilon]
             spread = statistics.stdev(found) if len(found) > 1 else math.nan
             missing = "" if len(found) == len(SEEDS) else f" ({len(found)} seeds)"
             shown.append(f"{statistics.mean(found):.1f} ± {spread:.1f} %{missing}" if found else "-")
-        print(f"| {name} | " + " | ".join(shown) + " |")
+        clip = f"{own[0]['clip']:g}" if name in PRIVATE else "-"
+        seconds = statistics.median(row["seconds"] for row in own)
+        print(f"| {name} | " + " | ".join(shown) + f" | {clip} | {own[0]['pace']:g} | {seconds:.0f} |")
 
 
 def main():
-    folder, rows = Path(sys.argv[1]), json.loads(TARGET.read_text()) if TARGET.exists() else []
+    """Train what is missing, all methods with one seed before the next seed; with names of methods, those alone."""
+    setting, names = problem(Path(sys.argv[1])), sys.argv[2:] or list(PACES)
     torch.set_num_threads(1)
-    setting = problem(folder)
-    for asked in questions(rows):
-        if any(asked.items() <= done.items() for done in rows):
-            continue
-        rows.append(row(setting, **asked))
-        print(rows[-1], flush=True)
-        part = TARGET.with_suffix(".part")
-        part.write_text(json.dumps(rows, indent=1) + "\n")
-        os.replace(part, TARGET)
-    print_table(rows)
+    chosen = {name: tuned(setting, name) for name in names}
+    for seed in SEEDS:
+        for name in names:
+            clip, pace = chosen[name]
+            for epsilon in EPSILONS if name in PRIVATE else (None,):
+                accuracy(setting, method=name, epsilon=epsilon, clip=clip, pace=pace, seed=seed)
+    print_table(read_rows())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ COMMAND = str(Path(sys.executable).with_name("privproj"))
 def grid(rows, query):
     """A grid of rank-free questions with this many rows."""
     ranks, target = [2, 4, 8, 16], {"delta": {"epsilon": 1.0}, "epsilon": {"delta": 1e-5}}[query]
-    noise = [round(0.2 + 1e-4 * i, 4) for i in range(rows // 20)]
+    noise = [0.2 + 10.0 * i / rows for i in range(rows // 20)]
     axes = {"dim": [512, 1024, 2048, 4096, 8192], "rank": ranks, "noise_multiplier": noise}
     return {"query": query, "mechanism": "m2", **target, "grid": axes}
 

@@ -162,15 +162,14 @@ COLUMNS = {
     "sketch exact-rank1": ("sketch", {"rank": 16, "bound": "exact-rank1"}),
     "sketch-public": ("sketch-public", {"rank": 16}),
 }
-"""Bounds that are read over columns, where the package has that door."""
+"""Bounds that are read over columns."""
 
-if hasattr(p, "deltas"):
-    for name, (mechanism, settings) in COLUMNS.items():
-        for quantity in ("deltas", "epsilons"):
-            WARM[f"{name}: {quantity}, 1e5 rows"] = lambda n, q=quantity, m=mechanism, s=settings: columns(
-                q, m, round(1e5 * n), **s
-            )
-    WARM["m2 rank-free: epsilons, 400 rows"] = lambda n: columns("epsilons", "m2", round(400 * n), **OF_M2)
+for name, (mechanism, settings) in COLUMNS.items():
+    many = 10**5 if mechanism in ("gaussian", "m2", "sketch-public") else 300  # those with kernels; others row by row
+    for quantity in ("deltas", "epsilons"):
+        label = f"{name}: {quantity}, {many:g} rows".replace("e+0", "e").replace("100000", "1e5")
+        WARM[label] = lambda n, q=quantity, m=mechanism, s=settings, k=many: columns(q, m, round(k * n), **s)
+WARM["m2 rank-free: epsilons, 400 rows"] = lambda n: columns("epsilons", "m2", round(400 * n), **OF_M2)
 
 
 def sweep(query, count, n):
@@ -213,7 +212,7 @@ GROWTH = {
     "distinct phases": ((10, 30, 100, 300, 1000), phases),
     "distinct layers, joint clip": ((10, 30, 100, 300, 1000), partial(layers, clipping="joint")),
     "distinct layers, clip each": ((10, 30, 100, 300, 1000), partial(layers, clipping="per-layer")),
-    **({"rows of m2 rank-free epsilons": ((10**3, 10**4, 10**5), rows)} if hasattr(p, "deltas") else {}),
+    "rows of m2 rank-free epsilons": ((10**3, 10**4, 10**5), rows),
 }
 """Works of a size, and the sizes: how time and memory grow."""
 

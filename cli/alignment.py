@@ -10,11 +10,11 @@ from privproj.result import round_outward
 
 from . import render
 from .groups import CommandGroup
-from .options import json_option, option, with_options
+from .options import json_option, options_from, with_options
 
-SUMMARY = "Misalignment of means, the gain of pre-processing, the price of projected descent."
-
-command = CommandGroup("alignment", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup(
+    "alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent."
+)
 
 
 BATCHES = (
@@ -31,27 +31,20 @@ UNITS = {
 """The scale of each number, for whoever asks "of what?"."""
 
 
-def helper(
-    name: str, ask: Callable[..., float], label: str, note: str, example: str, options: list, assumes: str = ""
-) -> None:
+def helper(name: str, ask: Callable[..., float], label: str, note: str, example: str, assumes: str = "") -> None:
     """Add one helper: it prints ``label = value``, what to do with it, and what it assumes of the parameters given."""
 
     def run(json: bool, **given: Any) -> int:
         value = ask(**given)
         assumed = [assumes.format(**given)] if assumes else []
         lines = [f"{label} = {round_outward(value)}  ({UNITS[label]})", f"  {note}"]
-        lines += render.wrap_line("  assumes:  ", *assumed)
+        lines += render.labelled({"assumes": assumed})
         click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
         return 0
 
     full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
-    flags = [*options, json_option()]
-    command.add_command(with_options(flags, run, name=name, help=full, short_help=note))
-
-
-def needed(name: str, words: str) -> click.Option:
-    """Return an option that must be given."""
-    return option(name, words, required=True)
+    options = [*options_from(ask), json_option()]
+    command.add_command(with_options(options, run, name=name, help=full, short_help=note))
 
 
 helper(
@@ -60,11 +53,6 @@ helper(
     "misalignment",
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
-    [
-        needed("--norm-bound", "Largest norm L of a record's vector."),
-        needed("--norm-floor", "Promise: no mean is shorter than this."),
-        needed("--records", "Number of records of a release: the smallest batch where batches are drawn."),
-    ],
     BATCHES,
 )
 helper(
@@ -73,12 +61,6 @@ helper(
     "misalignment",
     "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
-    [
-        needed("--misalignment", "Misalignment before."),
-        needed("--gamma", "Norm of the noise that is added to the unit vector."),
-        needed("--dim", "Dimension of the vector."),
-        needed("--beta", "Failure probability, to be added to delta."),
-    ],
 )
 helper(
     "descent",
@@ -86,9 +68,4 @@ helper(
     "condition number",
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
     "descent --dim 100 --rank 10000 --failure 1e-3",
-    [
-        needed("--dim", "Dimension of the vector."),
-        needed("--rank", "Rank of the matrix."),
-        needed("--failure", "Failure probability of each end of the spectrum."),
-    ],
 )

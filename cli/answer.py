@@ -1,7 +1,7 @@
 """A question from the options of the command line, and its answer."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,10 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     return run_from(given, quantity)
 
 
-def with_proof(path: str | None, result: Result) -> Result:
-    """Return the result with its certificate, which goes to a file where one is named."""
+def with_proof(result: Result, certify: bool, path: str | None) -> Result:
+    """Return the result, where it is asked for with its certificate, which goes to a file where one is named."""
+    if not certify and path is None:
+        return result
     from privproj.records.certificate import prove
 
     try:
@@ -67,7 +69,7 @@ def saying_unanswered(json: bool) -> Iterator[None]:
         yield
     except Unanswered as error:
         if json and isinstance(error.result, Result):
-            write(render.as_json(error.result.as_dict()))
+            write(render.as_json(error.result))
         raise
 
 
@@ -88,13 +90,17 @@ def answer_question(
     """
     with saying_unanswered(json):
         result = getattr(privproj, quantity)(mechanism, **options, **run)
-        if certify or certificate is not None:
-            result = with_proof(certificate, result)
+        result = with_proof(result, certify, certificate)
     result = with_clip_and_size(result, mechanism, clip, size)
     found = worth_of(result, mechanism, run)
     if found is not None:
         result = replace(result, alternatives={**result.alternatives, **found.as_dict()})
-    write(render.as_json(result.as_dict()) if json else render.as_text(result, mechanism, run, found))
+    return show(result, json, lambda: render.as_text(result, mechanism, run, found))
+
+
+def show(result: Result, json: bool, text: Callable[[], str]) -> int:
+    """Print an answer, as JSON or as this text; returns the exit code."""
+    write(render.as_json(result) if json else text())
     return EXIT_CODES[result.outcome]
 
 
@@ -120,8 +126,12 @@ def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     peft = {name: given.pop(name) for name in ("from_peft", "base", "whole_gradients") if name in given}
     if any(peft.values()):
         take_adapter(kind, given, **peft)
-    if isinstance(given.get("residual_norm"), tuple):
-        given.update(zip(("residual_norm", "other_residual_norm"), given["residual_norm"], strict=False))
+    if given.get("residual_norm") is not None:
+        norms = given["residual_norm"].split(",")
+        if len(norms) > 2:
+            raise InvalidParameter("--residual-norm", ",".join(norms), "one norm, or two separated by a comma")
+        numbers = (parse_number("--residual-norm", norm) for norm in norms)
+        given.update(zip(("residual_norm", "other_residual_norm"), numbers, strict=False))
     return kind(**parameters_from(kind, given))
 
 

@@ -1,6 +1,7 @@
 """``privproj audit``: attacks that can refute a claimed epsilon; none of them can confirm one."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privproj.audit.faults import FAULTS, LOADER_FAULTS
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -18,38 +20,30 @@ from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
 from .groups import CommandGroup
-from .options import Number, Once, OneOf, json_option, option, with_options
-from .output import bar
+from .options import Number, Once, OneOf, help_of, json_option, option, with_options
+from .output import bar, write
 
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict
 
-SUMMARY = "Attacks that can refute a claimed epsilon; none can confirm one."
-command = CommandGroup("audit", help=SUMMARY, short_help=SUMMARY)
+command = CommandGroup("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
 
 def needing_torch(name: str) -> Any:
     """Import an audit that runs the training code; where torch is not installed one sentence says what to install."""
-    from importlib import import_module
-
-    try:
-        return import_module(f"privproj.audit.{name}")
-    except ImportError as error:
-        raise MissingPackage(error.name, "this audit", "torch") from None
+    return import_extra(f"privproj.audit.{name}", "this audit", "torch")
 
 
-def print_answer(found: dict[str, Any], lines: list[str], json: bool) -> None:
-    """Print one JSON object, or the lines of text."""
-    click.echo(render.as_json(found) if json else "\n".join(lines))
+Found = tuple[dict[str, Any], list[str], bool]
+"""What an audit found: its record, the lines that say it, and whether a claim is refuted."""
 
 
-def conclude(verdict: "AuditVerdict", lines: list[str], seconds: float, json: bool, **more: Any) -> int:
-    """Print a verdict, as text by these lines; returns the exit code."""
-    print_answer({**asdict(verdict), "verdict": verdict.verdict, "seconds": seconds, **more}, lines, json)
-    return 1 if verdict.refuted else 0
+def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
+    """A verdict, with what there is to say besides."""
+    return {**asdict(verdict), "verdict": verdict.verdict, **more}, lines_of(verdict, trials), verdict.refuted
 
 
-def lines_of(found: "AuditVerdict", seconds: float, trials: str = "runs") -> list[str]:
+def lines_of(found: "AuditVerdict", trials: str = "runs") -> list[str]:
     """Say a verdict in words: the claim, what was shown, and the most that could have been shown."""
     claim = found.claimed_epsilon
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
@@ -60,7 +54,7 @@ def lines_of(found: "AuditVerdict", seconds: float, trials: str = "runs") -> lis
         f"{found.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}",
         f"  shown:    epsilon at least {found.epsilon_lower:.4g} with {render.percent(found.confidence)} confidence",
         f"  ceiling:  {found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
-        f"  attack:   {auc_words(found.auc)}, in {seconds:.1f} s",
+        f"  attack:   {auc_words(found.auc)}",
         *([note] if weak else []),
     ]
 
@@ -73,34 +67,32 @@ def auc_words(area: float) -> str:
 # --- symmetry -----------------------------------------------------------------------------------------
 
 
-def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None, json: bool) -> int:
+def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None) -> Found:
     """A matrix times a Wishart matrix gives itself away."""
     import numpy as np
 
     from privproj.audit.symmetry import symmetry_test
 
-    began, rng = time.monotonic(), np.random.default_rng()
+    rng = np.random.default_rng()
     query = rng.standard_normal((dim, columns))
     other = query.copy()
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
     verdict = "separates" if test.separates else "does not separate"
-    found = {"auc": test.auc, "epsilon_lower": None, "confidence": None, "claimed_epsilon": claim, "ceiling": None,
-             "verdict": verdict, "trials": test.draws, "seconds": time.monotonic() - began}  # fmt: skip
+    nothing = dict.fromkeys(("epsilon_lower", "confidence", "ceiling"))
+    found = {"auc": test.auc, **nothing, "claimed_epsilon": claim, "verdict": verdict, "trials": test.draws}
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
-    print_answer(found, [f"{verdict}: {words}", f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"], json)
-    return 1 if test.separates and claim is not None else 0
+    attack = f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"
+    return found, [f"{verdict}: {words}", attack], test.separates and claim is not None
 
 
 # --- the release itself -----------------------------------------------------------------------------
 
 
-def mechanism(json: bool, trials: int, workers: int, delta: float, confidence: float, **given: Any) -> int:
+def mechanism(trials: int, workers: int, delta: float, confidence: float, **given: Any) -> Found:
     """A canary gradient through the real release code."""
-    release, began = needing_torch("mechanism"), time.monotonic()
-    scene = release.Scene(
-        mechanism=mechanism_of(given), steps=given["steps"], fault=given["fault"], seed=given["seed"]
-    )  # fmt: skip
+    release, own = needing_torch("mechanism"), {name: given[name] for name in ("steps", "fault", "seed")}
+    scene = release.Scene(mechanism=mechanism_of(given), **own)
     runs = trials // 2
     parts = max(1, min(50, runs // 20))
     sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
@@ -112,9 +104,8 @@ def mechanism(json: bool, trials: int, workers: int, delta: float, confidence: f
             step(1)
     import numpy as np
 
-    verdict = release.judge_scene(scene, (np.array(inside), np.array(outside)), delta, confidence, given["claim"])
-    seconds = time.monotonic() - began
-    return conclude(verdict, lines_of(verdict, seconds), seconds, json, fault=given["fault"])
+    scores = np.array(inside), np.array(outside)
+    return judged(release.judge_scene(scene, scores, delta, confidence, given["claim"]), fault=given["fault"])
 
 
 def score_part(scene: Any, runs: int, worker: int) -> Any:
@@ -136,22 +127,20 @@ def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
     return M2(dim=given["dim"], rank=given["rank"], noise_multiplier=z)
 
 
-def loader(json: bool, trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> int:
+def loader(trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> Found:
     """A canary in the batches of the real balls-in-bins loader."""
-    audit, began = needing_torch("loader"), time.monotonic()
-    z = Gaussian(noise_multiplier=given.pop("noise_multiplier"))
+    audit, z = needing_torch("loader"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
     scene = audit.LoaderScene(mechanism=z, **given)
-    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
-    seconds = time.monotonic() - began
-    return conclude(verdict, lines_of(verdict, seconds), seconds, json, fault=given["fault"])
+    scores = scene.scores(trials // 2, trials // 2)
+    return judged(audit.judge_loader(scene, scores, delta, confidence, claim), fault=given["fault"])
 
 
 def one_run(
-    json: bool, canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
-) -> int:
+    canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
+) -> Found:
     """Many canaries in one release."""
     audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
-    began, z = time.monotonic(), Gaussian(noise_multiplier=given["noise_multiplier"])
+    z = Gaussian(noise_multiplier=given["noise_multiplier"])
     if claim is None:
         from privproj.accounting.queries import epsilon
 
@@ -168,21 +157,20 @@ def one_run(
         claimed_epsilon=claim,
         delta=delta,
     )
-    seconds = time.monotonic() - began
     hits = f"{right} of {made} guesses right" + (f" ({render.percent(right / made)})" if made else "")
-    attack = f"  attack:   {hits}, {auc_words(area)}, in one run"
-    return conclude(verdict, [*lines_of(verdict, seconds, "guesses")[:3], attack], seconds, json)
+    found, lines, refuted = judged(verdict, "guesses")
+    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(area)}, in one run"], refuted
 
 
 # --- trained models -----------------------------------------------------------------------------------
 
 
 def membership(
-    json: bool, attack: str, models: int, workers: int, journal: str | None, delta: float, confidence: float,
+    attack: str, models: int, workers: int, journal: str | None, delta: float, confidence: float,
     claim: float | None, **given: Any,
-) -> int:  # fmt: skip
+) -> Found:  # fmt: skip
     """Shadow models with and without a canary record, or a calibrated-loss attack."""
-    module, began = needing_torch("membership"), time.monotonic()
+    module = needing_torch("membership")
     chosen = {name: value for name, value in given.items() if value is not None}
     if load_algorithm(given["mechanism"]).rank == "none":
         chosen["rank"] = None
@@ -190,12 +178,11 @@ def membership(
     if attack == "calibrated":
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
         nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "ceiling"))
-        found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, **nothing,
-                 "verdict": "separates" if beyond else "does not separate", "trials": 1,
-                 "seconds": time.monotonic() - began}  # fmt: skip
+        verdict = "separates" if beyond else "does not separate"
+        found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, "trials": 1}
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
-        print_answer(found, [*lines, *(rate_line(rate, confidence) for rate in rates)], json)
-        return 0
+        lines += [rate_line(rate, confidence) for rate in rates]
+        return {**found, **nothing, "verdict": verdict}, lines, False
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
@@ -203,9 +190,9 @@ def membership(
 
     claim, best = game.claim(delta) if claim is None else claim, balanced_accuracy(*scores)
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    seconds = time.monotonic() - began
+    found, lines, refuted = judged(verdict, balanced_accuracy=best)
     words = f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"
-    return conclude(verdict, [*lines_of(verdict, seconds), words], seconds, json, balanced_accuracy=best)
+    return found, [*lines, words], refuted
 
 
 def rate_line(rate: Any, confidence: float) -> str:
@@ -215,56 +202,60 @@ def rate_line(rate: Any, confidence: float) -> str:
     return f"  true positive rate {share} at a false positive rate of {render.percent(rate.at)} ({sure})"
 
 
-def count(
-    name: str, words: str, letter: str, expected: str, low: int, high: int = 10**15, default: int | None = None
-) -> Once:
+def count(name: str, words: str, letter: str, low: int, high: int, default: int | None = None) -> Once:
     """Return the option of a whole number."""
-    return option(name, words, type=Number(whole_number(expected, low, high).check), metavar=letter, default=default)
+    kind = whole_number(f"a whole number from {low} to {high:g}", low, high)
+    shown = words if default is None else f"{words}  [default: {default}]"
+    return option(name, shown, type=Number(kind.check), metavar=letter, default=default)
 
 
-def level(value: float) -> click.Option:
+def level(value: float) -> Once:
     """Return the option for the confidence of the lower bound."""
     words = f"Confidence of the lower bound.  [default: {value:g}]"
     return option("--confidence", words, type=Number(probability), metavar="P", default=value)
 
 
-def runs(words: str, default: int) -> click.Option:
-    """Return the option for the number of runs."""
-    expected = "a whole number of runs of at least 8"
-    return count("--trials", f"{words}  [default: {default}]", "N", expected, 8, 10**7, default)
-
-
 DELTA = option("--delta", "Delta of the claim.  [default: 1e-3]", type=Number(probability), metavar="D", default=1e-3)
 CLAIM = option("--claim", "Claimed epsilon.  [default: the tool's own]", metavar="EPS",
                type=Number(lambda name, value: privacy_epsilon(value, zero=True)))  # fmt: skip
-SEED = count("--seed", "Make the audit repeatable.", "SEED", "a whole number of at least 0", 0, 10**9)
-WORKERS = count("--workers", "Processes.  [default: 2]", "N", "a whole number of processes", 1, 256, 2)
+SEED = count("--seed", "Make the audit repeatable.", "SEED", 0, 10**9)
+WORKERS = count("--workers", "Processes.", "N", 1, 256, 2)
 Z = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
 
 
-def add(callback: Any, options: list[click.Parameter]) -> None:
-    """Add one audit to the command."""
-    command.add_command(with_options([*options, json_option()], callback, name=callback.__name__.replace("_", "-")))
+def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
+    """Add one audit to the command; its exit code is 1 if it refutes a claim."""
+
+    def run(json: bool, **given: Any) -> int:
+        began = time.monotonic()
+        found, lines, refuted = audit(**given)
+        seconds = time.monotonic() - began
+        text = "\n".join([*lines, f"  took:     {seconds:.1f} s"])
+        write(render.as_json({**found, "seconds": seconds}) if json else text)
+        return int(refuted)
+
+    name = audit.__name__.replace("_", "-")
+    command.add_command(with_options([*options, json_option()], run, name=name, help=help_of(audit)))
 
 
 add(symmetry, [
-    count("--dim", "Rows of the query.", "D", "a whole number dim from 1 to 1e4", 1, 10**4, 64),
-    count("--columns", "Columns of the query.", "M", "columns from 1 to 1000", 1, 1000, 8),
-    count("--rank", "Degrees of freedom of the Wishart matrix.", "R", "a rank from 1 to 1e5", 1, 10**5, 16),
-    count("--draws", "Releases.  [default: 200]", "N", "draws >= 1", 1, default=200), CLAIM,
+    count("--dim", "Rows of the query.", "D", 1, 10**4, 64),
+    count("--columns", "Columns of the query.", "M", 1, 1000, 8),
+    count("--rank", "Degrees of freedom of the Wishart matrix.", "R", 1, 10**5, 16),
+    count("--draws", "Releases.", "N", 1, 10**15, 200), CLAIM,
 ])  # fmt: skip
 add(mechanism, [
     click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])),
     option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"), Z,
-    count("--steps", "Releases in a run.  [default: 20]", "T", "a whole number of steps >= 1", 1, default=20), DELTA,
-    CLAIM, option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
-    runs("Runs, half of them with the canary.", 4000), WORKERS, SEED,
+    count("--steps", "Releases in a run.", "T", 1, 10**15, 20), DELTA, CLAIM,
+    option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
+    count("--trials", "Runs, half of them with the canary.", "N", 8, 10**7, 4000), WORKERS, SEED,
 ])  # fmt: skip
 add(loader, [
-    Z, count("--batches", "Batches of an epoch.  [default: 16]", "T", "a whole number of batches", 1, default=16),
-    count("--epochs", "Epochs of a run.  [default: 16]", "E", "a whole number of epochs", 1, default=16), DELTA, CLAIM,
+    Z, count("--batches", "Batches of an epoch.", "T", 1, 10**15, 16),
+    count("--epochs", "Epochs of a run.", "E", 1, 10**15, 16), DELTA, CLAIM,
     option("--fault", "Plant a fault, to see it found.", type=OneOf(LOADER_FAULTS)), level(0.999),
-    runs("Runs, half of them with the canary.", 2000), SEED,
+    count("--trials", "Runs, half of them with the canary.", "N", 8, 10**7, 2000), SEED,
 ])  # fmt: skip
 add(one_run, [
     Z, option("--canaries", "Orthogonal canary gradients.  [default: 1000]", metavar="M", default=1000.0),
@@ -272,10 +263,9 @@ add(one_run, [
 ])  # fmt: skip
 add(membership, [
     option("--mechanism", "Training algorithm.  [default: m2]", default="m2", type=OneOf(MEMBERSHIP_ALGORITHMS)),
-    count("--rank", "Rank.  [default: 16]", "R", "a whole number for --rank", 0, 10**9), Z,
+    count("--rank", "Rank.  [default: 16]", "R", 0, 10**9), Z,
     option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]), default="poison"),
-    count("--models", "Shadow models, half with the canary.  [default: 200]", "N",
-          "a whole number of models of at least 8", 8, 10**6, 200),
+    count("--models", "Shadow models, half with the canary.", "N", 8, 10**6, 200),
     option("--records", "Training records.  [default: 200]", metavar="N"),
     option("--steps", "Steps.  [default: 30]", metavar="T"), option("--clip", "Clip.  [default: 4]", metavar="C"),
     DELTA, CLAIM, level(0.95), Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"),

@@ -1,52 +1,58 @@
 """``privproj check``: CI regression of bounds."""
 
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.records.atomic import read_bounded
 from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
 
-from .options import Once, file_argument, json_option, option, with_options
+from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write
 from .render import as_json, assumption_lines, fit_line, wrap_line
 
-HELP = """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its
-files *bounds.toml are taken.
-
-Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins, or has
-no answer; 2 if a file is malformed.
-
-\b
-An entry:
-  [[bound]]
-  name = "finetune-2026-q3"
-  query = "epsilon"
-  mechanism = "m2"
-  dim = 2048
-  rank = 16
-  noise_multiplier = 0.156
-  sampling_rate = 0.01
-  steps = 2000
-  delta = 1e-5
-  expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
-  rtol = 1e-3
-  at_most = 1.2
-  status = "proved" # or "conditional"; without it either passes, and promises are printed
-  bound_version = 5 # says of a number that moved whether its bound changed; --update keeps it up to date
-"""
-
-
-Checked = dict[str, list[tuple[CheckVerdict, float]]]
-"""The verdicts on the entries of each file, and how many seconds each took."""
+Checked = dict[str, list[CheckVerdict]]
+"""The verdicts on the entries of each file."""
 
 OF_A_FOLDER = "*bounds.toml"
 """The files of a folder that are checked, those of the pre-commit hook too. Contract."""
 
 
-def check_files(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
+@command_with(
+    "check",
+    file_argument(nargs=-1),
+    option("--update", "Rewrite expect and bound_version with today's values, nothing else.", is_flag=True),
+    Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
+    json_option(),
+)
+def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) -> int:
+    """Regression of bounds for CI: every entry of the files is asked again and compared. In place of a folder its
+    files *bounds.toml are taken.
+
+    Exit code 1 if any entry moved out of its tolerance, exceeds its limit, has another status than the one it pins,
+    or has no answer; 2 if a file is malformed.
+
+    \b
+    An entry:
+      [[bound]]
+      name = "finetune-2026-q3"
+      query = "epsilon"
+      mechanism = "m2"
+      dim = 2048
+      rank = 16
+      noise_multiplier = 0.156
+      sampling_rate = 0.01
+      steps = 2000
+      delta = 1e-5
+      expect = 1.0888   # with rtol (default 1e-6, at most 0.1), or at_most, or both
+      rtol = 1e-3
+      at_most = 1.2
+      status = "proved" # or "conditional"; without it either passes, and promises are printed
+      bound_version = 5 # says of a number that moved whether its bound changed; --update keeps it up to date
+    """
     names = files_of(file)
     for name in names:
         if update and not name.endswith(".toml"):
@@ -56,7 +62,7 @@ def check_files(file: tuple[str, ...], update: bool, junit: str | None, json: bo
     if update and not errors:
         for name, text in {name: updated(name, listed) for name, listed in found.items()}.items():
             write_text(name, text)
-    held = [(verdict.updated() if update else verdict).holds for listed in found.values() for verdict, _ in listed]
+    held = [(verdict.updated() if update else verdict).holds for listed in found.values() for verdict in listed]
     if json:
         write(as_json({"results": records(found), "held": sum(held), "entries": len(held), "errors": errors}))
     elif found:
@@ -91,7 +97,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
             except InvalidParameter as error:
                 errors[name] = one_line(str(error))
                 continue
-            found[name] = [timed(entry) for entry in entries]
+            found[name] = [entry.check() for entry in entries]
     except BaseException as error:
         errors["privproj check"] = one_line(f"{type(error).__name__}: {error}")
         raise
@@ -106,29 +112,29 @@ def as_text(found: Checked, *, named: bool, update: bool) -> str:
     lines, assumed = [], {}
     for name, listed in found.items():
         place = f"{name}: " if named else ""
-        for verdict, _ in listed:
+        for verdict in listed:
             lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
-            for label, words in (*asked(verdict), *(changed(verdict) if update else ()), *notes(verdict)):
-                lines += wrap_line(f"     {label}: ", words) if label != "assumes" else []
+            for label, words in remarks(verdict, update):
+                lines += wrap_line(f"     {label}: ", words)
             if verdict.result is not None:
                 assumed[place + str(verdict.entry.name)] = verdict.result.assumes
     return "\n".join([*lines, *assumption_lines(assumed)])
 
 
-def asked(verdict: CheckVerdict) -> list[tuple[str, str]]:
-    """What was asked where an entry fails: its parameters and its relation."""
-    given = verdict.entry.asked
-    words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
-    return [] if verdict.holds else [("asked", f"{verdict.entry.query} of {given['mechanism']}, {words}")]
-
-
-def changed(verdict: CheckVerdict) -> list[tuple[str, str]]:
-    """What --update wrote into an entry that it changed."""
-    entry, new = verdict.entry, verdict.rewritten
-    moved = f" ({change_words(entry.expect, new['expect'])})" if entry.expect is not None and "expect" in new else ""
-    return [
-        ("rewritten", f"{key} = {getattr(entry, key)!r}, now {new[key]!r}{moved * (key == 'expect')}") for key in new
-    ]
+def remarks(verdict: CheckVerdict, update: bool = False) -> Iterator[tuple[str, str]]:
+    """What was asked where an entry fails, what --update wrote into it, and what its number asks of the data."""
+    entry, found = verdict.entry, verdict.result
+    if not verdict.holds:
+        given = entry.asked
+        words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
+        yield "asked", f"{entry.query} of {given['mechanism']}, {words}"
+    for key, now in verdict.rewritten.items() if update else ():
+        moved = key == "expect" and entry.expect is not None
+        by = f" ({change_words(entry.expect, now)})" if moved else ""  # pyright: ignore[reportArgumentType]
+        yield "rewritten", f"{key} = {getattr(entry, key)!r}, now {now!r}{by}"
+    if found is not None:
+        kinds = {"promise": found.promises, "warning": found.warnings}
+        yield from ((label, words) for label, sentences in kinds.items() for words in sentences)
 
 
 def records(found: Checked) -> list[dict[str, Any]]:
@@ -142,18 +148,12 @@ def records(found: Checked) -> list[dict[str, Any]]:
             "query": verdict.entry.query,
             "asked": verdict.entry.asked,
             "expected": {key: getattr(verdict.entry, key) for key in verdict.entry.given if key in EXPECTED},
-            "seconds": round(seconds, 3),
-            "answer": None if verdict.result is None else verdict.result.as_dict(),
+            "seconds": round(verdict.seconds, 3),
+            "answer": verdict.result,
         }
         for name, listed in found.items()
-        for verdict, seconds in listed
+        for verdict in listed
     ]
-
-
-def timed(entry: Any) -> tuple[CheckVerdict, float]:
-    """Check an entry; returns its verdict and the seconds that it took."""
-    start = time.perf_counter()
-    return entry.check(), time.perf_counter() - start
 
 
 def line(verdict: CheckVerdict, place: str = "") -> str:
@@ -165,23 +165,11 @@ def line(verdict: CheckVerdict, place: str = "") -> str:
     return f"{mark} {place}{verdict.entry.name}: {shown}" + (f"; {verdict.problem}" if verdict.problem else "")
 
 
-def notes(verdict: CheckVerdict) -> list[tuple[str, str]]:
-    """Return what a number asks of the data, what corrects it, and what it takes for granted, each behind its name."""
-    found = verdict.result
-    if found is None:
-        return []
-    kinds = (("promise", found.promises), ("warning", found.warnings), ("assumes", found.assumes))
-    return [(label, words) for label, sentences in kinds for words in sentences]
-
-
-def updated(file: str, found: list[tuple[CheckVerdict, float]]) -> str:
+def updated(file: str, found: list[CheckVerdict]) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
-    try:
-        import tomlkit
-    except ImportError:
-        raise MissingPackage("tomlkit", "--update", "check") from None
+    tomlkit = import_extra("tomlkit", "--update", "check")
     document: Any = tomlkit.parse(read_bounded(file).decode())
-    for entry, (verdict, _) in zip(document["bound"], found, strict=True):
+    for entry, verdict in zip(document["bound"], found, strict=True):
         entry.update(verdict.rewritten)
     return tomlkit.dumps(document)
 
@@ -190,15 +178,17 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
     """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
     from xml.etree import ElementTree as Tree
 
-    verdicts = [verdict for listed in found.values() for verdict, _ in listed]
+    verdicts = [verdict for listed in found.values() for verdict in listed]
     failures = sum(not verdict.holds for verdict in verdicts)
     counts = {"tests": len(verdicts) + len(errors), "failures": failures, "errors": len(errors)}
     root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
     for file, listed in found.items():
-        for verdict, seconds in listed:
-            case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=f"{seconds:.3f}")
-            rests = [line(verdict), *(f"{label}: {words}" for label, words in (*asked(verdict), *notes(verdict)))]
+        for verdict in listed:
+            took = f"{verdict.seconds:.3f}"
+            case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=took)
+            rests = [line(verdict), *(f"{label}: {words}" for label, words in remarks(verdict))]
+            rests += [f"assumes: {words}" for words in (verdict.result.assumes if verdict.result else ())]
             if verdict.problem:
                 Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)
             Tree.SubElement(case, "system-out").text = "\n".join(rests)
@@ -206,17 +196,3 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
         case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
         Tree.SubElement(case, "error", message=words)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-command = with_options(
-    [
-        file_argument(nargs=-1),
-        option("--update", "Rewrite expect and bound_version with today's values, nothing else.", is_flag=True),
-        Once(["--junit"], help="Write a JUnit report.", metavar="FILE"),
-        json_option(),
-    ],
-    check_files,
-    name="check",
-    help=HELP,
-    short_help="CI regression of bounds.",
-)

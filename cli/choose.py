@@ -9,22 +9,22 @@ from privproj.validation import parameters_of
 
 from . import picture, render
 from .answer import COMPUTED, take_run, with_clip_and_size
-from .options import option, option_of, with_options
+from .options import option, option_of, options_from, with_options
 from .output import write
 from .query import json_option, run_options
 
-LEGEND = (
-    ("noise:", "how many times as much noise as DP-SGD's the update has, at this privacy"),
-    ("missed:", "what projecting does to the update, over its square, in one step and, averaged by fresh projections, "
-     "over the run"),
-    ("order:", "missed in the run, plus the square of noise: as if DP-SGD's noise, averaged over the run, were as "
-     "large as the update. With many records a batch it matters less; only an experiment says how accurate a model is"),
-    ("clips:", "with clips per layer a record is cut more whose gradient sits in few layers, and layers that are "
-     "projected less have less of the noise: a noise below 1 is no better model"),
-    ("size:", "numbers of a release beside those of the gradient: what is kept and sent for a step"),
-    ("not here:", "lora-fa, lora-resampled, prism and dp-sft train a part of the weights, with dp-sgd's noise "
-     "multiplier; flora keeps a projection for several steps, and so averages less"),
-)  # fmt: skip
+LEGEND = {
+    "noise": "how many times as much noise as DP-SGD's the update has, at this privacy",
+    "missed": "what projecting does to the update, over its square, in one step and, averaged by fresh projections, "
+    "over the run",
+    "order": "missed in the run, plus the square of noise: as if DP-SGD's noise, averaged over the run, were as large "
+    "as the update. With many records a batch it matters less; only an experiment says how accurate a model is",
+    "clips": "with clips per layer a record is cut more whose gradient sits in few layers, and layers that are "
+    "projected less have less of the noise: a noise below 1 is no better model",
+    "size": "numbers of a release beside those of the gradient: what is kept and sent for a step",
+    "not here": "lora-fa, lora-resampled, prism and dp-sft train a part of the weights, with dp-sgd's noise "
+    "multiplier; flora keeps a projection for several steps, and so averages less",
+}
 """What the columns of the table mean."""
 
 
@@ -43,19 +43,21 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
             f"  {row.name:28}{rank:>6}{render.round_outward(row.result.value or 0.0):>18}"
             f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{part:>9}"
         )
-    for label, words in LEGEND:
-        lines += render.wrap_line(f"  {label:10}", words)
-    for row in {row.name: row for row in rows}.values():
-        said = f"{row.result.mechanism['name']}, {row.result.bound} ({row.result.status})"
-        lines += render.wrap_line("  rests on: ", f"{row.name}: {said}; {render.relation_words(row.result)}")
-    for words in dict.fromkeys(words for row in rows for words in row.result.assumes):
-        names = list(dict.fromkeys(row.name for row in rows if words in row.result.assumes))
-        whom = "" if len(names) == len({row.name for row in rows}) else f"{', '.join(names)}: "
-        lines += render.wrap_line("  assumes:  ", whom + words)
+    named = {row.name: row.result for row in rows}
+    assumed: dict[str, dict[str, None]] = {name: {} for name in named}
+    for row in rows:
+        assumed[row.name] |= dict.fromkeys(row.result.assumes)
     plain = next(row for row in rows if row.rank is None)
-    for words in with_clip_and_size(plain.result, plain.mechanism, None, size).warnings:
-        lines += render.wrap_line("  warning:  ", words)
-    return "\n".join(lines)
+    parts = {
+        **LEGEND,
+        "rests on": [
+            f"{name}: {of.mechanism['name']}, {of.bound} ({of.status}); {render.relation_words(of)}"
+            for name, of in named.items()
+        ],
+        "assumes": render.each_with_owners(assumed),
+        "warning": with_clip_and_size(plain.result, plain.mechanism, None, size).warnings,
+    }
+    return "\n".join(lines + render.labelled(parts))
 
 
 def choose_algorithm(
@@ -77,7 +79,7 @@ def choose_algorithm(
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    write(render.as_json({"choices": [row.as_dict() for row in rows]}) if json else table(rows, epsilon, delta, size))
+    write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
     return 0
 
 
@@ -108,8 +110,7 @@ command = with_options(
     {
         "Layers": [LAYER, RANK],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
-        "Target": [option("--epsilon", "Epsilon of the whole run.", metavar="E", required=True),
-                   option("--delta", "Its delta.", metavar="D", required=True)],
+        "Target": options_from(choose, "epsilon", "delta"),
         "Answer": [json_option(), PLOT],
     },
     choose_algorithm,

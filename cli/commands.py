@@ -58,7 +58,8 @@ GROUPS = {
 COMMANDS = {name: words for group in GROUPS.values() for name, words in group.items()}
 """Every command with its line."""
 
-EPILOG = """Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
+EPILOG = """\b
+Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
 `privproj explain 3` says more of one, `privproj explain` lists all words."""
 
 
@@ -77,9 +78,6 @@ class LazyGroup(CommandGroup):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), words) for name, words in commands.items()])
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(f"\n{EPILOG}\n")
-
 
 def command_named(name: str) -> click.Command:
     """The command of this name, from its file, or from that of all queries for one number."""
@@ -90,7 +88,10 @@ def command_named(name: str) -> click.Command:
     return import_module("." + name.replace("-", "_"), __package__).command
 
 
-@click.group(cls=LazyGroup, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
+SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="privproj")
 def cli() -> None:
     """Privacy accounting for random projections and LoRA.

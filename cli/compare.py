@@ -16,7 +16,8 @@ from .query import QuestionGroup, json_option
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
     rows = compare(mechanism, **target, **run)
-    click.echo(render.comparison_json(rows) if json else render.comparison_text(rows))
+    records = {"results": [*map(render.comparison_record, rows)]}
+    click.echo(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
         click.echo(f"error: no bound gives a number here: {rows[0].bound.name}: {first}", err=True)

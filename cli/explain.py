@@ -12,19 +12,7 @@ from privproj.mechanisms.registry import LINES, find_bound, mechanism_named
 from privproj.result import Status
 
 from . import render
-from .options import option, with_options
-
-HELP = """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, a claim, ...
-
-Without a word it lists all of them.
-
-\b
-Examples:
-  privproj explain 3
-  privproj explain conditional
-  privproj explain noise multiplier
-  privproj explain C5
-"""
+from .options import command_with, json_option
 
 
 def word_groups() -> list[dict[str, Any]]:
@@ -45,8 +33,27 @@ def data(name: str) -> dict[str, Any]:
     return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def explain(word: tuple[str, ...], json: bool) -> int:
-    """Print what is known of a word, or all words."""
+def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in known_words(word_groups()) if name.startswith(incomplete)]
+
+
+@command_with(
+    "explain",
+    click.Argument(["word"], nargs=-1, metavar="[WORD]", shell_complete=complete_word),
+    json_option(),
+)
+def command(word: tuple[str, ...], json: bool) -> int:
+    """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, a claim, ...
+
+    Without a word it lists all of them.
+
+    \b
+    Examples:
+      privproj explain 3
+      privproj explain conditional
+      privproj explain noise multiplier
+      privproj explain C5
+    """
     groups = word_groups()
     found = entries(groups, " ".join(word)) if word else []
     if json:
@@ -92,10 +99,6 @@ def claim_entry(name: str, claim: str) -> dict[str, Any]:
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
 
 
-def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in known_words(word_groups()) if name.startswith(incomplete)]
-
-
 def spelling(word: str) -> str:
     """A word without what may be spelt differently: capitals, hyphens, underscores, more than one space."""
     return " ".join(re.split(r"[\s_-]+", word.strip().lower()))
@@ -137,15 +140,3 @@ def overview(groups: list[dict[str, Any]]) -> str:
             "`privproj explain WORD` explains one.",
         ]
     )
-
-
-command = with_options(
-    [
-        click.Argument(["word"], nargs=-1, metavar="[WORD]", shell_complete=complete_word),
-        option("--json", "JSON instead of text.", is_flag=True),
-    ],
-    explain,
-    name="explain",
-    help=HELP,
-    short_help="What a word, an exit code or a bound of an answer means.",
-)

@@ -2,18 +2,24 @@
 
 from typing import Any
 
-import click
-
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.records.ledger import Account, read_ledger
+from privproj.records.atomic import read_bounded
+from privproj.records.ledger import LARGEST_LEDGER, Account, parse_begun
 from privproj.result import round_outward
 
 from . import render
 from .answer import EXIT_CODES
-from .options import file_argument, json_option, option, with_options
+from .options import command_with, file_argument, json_option, option
+from .output import write
 
 
-def show_ledger(file: str, delta: float | None, json: bool) -> int:
+@command_with(
+    "ledger",
+    file_argument(),
+    option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
+    json_option(),
+)
+def command(file: str, delta: float | None, json: bool) -> int:
     """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
     The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
@@ -23,30 +29,24 @@ def show_ledger(file: str, delta: float | None, json: bool) -> int:
     Example:
       privproj ledger privproj-train/ledger.jsonl
     """
-    account = begun_account(file)
+    account, _ = read_begun(file)
     target, delta = dict(account.target or {}), planned_delta(account, delta)
     try:
         shown = overview(account, delta)
     except Unanswered as error:
         if json:
             nothing = {"epsilon": None, "outcome": error.outcome, "reason": str(error)}
-            click.echo(render.as_json({"steps": account.spent, "delta": delta, **nothing}))
+            write(render.as_json({"steps": account.spent, "delta": delta, **nothing}))
         raise
     shown["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    if json:
-        plain = {key: value.as_dict() if hasattr(value, "as_dict") else value for key, value in shown.items()}
-        click.echo(render.as_json(plain))
-    else:
-        click.echo(text(shown))
+    write(render.as_json(shown) if json else text(shown))
     return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
 
 
-def begun_account(file: str) -> Account:
-    """Read a ledger that has a phase."""
-    account = read_ledger(file)
-    if not account.phases:
-        raise InvalidParameter("ledger", file, "a ledger with a phase; this run was stopped before it began")
-    return account
+def read_begun(file: str) -> tuple[Account, bytes]:
+    """Read a ledger that has a phase: what it says, and its bytes."""
+    content = read_bounded(file, "ledger", LARGEST_LEDGER)
+    return parse_begun(content, file).account, content
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
@@ -61,16 +61,17 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     """Return steps and epsilon, so far and of the whole plan, and which of the two may be quoted."""
     so_far = account.epsilon(delta) if account.spent else None
     planned = account.explained(account.planned.epsilon(delta))
+    warnings = (*(so_far.warnings if so_far else ()), *planned.warnings)
     return {
         "steps": account.spent,
         "steps_left": account.left,
         "steps_planned": account.releases_planned,
         "delta": delta,
-        "epsilon": 0.0 if so_far is None else so_far.value,
+        "epsilon": so_far.value if so_far else 0.0,
         "epsilon_of_plan": planned.as_dict()["value"],
         "quote": QUOTE_OF_FILTER if account.filtered else QUOTE[bool(account.stopped), account.spent > 0],
         "assumes": list(planned.assumes),
-        "warnings": list(dict.fromkeys((*(() if so_far is None else so_far.warnings), *planned.warnings))),
+        "warnings": list(dict.fromkeys(warnings)),
         "so_far": so_far,
         "planned": planned,
         "filter": account.filter().parameters() if account.filtered else None,
@@ -91,26 +92,16 @@ QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was 
 
 def text(shown: dict[str, Any]) -> str:
     """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
-    so_far, planned = shown["so_far"], shown["planned"]
-    lines = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
+    so_far, steps, planned = shown["so_far"], shown["steps"], shown["steps_planned"]
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
-    planned_steps = shown["steps_planned"]
-    share = f" ({render.percent(shown['steps'] / planned_steps)} of the plan)" if planned_steps > 0 else ""
-    lines.append(f"  released: {shown['steps']} steps{share}")
-    lines.append(f"  left:     {shown['steps_left']} planned steps")
-    lines.append(f"  plan:     epsilon {round_outward(planned.value)} after all planned steps{goal}")
-    lines += render.wrap_line("  filter:   ", render.filter_words(shown["filter"])) if shown["filter"] else []
-    lines += render.wrap_line("  quote:    ", shown["quote"])
-    lines += render.wrap_line("  assumes:  ", *shown["assumes"])
-    return "\n".join([*lines, *render.wrap_line("  warning:  ", *shown["warnings"])])
-
-
-command = with_options(
-    [
-        file_argument(),
-        option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
-        json_option(),
-    ],
-    show_ledger,
-    name="ledger",
-)
+    parts = {
+        "released": f"{steps} steps" + (f" ({render.percent(steps / planned)} of the plan)" if planned > 0 else ""),
+        "left": f"{shown['steps_left']} planned steps",
+        "plan": f"epsilon {round_outward(shown['planned'].value)} after all planned steps{goal}",
+        "filter": render.filter_words(shown["filter"]) if shown["filter"] else "",
+        "quote": shown["quote"],
+        "assumes": shown["assumes"],
+        "warning": shown["warnings"],
+    }
+    first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
+    return "\n".join([*first, *render.labelled(parts)])

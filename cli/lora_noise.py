@@ -8,10 +8,15 @@ import click
 from privproj.diagnostics.lora_moments import lora_noise
 
 from . import render
-from .options import OneOf, json_option, option, with_options
+from .options import command_with, json_option, options_from
 
 
-def show_noise(json: bool, **options: Any) -> int:
+@command_with(
+    "lora-noise",
+    *options_from(lora_noise),
+    json_option(),
+)
+def command(json: bool, **options: Any) -> int:
     """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
 
     \b
@@ -28,18 +33,3 @@ def show_noise(json: bool, **options: Any) -> int:
         click.echo(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
     click.echo(f"  this is {moments.warning}")
     return 0
-
-
-command = with_options(
-    [
-        option("--rank", "Rank of A.", metavar="R", required=True),
-        option("--entry", "Entry q_i of the gradient row.", metavar="Q", required=True),
-        option("--row-norm", "Euclidean norm of the row.", metavar="N", required=True),
-        option("--row-sum", "Sum of the sizes of its entries.", metavar="S"),
-        option("--variance", "Variance of the entries of A.  [default: 1/R]", metavar="V"),
-        option("--initialisation", "Law of the entries of A.", type=OneOf(["gaussian", "uniform"])),
-        json_option(),
-    ],
-    show_noise,
-    name="lora-noise",
-)

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from inspect import cleandoc
-from typing import Any
+from inspect import cleandoc, signature
+from typing import Any, get_args
 
 import click
 
@@ -73,31 +73,6 @@ class OneOf(click.Choice):
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
-class LayerShape(click.ParamType):
-    """``DxR[xN][:M][@SHARE]``."""
-
-    name = "layer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from privproj.mechanisms import Layer
-
-        return value if isinstance(value, Layer) else Layer.parse(value)
-
-
-class NormPair(click.ParamType):
-    """``K`` or ``K,K'``: one norm, or one before and one after."""
-
-    name = "norms"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = value.split(",")
-        if len(parts) > 2:
-            raise InvalidParameter("--residual-norm", value, "one norm, or two separated by a comma")
-        return tuple(parse_number("--residual-norm", part) for part in parts)
-
-
 class Once(click.Option):
     """An option whose value counts: given twice with different values it is refused, not silently overruled.
 
@@ -152,15 +127,27 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
     words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
     if kind is TRUTH:
         settings["is_flag"] = True
-    elif kind is LAYERS:
-        settings |= {"type": LayerShape(), "multiple": True}
     elif "enum" in kind.rule:
         settings["type"] = OneOf([*map(str, kind.rule["enum"])])
-    elif kind in (TEXT, SHARE):
-        settings["type"] = str
-    elif name == "residual_norm":  # with that of the record which takes its place
-        settings["type"] = NormPair()
+    elif kind in (TEXT, SHARE, LAYERS) or name == "residual_norm":  # which may be two, with that of the other record
+        settings |= {"type": str, "multiple": kind is LAYERS}
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
+
+
+def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
+    """The options of a function of the library: its parameters, or some of them, in the words of its docstring."""
+    import re
+
+    words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", help_of(function), re.MULTILINE))
+    parameters, found = signature(function).parameters, []
+    for name in names or parameters:
+        declared = parameters[name]
+        choices = [choice for choice in get_args(declared.annotation) if isinstance(choice, str)]
+        kind = {"type": OneOf(choices)} if choices else {}
+        said = " ".join(words[name].replace("``", "").split())
+        said += "" if declared.default in (declared.empty, None) else f"  [default: {declared.default}]"
+        found.append(option("--" + name.replace("_", "-"), said, required=declared.default is declared.empty, **kind))
+    return found
 
 
 def json_option() -> Once:
@@ -168,7 +155,7 @@ def json_option() -> Once:
     return option("--json", "JSON instead of text.", is_flag=True)
 
 
-def help_of(callback: Callable[..., int]) -> str:
+def help_of(callback: Callable[..., Any]) -> str:
     """The help of a command: the words of the function that answers it."""
     return cleandoc(callback.__doc__ or "")
 
@@ -186,3 +173,8 @@ def with_options(
     if isinstance(options, Mapping):
         return SectionedCommand(options, callback=callback, **settings)
     return click.Command(params=list(options), callback=callback, **settings)
+
+
+def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a command of the function below, with this name and these options; its docstring is the help."""
+    return lambda callback: with_options(options, callback, name=name)

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.records.atomic import write_atomically
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
@@ -15,13 +16,9 @@ def figure(
     x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
 ) -> Any:
     """Draw a matplotlib figure with one line for each column, and axes as ``limits`` say."""
-    try:
-        import matplotlib
+    import_extra("matplotlib", "--plot", "plot").use("Agg")
+    from matplotlib import pyplot
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise MissingPackage("matplotlib", "--plot", "plot") from None
     drawn, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
     for i, (name, values) in enumerate(columns.items()):
         style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import click
-
 from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, Unanswered
@@ -14,10 +12,19 @@ from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .options import file_argument, json_option, option, with_options
+from .options import command_with, file_argument, json_option, option, options_from
+from .output import write
 
 
-def show_remaining(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
+@command_with(
+    "remaining",
+    file_argument(),
+    *options_from(Schedule.remaining, "epsilon", "delta"),
+    option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
+    option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
+    json_option(),
+)
+def command(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
     """How much of a budget a run file has spent, and how many more steps fit.
 
     Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
@@ -35,18 +42,21 @@ def show_remaining(file: str, epsilon: float, delta: float, adaptive: bool, orde
     schedule = from_data(read_data(file), file)
     if adaptive:
         shown = adaptive_record(schedule, epsilon, delta, order)
-        click.echo(render.as_json(shown) if json else text(shown))
-        return 0 if shown["fits"] else 4
-    if order is not None:
+    elif order is not None:
         raise InvalidParameter("--order", order, "no --order without --adaptive")
-    rows = schedule.remaining(epsilon=epsilon, delta=delta)
-    whole = schedule.epsilon(delta=delta)
+    else:
+        shown = record_of_plan(schedule, epsilon, delta)
+    shown |= {"epsilon": epsilon, "delta": delta}
+    write(render.as_json(shown) if json else text(shown))
+    return 0 if shown["fits"] else 4
+
+
+def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
+    """Return what is spent of a plan that is fixed in advance, and how many steps each phase may still take."""
+    rows, whole = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = whole if done == schedule.phases else schedule.done.epsilon(delta=delta) if done else None
-    shown = record(schedule, rows, whole, 0.0 if spent is None else spent.value)
-    shown |= {"epsilon": epsilon, "delta": delta}
-    click.echo(render.as_json(shown) if json else text(shown))
-    return 0 if shown["fits"] else 4
+    return record(schedule, rows, whole, 0.0 if spent is None else spent.value)
 
 
 def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
@@ -60,9 +70,8 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
         try:
             budget.spend(phase)
         except Refused as error:
-            raise Refused(
-                f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
-            ) from None
+            why = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
+            raise Refused(why) from None
     spent, quote = budget.epsilon_of_spent(delta), budget.epsilon(delta).value
     for phase in schedule.phases:
         whole.spend(phase)
@@ -73,8 +82,7 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
         "epsilon_of_fixed_plan": fixed_plan(schedule, delta),
     }
     rows = rows_within(budget, schedule)
-    shown |= record(schedule, rows, found, spent, FILTER_FIXED_IN_ADVANCE)
-    return shown | {"epsilon": epsilon, "delta": delta}
+    return shown | record(schedule, rows, found, spent, FILTER_FIXED_IN_ADVANCE)
 
 
 def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
@@ -128,45 +136,26 @@ def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any,
 
 def text(shown: dict[str, Any]) -> str:
     """Say the record in words."""
-    spent, planned = shown["epsilon_spent"], shown["epsilon_planned"]
     of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
-    lines = [f"spent: epsilon {round_outward(spent)} {of}"]
-    if planned is not None:
-        lines.append(f"planned: epsilon {round_outward(planned)} {of}, all phases together")
-    lines += filter_lines(shown) if "filter" in shown else []
+    lines = [f"spent: epsilon {round_outward(shown['epsilon_spent'])} {of}"]
+    if shown["epsilon_planned"] is not None:
+        lines.append(f"planned: epsilon {round_outward(shown['epsilon_planned'])} {of}, all phases together")
+    lines += render.labelled(filter_words(shown)) if "filter" in shown else []
+    fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
     for entry in shown["phases"]:
-        words = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
-        lines.append(
-            f"  {entry['phase']}: {entry['more_steps']} more {entry['unit']} fit{after}{words[entry['would_exceed']]}"
-        )
+        words = f"{entry['more_steps']} more {entry['unit']} fit{after}{fits[entry['would_exceed']]}"
+        lines.append(f"  {entry['phase']}: {words}")
     lines += render.fit_line("  rests on: ", f"{shown['bound']} ({shown['status']}); {shown['relation']}")
-    for label, found in (("promise", shown["promises"]), ("assumes", shown["assumes"]), ("warning", shown["warnings"])):
-        lines += render.wrap_line(f"  {label}:  ", "; ".join(found)) if found else []
-    return "\n".join(lines)
+    parts = {"promise": shown["promises"], "assumes": shown["assumes"], "warning": shown["warnings"]}
+    return "\n".join(lines + render.labelled({label: "; ".join(found) for label, found in parts.items()}))
 
 
-def filter_lines(shown: dict[str, Any]) -> list[str]:
-    """Say which filter it is, what may be quoted under it, and what a fixed plan would cost."""
+def filter_words(shown: dict[str, Any]) -> dict[str, str]:
+    """Which filter it is, what may be quoted under it, and what a fixed plan would cost, by their labels."""
     words, fixed = render.filter_words(shown["filter"]), shown["epsilon_of_fixed_plan"]
-    quote = f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops"
-    price = "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}"
-    return [
-        *render.wrap_line("  filter:   ", f"{words}; name --{words.split(',')[0]} whenever you ask again"),
-        *render.wrap_line("  quote:    ", quote),
-        *render.wrap_line("  price:    ", price),
-    ]
-
-
-command = with_options(
-    [
-        file_argument(),
-        option("--epsilon", "The budget's epsilon.", metavar="E", required=True),
-        option("--delta", "The budget's delta.", metavar="D", required=True),
-        option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
-        option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
-        json_option(),
-    ],
-    show_remaining,
-    name="remaining",
-)
+    return {
+        "filter": f"{words}; name --{words.split(',')[0]} whenever you ask again",
+        "quote": f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops",
+        "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
+    }

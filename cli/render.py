@@ -1,7 +1,7 @@
 """Results as text and JSON. Text rounds to four significant digits on the safe side."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
@@ -39,11 +39,11 @@ STATUS_WORDS = {
 }
 
 
-def as_json(value: dict[str, Any]) -> str:
-    """Return one JSON object as text."""
+def as_json(value: Any) -> str:
+    """Return one JSON object as text; answers stand in it as plain values."""
     import json
 
-    return json.dumps(value, indent=2, allow_nan=False)
+    return json.dumps(value, indent=2, allow_nan=False, default=lambda answer: answer.as_dict())
 
 
 def delta_shown(value: float) -> str:
@@ -53,23 +53,28 @@ def delta_shown(value: float) -> str:
 
 def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
     """Say an answer: the number, what it rests on, gain and worth, assumptions and warnings."""
-    lines = result_lines(result)
-    if result.outcome is Outcome.OK:
-        lines += wrap_line("  gain:     ", gain_words(result, mechanism, run))
-    if worth is not None and worth.projection_error > 0.0:
-        lines += wrap_line("  worth:    ", worth_words(worth))
-    lines += evidence_lines(result)
-    if result.noise_std is not None:
-        formula = "2 z C" if result.run["relation"] == "replace" else "z C"
-        formula = f"sqrt(2) {formula}" if mechanism.name == "laplace" else formula
-        deviation = round_outward(result.noise_std)
-        lines.append(f"  noise:    standard deviation {formula} = {deviation} for the given clip C")
-    return "\n".join(lines + closing_lines(result))
+    parts = {
+        "gain": gain_words(result, mechanism, run) if result.outcome is Outcome.OK else "",
+        "worth": worth_words(worth) if worth is not None and worth.projection_error > 0.0 else "",
+        **evidence(result),
+        "noise": noise_words(result),
+        **closing(result),
+    }
+    return "\n".join([*result_lines(result), *labelled(parts)])
 
 
-def closing_lines(result: Result) -> list[str]:
-    """Say assumptions and warnings, each beginning on a line of its own."""
-    return wrap_line("  assumes:  ", *result.assumes) + wrap_line("  warning:  ", *result.warnings)
+def noise_words(result: Result) -> str:
+    """Say the standard deviation of the noise for a clip that was given."""
+    if result.noise_std is None:
+        return ""
+    formula = "2 z C" if result.run["relation"] == "replace" else "z C"
+    formula = f"sqrt(2) {formula}" if result.mechanism["name"] == "laplace" else formula
+    return f"standard deviation {formula} = {round_outward(result.noise_std)} for the given clip C"
+
+
+def closing(result: Result) -> dict[str, tuple[str, ...]]:
+    """Assumptions and warnings by their labels."""
+    return {"assumes": result.assumes, "warning": result.warnings}
 
 
 def result_lines(result: Result) -> list[str]:
@@ -77,13 +82,13 @@ def result_lines(result: Result) -> list[str]:
     return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
 
 
-def evidence_lines(result: Result) -> list[str]:
-    """Say what is known from below, how a run was composed in floats, and what is proved in balls."""
-    return [
-        *wrap_line("  at least: ", at_least_words(result)),
-        *wrap_line("  numerics: ", numerics_words(result)),
-        *wrap_line("  certified: ", certified_words(result)),
-    ]
+def evidence(result: Result) -> dict[str, str]:
+    """What is known from below, how a run was composed in floats, and what is proved in balls, by their labels."""
+    return {
+        "at least": at_least_words(result),
+        "numerics": numerics_words(result),
+        "certified": certified_words(result),
+    }
 
 
 def at_least_words(result: Result) -> str:
@@ -177,21 +182,25 @@ def fit_line(label: str, text: str) -> list[str]:
     return [label + text] if terminal_width() is None else wrap_line(label, text)
 
 
+def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
+    """Each sentence behind its label, as :func:`wrap_line` breaks it; what is empty is not said."""
+    lines = []
+    for label, said in parts.items():
+        lines += wrap_line(f"  {label + ':':<9} ", *([said] if isinstance(said, str) else said))
+    return lines
+
+
 def wrap_line(label: str, *texts: str) -> list[str]:
     """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
 
     There are none for an empty text.
     """
-    widest, lines = min(WIDEST, terminal_width() or WIDEST), []
-    for text in filter(None, texts):
-        current = label
-        for word in text.split():
-            if len(current) + len(word) > widest - 1 and current.strip() != label.strip():
-                lines.append(current.rstrip())
-                current = " " * len(label)
-            current += word + " "
-        lines.append(current.rstrip())
-    return lines
+    from textwrap import wrap
+
+    width = min(WIDEST, terminal_width() or WIDEST) - 1
+    kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
+    whole = (" ".join(text.split()) for text in texts)
+    return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
 
 
 def headline(result: Result) -> str:
@@ -308,8 +317,8 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({phase.bound.name})"
         lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
-    lines += wrap_line("  promise:  ", *result.promises)
-    return "\n".join(lines + gdp_lines(result) + evidence_lines(result) + closing_lines(result))
+    parts = {"promise": result.promises, **gdp_words(result), **evidence(result), **closing(result)}
+    return "\n".join(lines + labelled(parts))
 
 
 def _gdp_headline(result: Result) -> str:
@@ -320,14 +329,14 @@ def _gdp_headline(result: Result) -> str:
     return f"gdp mu = {round_outward(result.value)}  ({result.side}, at {at})"
 
 
-def gdp_lines(result: Result) -> list[str]:
-    """Say what one mu gives away, and what it means."""
+def gdp_words(result: Result) -> dict[str, Any]:
+    """What one mu gives away, and what it means, by their labels."""
     if result.quantity != "gdp_mu" or result.outcome is not Outcome.OK:
-        return []
+        return {}
     found: Any = result.numerics
     rate, regret = round_outward(found["exact_from"]), round_outward(found["regret"])
-    said = wrap_line("  regret:   ", f"at most {regret}; no slack where both error rates are at least {rate}")
-    return said + wrap_line("  meaning:  ", *GDP_NOTES)
+    regret = f"at most {regret}; no slack where both error rates are at least {rate}"
+    return {"regret": regret, "meaning": GDP_NOTES}
 
 
 GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", "regret (at most)")
@@ -342,7 +351,7 @@ GDP_NOTES = (
 def gdp_as(style: str, results: list[Result]) -> str:
     """Return the ``mu`` by each bound as a table, CSV or JSON, with what it means; all numbers are rounded up."""
     if style == "json":
-        return as_json({"results": [result.as_dict() for result in results]})
+        return as_json({"results": results})
     rows = []
     for result in results:
         facts: Any = result.numerics
@@ -363,16 +372,10 @@ def foundation_of_several(results: list[Result]) -> list[str]:
     return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
 
 
-def comparison_json(rows: "Iterable[Comparison]") -> str:
-    """Return ``{"results": [...]}`` as text; bounds that do not apply have a name and a reason."""
-    return as_json({"results": [_comparison_record(row) for row in rows]})
-
-
-def _comparison_record(row: "Comparison") -> dict[str, Any]:
-    """Return one row of a comparison as plain values."""
-    if row.result is not None:
-        return row.result.as_dict()
-    return {"bound": row.bound.name, "value": None, "status": str(row.bound.status), "reason": row.reason}
+def comparison_record(row: "Comparison") -> Any:
+    """Return the answer of a bound; one that does not apply has a name and a reason."""
+    bound = row.bound
+    return row.result or {"bound": bound.name, "value": None, "status": bound.status, "reason": row.reason}
 
 
 def comparison_text(rows: "Sequence[Comparison]") -> str:
@@ -412,17 +415,22 @@ def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
     return ["bounds that do not answer here, and why:", *cut] if rows else []
 
 
-def assumption_lines(assumed: dict[str, tuple[str, ...]], label: str = "assumes") -> list[str]:
-    """Say what several bounds take for granted, each sentence once, with their names where not all of them do."""
+def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
+    """Say what several bounds take for granted, as :func:`each_with_owners` has it."""
+    return wrap_line(f"{label}: ", *each_with_owners(assumed))
+
+
+def each_with_owners(said: Mapping[str, Iterable[str]]) -> list[str]:
+    """Each sentence once, with the names of those who say it where not all of them do."""
     owners: dict[str, list[str]] = {}
-    for bound, sentences in assumed.items():
+    for name, sentences in said.items():
         for words in sentences:
-            owners.setdefault(words, []).append(bound)
-    labels = {}
+            owners.setdefault(words, []).append(name)
+    found = []
     for words, of in owners.items():
         more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
-        labels[words] = "" if len(of) == len(assumed) else f"({', '.join(of[:MOST_NAMES])}{more}) "
-    return [line for words, of in labels.items() for line in wrap_line(f"{label}: ", of + words)]
+        found.append(words if len(of) == len(said) else f"({', '.join(of[:MOST_NAMES])}{more}) {words}")
+    return found
 
 
 def bound_record(bound: "Bound") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import html
 from collections.abc import Mapping
 from decimal import Decimal
+from hashlib import sha256
 from importlib.resources import files
 from math import floor, log10
 from string import Template
@@ -32,18 +33,18 @@ from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from . import render
-from .ledger import begun_account, planned_delta
-from .options import Once, OneOf, file_argument, option, with_options
+from .ledger import planned_delta, read_begun
+from .options import Once, OneOf, command_with, file_argument, option
 from .query import QuestionGroup, bound_option, target_options
 
-SUMMARY = "A privacy statement for a model card: text, Markdown or HTML."
 DRAWN_AFTER = "What the best attack could reach"
 COMPUTED_FROM = "`privproj verify FILE` writes this statement anew from the line below, and compares."
 
 
 def produce(
-    data: Mapping[str, Any], /, delta: float | None, style: str | None, output: str | None, **given: str | None
-) -> int:
+    data: Mapping[str, Any], digests: Mapping[str, str], /, delta: float | None, style: str | None, output: str | None,
+    **given: str | None,
+) -> int:  # fmt: skip
     """Compute the statement, write or print it; returns the exit code. Of files that are ``given`` it has digests."""
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
@@ -52,7 +53,7 @@ def produce(
     said = {name: words for name, words in given.items() if words is not None}
     for name in DIGESTS:
         refuse_same_file("--output", output, said.get(name))
-    said |= {name: digest_of(said[name], f"--{name}") for name in DIGESTS if name in said}
+    said |= {name: digest_of(said[name], f"--{name}") for name in DIGESTS if name in said} | {**digests}
     statement = statement_from(data, target.delta, chosen, said=said)
     result, text = statement.result, written(statement)
     if output is not None:
@@ -72,9 +73,7 @@ def as_text(statement: Statement) -> str:
     """Return the statement as plain text."""
     lines = [BEGIN["text"]]
     for section in sections(statement):
-        lines += ["", section.title]
-        for words in section.lines:
-            lines += render.wrap_line("  - " if section.items else "  ", words)
+        lines += ["", section.title, *render.wrap_line("  - " if section.items else "  ", *section.lines)]
     return "\n".join([*lines, "", COMPUTED_FROM, statement.line, END])
 
 
@@ -173,38 +172,31 @@ def report_mechanism(
     mechanism: Mechanism, run: RunOptions, bound: str | None, size: float | None, **options: Any
 ) -> int:
     """Answer ``privproj report MECHANISM``."""
-    return produce(question_data(mechanism, bound, run), **options)
-
-
-def report_run(file: str, **options: Any) -> int:
-    """Answer ``privproj report run FILE``."""
-    refuse_same_file("--output", options["output"], file)
-    return produce(run_data(from_data(read_data(file), file)), **options)
-
-
-def report_ledger(file: str, delta: float | None, **options: Any) -> int:
-    """Answer ``privproj report ledger FILE``: what the releases of a ledger cost, with its digest."""
-    account = begun_account(file)
-    return produce(account_data(account), planned_delta(account, delta), **{**options, "ledger": file})
+    return produce(question_data(mechanism, bound, run), {}, **options)
 
 
 command = QuestionGroup(
     "report",
     report_mechanism,
     [bound_option(), *shared_options()],
-    summary=SUMMARY,
+    summary="A privacy statement for a model card: text, Markdown or HTML.",
     has=lambda kind: kind.name != "wishart-matrix",
 )
-for name, answer, words, given in (
-    ("run", report_run, "A run file: phases composed jointly.", shared_options()),
-    ("ledger", report_ledger, "The ledger of a training run: what it released.", shared_options("checkpoint")),
-):
-    command.add_command(
-        with_options(
-            [file_argument(), *target_options("report"), *given],
-            answer,
-            name=name,
-            help=words,
-            short_help=words,
-        )
-    )
+
+
+@command.add_command
+@command_with("run", file_argument(), *target_options("report"), *shared_options())
+def report_run(file: str, **options: Any) -> int:
+    """A run file: phases composed jointly."""
+    refuse_same_file("--output", options["output"], file)
+    return produce(run_data(from_data(read_data(file), file)), {}, **options)
+
+
+@command.add_command
+@command_with("ledger", file_argument(), *target_options("report"), *shared_options("checkpoint"))
+def report_ledger(file: str, delta: float | None, **options: Any) -> int:
+    """The ledger of a training run: what it released."""
+    refuse_same_file("--output", options["output"], file)
+    account, content = read_begun(file)
+    digests = {"ledger": sha256(content).hexdigest()}
+    return produce(account_data(account), digests, planned_delta(account, delta), **options)

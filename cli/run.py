@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import click
-
 from privproj.accounting.schedule import Schedule
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
@@ -13,18 +11,27 @@ from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
-from .answer import EXIT_CODES, with_proof
-from .options import Once, file_argument, json_option, option, option_of, with_options
+from .answer import show, with_proof
+from .options import Once, command_with, file_argument, json_option, option, option_of
+from .output import write
 from .query import proof_options
 
 
-def answer_run_file(
+@command_with(
+    "run",
+    file_argument(),
+    *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
+    option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
+    Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+    json_option(),
+    option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
+    option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
+    *proof_options(),
+)
+def command(
     file: str,
     epsilon: float | None,
     delta: float | None,
-    advantage: float | None,
-    tpr: float | None,
-    fpr: float | None,
     calibrate: bool,
     output: str | None,
     json: bool,
@@ -32,6 +39,7 @@ def answer_run_file(
     certificate: str | None,
     events: bool,
     gdp: bool,
+    **risk: float | None,
 ) -> int:
     """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -51,18 +59,17 @@ def answer_run_file(
     A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
     """
     schedule = from_data(read_data(file), file)
-    risk = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
     of_risk = any(value is not None for value in risk.values())
     if events:
         if of_risk or epsilon is not None or delta is not None:
             raise InvalidParameter("--events", True, "--events without a target")
-        click.echo(render.as_json(as_events(schedule)))
+        write(render.as_json(as_events(schedule)))
         return 0
     if gdp:
         if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
-        return show(result, schedule, output, json)
+        return show_run(result, schedule, output, json)
     _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
         schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
@@ -73,17 +80,14 @@ def answer_run_file(
         result = schedule.delta(epsilon=epsilon)
     else:
         result = schedule.epsilon(delta=delta)
-    if certify or certificate is not None:
-        result = with_proof(certificate, result)
-    return show(result, schedule, output, json)
+    return show_run(with_proof(result, certify, certificate), schedule, output, json)
 
 
-def show(result: Result, schedule: Schedule, output: str | None, json: bool) -> int:
+def show_run(result: Result, schedule: Schedule, output: str | None, json: bool) -> int:
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
-    click.echo(render.as_json(result.as_dict()) if json else render.run_text(result, schedule))
-    return EXIT_CODES[result.outcome]
+    return show(result, json, lambda: render.run_text(result, schedule))
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
@@ -114,20 +118,3 @@ def as_events(schedule: Schedule) -> dict[str, Any]:
         for phase in schedule.phases
     ]
     return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
-
-
-def options() -> list[Any]:
-    """Return the options for target, calibration and output."""
-    return [
-        file_argument(),
-        *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta", *RISKS)),
-        option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
-        Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
-        json_option(),
-        option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
-        option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
-        *proof_options(),
-    ]
-
-
-command = with_options(options(), answer_run_file, name="run")

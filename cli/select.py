@@ -3,15 +3,13 @@
 from typing import Any
 
 from privproj.extensions.selection import select
-from privproj.extensions.trial_laws import SHAPES
 from privproj.mechanisms import Mechanism
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs import RunOptions
 
 from . import render
-from .answer import EXIT_CODES, saying_unanswered, with_clip_and_size
-from .options import OneOf, option
-from .output import write
+from .answer import saying_unanswered, show, with_clip_and_size
+from .options import options_from
 from .query import QuestionGroup, bound_option, json_option, refuted_option
 
 BESIDE = {
@@ -31,8 +29,7 @@ def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float |
     with saying_unanswered(json):
         result = select(mechanism, **given, **run)
     result = with_clip_and_size(result, mechanism, None, size)
-    write(render.as_json(result.as_dict()) if json else text(result))
-    return EXIT_CODES[result.outcome]
+    return show(result, json, lambda: text(result))
 
 
 def text(result: Result) -> str:
@@ -40,23 +37,21 @@ def text(result: Result) -> str:
     law: Any = result.run["selection"]
     shown = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
     words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shown}"
-    lines = [*render.result_lines(result), *render.wrap_line("  trials:   ", words)]
     numerics: Any = result.numerics
-    parts = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
-    lines += render.wrap_line("  beside:   ", "; ".join(parts))
-    if result.outcome is Outcome.OK:
-        lines += render.wrap_line("  numerics: ", render.numerics_words(result))
-    return "\n".join(lines + render.closing_lines(result))
+    beside = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
+    parts = {
+        "trials": words,
+        "beside": "; ".join(beside),
+        "numerics": render.numerics_words(result) if result.outcome is Outcome.OK else "",
+        **render.closing(result),
+    }
+    return "\n".join([*render.result_lines(result), *render.labelled(parts)])
 
 
 command = QuestionGroup(
     "select",
     select_best,
     [json_option(), bound_option(), refuted_option()],
-    own_run=[
-        option("--trials", "Expected number of runs.", metavar="M", required=True),
-        option("--distribution", "Law of the number of runs.  [default: geometric]", type=OneOf([*SHAPES])),
-        option("--shape", "Shape of the law, for negative-binomial.", metavar="ETA"),
-    ],
+    own_run=options_from(select, "trials", "distribution", "shape"),
     ending=lambda kind: "--trials 10 --delta 1e-5",
 )

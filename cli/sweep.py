@@ -11,11 +11,19 @@ from privproj.records.sweep import MOST_CORNERS, grid_from, run_sweep
 from privproj.validation import whole
 
 from . import render
-from .options import Once, file_argument, json_option, option, with_options
+from .options import Once, command_with, file_argument, json_option, option
 from .output import bar
 
 
-def sweep_file(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
+@command_with(
+    "sweep",
+    file_argument(),
+    Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
+    option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
+    Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
+    json_option(),
+)
+def command(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
     """A grid of questions to a CSV or Parquet table; resumable.
 
     Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command
@@ -71,16 +79,3 @@ def doer_for(workers: float, dask: str | None) -> Runner:
             raise InvalidParameter("--workers", count, "either --workers or --dask, not both")
         return run_on_dask(dask)
     return run_in_processes(count) if count > 1 else run_inline
-
-
-command = with_options(
-    [
-        file_argument(),
-        Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
-        option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
-        Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
-        json_option(),
-    ],
-    sweep_file,
-    name="sweep",
-)

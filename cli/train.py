@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import click
 
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter
+from privproj.lazy import import_extra
 from privproj.records.atomic import digest_of
 from privproj.records.data_file import write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
@@ -16,12 +17,50 @@ from privproj.training.algorithms import ALGORITHMS
 
 from . import render
 from .answer import EXIT_CODES
-from .options import Once, OneOf, json_option, option, with_options
+from .options import Once, OneOf, command_with, json_option, option
 from .output import bar, complain
 from .report import as_markdown
 
 
-def train(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
+@command_with(
+    "train",
+    option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
+    option("--mechanism", "What is released each step.", type=OneOf(ALGORITHMS)),
+    option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
+    option("--epsilon", "Target epsilon.", metavar="E"),
+    option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
+    option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
+    option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
+    option(
+        "--adaptive-clipping-sigma",
+        "Let the clip follow the median norm, told by a count with this noise.",
+        metavar="S",
+    ),
+    option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
+    option(
+        "--sampling",
+        "How batches are drawn.  [default: poisson]",
+        type=OneOf(get_args(SamplingName)),
+        metavar="[poisson|balls-in-bins|fixed]",
+    ),
+    option("--batches", "Batches of an epoch of balls-in-bins, instead of their size.", metavar="T"),
+    option("--max-batch-size", "Records above which a Poisson batch is cut.", metavar="B"),
+    option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
+    option("--steps", "Steps, instead of passes.", metavar="T"),
+    option("--learning-rate", "Learning rate.", metavar="LR"),
+    option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
+    option("--frame", "Projection of m2.", type=OneOf(["haar", "wishart"])),
+    option("--clipping", "One clip for all layers, or one each.", type=OneOf(["joint", "per-layer"])),
+    option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
+    option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
+    option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
+    option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
+    option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
+    Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
+    option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
+    json_option(),
+)
+def command(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
     """Train on features with the noise that a target needs, and report epsilon with what it rests on.
 
     A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
@@ -31,7 +70,7 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
     Example:
       privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
     """
-    classifier = torch_adapter()
+    classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
@@ -61,15 +100,6 @@ def train(output: str | None, resume: str | None, json: bool, **given: Any) -> i
     except KeyboardInterrupt:
         return complain(f"interrupted; privproj train --resume {folder} goes on with the run", 130)
     return print_report(report, json) if processes.first else 0
-
-
-def torch_adapter() -> Any:
-    """Import the torch adapter; where a package is not installed one sentence says what to install."""
-    try:
-        from privproj.training import classifier
-    except ImportError as error:
-        raise MissingPackage(error.name, "`privproj train`", "torch") from None
-    return classifier
 
 
 def settings_from(classifier: Any, given: dict[str, Any]) -> Any:
@@ -106,7 +136,7 @@ def print_report(outcome: Any, json: bool) -> int:
         "device": outcome.device,
         "seconds": outcome.seconds,
         "paths": outcome.paths | {"statement": str(Path(outcome.paths["report"]).with_name("statement.md"))},
-        "result": result.as_dict(),
+        "result": result,
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
     digests = {name: digest_of(outcome.paths[name]) for name in DIGESTS}
@@ -119,67 +149,23 @@ def print_report(outcome: Any, json: bool) -> int:
 def text(outcome: Any, shown: dict[str, Any]) -> str:
     """Say accuracy, epsilon with what it rests on, noise, and the files written."""
     result = outcome.epsilon
-    lines = [
-        f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)",
-        *render.result_lines(result),
-        f"  noise:    multiplier {round_outward(outcome.noise_multiplier)}, standard deviation "
-        f"{round_outward(outcome.noise_std)} on the sum of clipped gradients",
-        *clip_lines(outcome.clips),
-        f"  trained:  {outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
-        "  wrote:    " + ", ".join(shown["paths"].values()),
-    ]
-    return "\n".join(lines + render.closing_lines(result))
+    first = f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)"
+    deviation = round_outward(outcome.noise_std)
+    multiplier = round_outward(outcome.noise_multiplier)
+    parts = {
+        "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
+        "clip": clip_words(outcome.clips) if outcome.clips else "",
+        "trained": f"{outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
+    }
+    wrote = render.fit_line("  wrote:    ", ", ".join(shown["paths"].values()))
+    lines = [first, *render.result_lines(result), *render.labelled(parts), *wrote]
+    return "\n".join(lines + render.labelled(render.closing(result)))
 
 
-def clip_lines(clips: dict[str, float]) -> list[str]:
-    """Say what became of a clip that adapts; nothing of one that does not."""
-    if not clips:
-        return []
-    return [
-        f"  clip:     {clips['first_clip']:.4g} at first, to which that standard deviation belongs, and "
-        f"{clips['last_clip']:.4g} at last: it follows a",
-        f"            count of unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes",
-    ]
-
-
-command = with_options(
-    [
-        option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
-        option("--mechanism", "What is released each step.", type=OneOf(ALGORITHMS)),
-        option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
-        option("--epsilon", "Target epsilon.", metavar="E"),
-        option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
-        option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
-        option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
-        option(
-            "--adaptive-clipping-sigma",
-            "Let the clip follow the median norm, told by a count with this noise.",
-            metavar="S",
-        ),
-        option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
-        option(
-            "--sampling",
-            "How batches are drawn.  [default: poisson]",
-            type=OneOf(get_args(SamplingName)),
-            metavar="[poisson|balls-in-bins|fixed]",
-        ),
-        option("--batches", "Batches of an epoch of balls-in-bins, instead of their size.", metavar="T"),
-        option("--max-batch-size", "Records above which a Poisson batch is cut.", metavar="B"),
-        option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
-        option("--steps", "Steps, instead of passes.", metavar="T"),
-        option("--learning-rate", "Learning rate.", metavar="LR"),
-        option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
-        option("--frame", "Projection of m2.", type=OneOf(["haar", "wishart"])),
-        option("--clipping", "One clip for all layers, or one each.", type=OneOf(["joint", "per-layer"])),
-        option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
-        option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
-        option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
-        option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
-        option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
-        Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
-        option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
-        json_option(),
-    ],
-    train,
-    name="train",
-)
+def clip_words(clips: dict[str, float]) -> str:
+    """Say what became of a clip that adapts."""
+    first, last = f"{clips['first_clip']:.4g}", f"{clips['last_clip']:.4g}"
+    return (
+        f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
+        f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
+    )

@@ -1,11 +1,9 @@
 """``privproj verify``: a certificate, a ledger or a statement checked from its own words; a statement by its files."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
-
-import click
 
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.records.agreement import AgreementVerdict, compare_with_ledger
@@ -14,43 +12,17 @@ from privproj.records.certificate import Certificate, CertificateVerdict, read_c
 from privproj.records.data_file import STANDARD_INPUT, read_input
 from privproj.records.ledger import LARGEST_LEDGER, planned_releases
 from privproj.records.ledger_check import LedgerVerdict, verify_ledger
-from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of
+from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of, listed
 from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
+from privproj.records.verdict import Verdict
 from privproj.result import Result, round_outward
 from privproj.runs import Run
 
 from . import render
 from .ledger import overview, planned_delta
-from .options import file_argument, option, with_options
+from .options import command_with, file_argument, json_option, option
+from .output import write
 from .report import written
-
-SUMMARY = "Checks a certificate, a ledger or a privacy statement, or a statement against its ledger and checkpoint."
-HELP = f"""{SUMMARY}
-
-What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is computed
-anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim fails, 2 if the
-file is malformed.
-
-A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again on the
-grid that the file names. Bound, status and promises are printed as the tool says them of the question in the file.
-
-A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it names.
-The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where planned
-releases are missing, the file is consistent as far as it goes (exit code 0), and the verdict says how far that is.
-
-A statement (`privproj report`), also within a larger file: written anew from the parameters at its end. What stands
-outside of its first and last line is not covered.
-
-A statement and a ledger, in either order: both checked, and whether the statement is about the ledger's run, counts its
-releases, claims no less epsilon than they cost, and names all that this rests on. Where it names the SHA-256 of the
-ledger, the ledger has to be that file. A third file is the checkpoint, whose SHA-256 the statement has to name.
-
-\b
-Examples:
-  privproj verify proof.json
-  privproj verify statement.md ledger.jsonl
-  privproj verify statement.md ledger.jsonl checkpoint.pt
-"""
 
 NO_KEY = (
     "that the run was this one: the hashes of a ledger have no key, so whoever has the file can write another run's "
@@ -67,26 +39,62 @@ MISSING = (
 )
 """What is said first of a ledger that ends before its plan does."""
 
+Shown = tuple[dict[str, Any], str]
+"""A verdict as plain values, and as text."""
 
-def verify_file(file: tuple[str, ...], delta: float | None, json: bool) -> int:
-    """Check a file, or two together, and print the verdict; where a claim cannot be computed, JSON says so too."""
+
+@command_with(
+    "verify",
+    file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
+    option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
+    json_option(),
+)
+def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
+    """Checks a certificate, a ledger or a privacy statement, or a statement against its ledger and checkpoint.
+
+    What the file is, is seen from what it says. Nothing in it is taken on trust but the parameters: the rest is
+    computed anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim
+    fails, 2 if the file is malformed.
+
+    A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again
+    on the grid that the file names. Bound, status and promises are printed as the tool says them of the question in
+    the file.
+
+    A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it
+    names. The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where
+    planned releases are missing, the file is consistent as far as it goes (exit code 0), and the verdict says how far
+    that is.
+
+    A statement (`privproj report`), also within a larger file: written anew from the parameters at its end. What
+    stands outside of its first and last line is not covered.
+
+    A statement and a ledger, in either order: both checked, and whether the statement is about the ledger's run,
+    counts its releases, claims no less epsilon than they cost, and names all that this rests on. Where it names the
+    SHA-256 of the ledger, the ledger has to be that file. A third file is the checkpoint, whose SHA-256 the statement
+    has to name.
+
+    \b
+    Examples:
+      privproj verify proof.json
+      privproj verify statement.md ledger.jsonl
+      privproj verify statement.md ledger.jsonl checkpoint.pt
+    """
     try:
         if len(file) > 3:
-            raise InvalidParameter(
-                "FILE", f"{len(file)} files", "one file, or a statement, its ledger and a checkpoint"
-            )
+            expected = "one file, or a statement, its ledger and a checkpoint"
+            raise InvalidParameter("FILE", f"{len(file)} files", expected)
         contents = [(name, read_content(name)) for name in file[:2]]
         shown, words = verdict_on(*contents[0], delta) if len(file) == 1 else agreement_on(contents, file[2:], delta)
     except Unanswered as error:
         if json:
-            click.echo(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
+            write(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
         raise
-    click.echo(render.as_json(shown) if json else words)
+    write(render.as_json(shown) if json else words)
     return 1 if shown["verdict"] == "fails" else 0
 
 
-def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str, Any], str]:
-    """See what the file is by its content, and check it; returns the verdict as plain values, and as text."""
+def verdict_on(file: str, content: bytes, delta: float | None) -> Shown:
+    """See what the file is by its content, and check it."""
     if is_ledger(content):
         return ledger_shown(verify_ledger(content, file), delta)
     if delta is not None:
@@ -100,13 +108,8 @@ def verdict_on(file: str, content: bytes, delta: float | None) -> tuple[dict[str
     return certificate_shown(certificate, verify(certificate))
 
 
-def agreement_on(
-    contents: list[tuple[str, bytes]], checkpoint: tuple[str, ...], delta: float | None
-) -> tuple[dict[str, Any], str]:
-    """Check a statement and a ledger, whichever comes first, and compare them, also with the file of a checkpoint.
-
-    Returns plain values, and text.
-    """
+def agreement_on(contents: list[tuple[str, bytes]], checkpoint: tuple[str, ...], delta: float | None) -> Shown:
+    """Check a statement and a ledger, whichever comes first, and compare them, also with the file of a checkpoint."""
     (path, ledger), (other, statement) = sorted(contents, key=lambda pair: not is_ledger(pair[1]))
     if not is_ledger(ledger) or is_ledger(statement) or not has_statement(statement):
         names = ", ".join(name for name, _ in contents)
@@ -148,52 +151,57 @@ def has_statement(content: bytes) -> bool:
 
 
 def shown(
-    word: str,
-    kind: str,
-    what: str,
-    parts: Mapping[str, Iterable[str]],
-    claims: dict[str, bool],
-    record: dict[str, Any],
-    more: Iterable[str] = (),
-) -> tuple[dict[str, Any], str]:
-    """Return a verdict as plain values, and as text: a headline, sentences under their labels, more, and all claims."""
-    said = [(f"{label}:", sentence) for label, sentences in parts.items() for sentence in sentences]
-    held = [("yes" if holds else "NO", sentence) for sentence, holds in claims.items()]
-    lines = render.wrap_line("FAILS: " if word == "fails" else f"{word}: ", what)
-    lines += [line for label, sentence in said for line in render.wrap_line(f"  {label:<10}", sentence)] + [*more]
-    lines += [line for label, sentence in held for line in render.wrap_line(f"  {label:<10}", sentence)]
-    return {"verdict": word, "kind": kind, "claims": claims, **record}, "\n".join(lines)
+    verdict: Verdict, kind: str, what: str, parts: dict[str, Any], record: dict[str, Any], more: Iterable[str] = ()
+) -> Shown:
+    """Return a verdict: as text a headline, sentences under their labels, more, and all claims."""
+    lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
+    lines += [*render.labelled(parts), *more]
+    for sentence, holds in verdict.claims.items():
+        lines += render.wrap_line(f"  {'yes' if holds else 'NO':<10}", sentence)
+    return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, "\n".join(lines)
 
 
 def unproved_of_files(verdict: StatementVerdict, given: Iterable[str]) -> list[str]:
     """Say what digests cannot show: that a checkpoint came from the run, and anything of files that are not there."""
     said = verdict.statement.said
-    return [NOT_GIVEN.format(name=name) for name in DIGESTS if name in said and name not in given] + (
-        [NOT_THE_CHECKPOINT] if "checkpoint" in said else []
-    )
+    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in said and name not in given]
+    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in said else [])]
 
 
-def missing_from_ledger(missing: int, planned: int) -> list[str]:
+def missing_words(verdict: Verdict, planned: int) -> list[str]:
     """Say what no check of a ledger can show of the releases that are missing, if any are."""
-    return [MISSING.format(missing=missing, planned=planned)] if missing else []
+    return [MISSING.format(missing=verdict.missing, planned=planned)] if verdict.missing else []
 
 
-def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> tuple[dict[str, Any], str]:
-    """Return what was found of a ledger as plain values, and as text."""
+def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
+    """Return what was found of a ledger."""
     account = verdict.account.numbered
     found = overview(account, planned_delta(account, delta))
-    target = dict(account.target or {})
-    gap, claim = missing_from_ledger(account.missing, account.releases_planned), ledger_claim(found, account.missing)
-    parts = {"missing": gap, "unproved": UNPROVED, "claim": [claim]}
-    for i, (entry, steps) in enumerate(account.phases):
-        planned = ", ".join(f"{key} {value}" for key, value in entry.items() if key != "name")
-        parts[f"phase {i + 1}"] = [f"{steps} of {planned_releases(entry)} releases; planned: {planned}"]
-    parts |= {"target": [", ".join(f"{key} {value!r}" for key, value in target.items())], "quote": [found["quote"]]}
-    parts |= {"promise": found["planned"].promises, "assumes": found["assumes"], "warning": found["warnings"]}
-    plain = {key: value.as_dict() if isinstance(value, Result) else value for key, value in found.items()}
-    record = {"missing_releases": account.missing, "unproved": [*gap, *UNPROVED], "claim": claim}
+    gap, claim = missing_words(verdict, account.releases_planned), ledger_claim(found, account.missing)
+    phases = {
+        f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; planned: {listed(entry, 'name')}"
+        for i, (entry, steps) in enumerate(account.phases)
+    }
+    parts = {
+        "missing": gap,
+        "unproved": UNPROVED,
+        "claim": claim,
+        **phases,
+        "target": listed(account.target or {}),
+        "quote": found["quote"],
+        "promise": found["planned"].promises,
+        "assumes": found["assumes"],
+        "warning": found["warnings"],
+    }
+    record = {
+        "missing_releases": account.missing,
+        "unproved": [*gap, *UNPROVED],
+        "claim": claim,
+        "target": dict(account.target or {}) or None,
+        **found,
+    }
     what = f"a ledger, {found['steps']} of {found['steps_planned']} planned releases"
-    return shown(verdict.word, "ledger", what, parts, verdict.claims, {**record, "target": target or None, **plain})
+    return shown(verdict, "ledger", what, parts, record)
 
 
 def ledger_claim(shown: dict[str, Any], missing: int) -> str:
@@ -203,32 +211,31 @@ def ledger_claim(shown: dict[str, Any], missing: int) -> str:
     if missing:
         here = f"; {round_outward(shown['epsilon'])} after the {steps} that are here" if steps else ""
         extent = f"after the whole plan{here}"
-    relation = planned.run["relation"]
-    return (
-        f"epsilon is at most {round_outward(planned.value)} at delta {shown['delta']!r} {extent}; {planned.bound}; "
-        f"relation {relation} ({UNITS[relation]})"
-    )
+    number = f"epsilon is at most {round_outward(planned.value)} at delta {shown['delta']!r}"
+    return f"{number} {extent}; {planned.bound}; relation {unit_words(planned)}"
 
 
-def what_is_stated(verdict: StatementVerdict) -> str:
-    """Say which releases a statement is about, by the parameters at its end."""
+def unit_words(result: Result, more: str = "") -> str:
+    """Say the relation of a number, and what that protects."""
+    relation = str(result.run["relation"])
+    return f"{relation} ({UNITS[relation]}{more})"
+
+
+def statement_shown(verdict: StatementVerdict) -> Shown:
+    """Return what was found of a statement: what it claims, and what was computed anew."""
     result = verdict.statement.result
-    relation, phases = str(result.run["relation"]), result.mechanism.get("phases")
-    name = result.mechanism["name"]
+    phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{render.run_words(result.run)} by {name}"
-    return f"{what}, relation {relation} ({UNITS[relation]})"
-
-
-def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
-    """Return what was found of a statement as plain values, and as text: what it claims, and what was computed anew."""
-    result, about = verdict.statement.result, what_is_stated(verdict)
-    claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
+    about, claimed = (
+        f"{what}, relation {unit_words(result)}",
+        "; ".join(verdict.claimed[:3]) or "no epsilon that can be read",
+    )
     found, assumes = claim_of(result), [*result.assumes, *assumed_of_persons(result)]
     unproved = [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())]
     parts = {
-        "about": [about],
-        "claimed": [f"{claimed}, in the words of the file"],
-        "found": [f"{found}, computed anew from its parameters"],
+        "about": about,
+        "claimed": f"{claimed}, in the words of the file",
+        "found": f"{found}, computed anew from its parameters",
         "promise": result.promises,
         "assumes": assumes,
         "warning": result.warnings,
@@ -244,10 +251,10 @@ def statement_shown(verdict: StatementVerdict) -> tuple[dict[str, Any], str]:
         "lines_outside": verdict.outside,
         "differences": [asdict(one) for one in verdict.differences],
         "assumes": assumes,
-        "result": result.as_dict(),
+        "result": result,
     }
-    word, what = "holds" if verdict.holds else "fails", f"a privacy statement in {verdict.statement.style}"
-    return shown(word, "statement", what, parts, verdict.claims, record, checked_lines(verdict))
+    what = f"a privacy statement in {verdict.statement.style}"
+    return shown(verdict, "statement", what, parts, record, checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
@@ -264,20 +271,20 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
     return lines
 
 
-def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> tuple[dict[str, Any], str]:
-    """Return what was found of a statement and a ledger together as plain values, with each alone, and as text."""
+def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> Shown:
+    """Return what was found of a statement and a ledger together, with each alone."""
     account, stated = verdict.ledger.account, verdict.statement.statement.result
     statement, ledger = statement_shown(verdict.statement)[0], ledger_shown(verdict.ledger, stated.delta)[0]
     assumes = list(dict.fromkeys((*statement["assumes"], *ledger["assumes"])))
-    gap = missing_from_ledger(verdict.planned - account.spent, verdict.planned)
+    gap = missing_words(verdict, verdict.planned)
     unproved = [*UNPROVED, *unproved_of_files(verdict.statement, given)]
     here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     costs = f"{here} at delta {stated.delta!r} for the {account.spent} releases of the ledger"
     parts = {
         "missing": gap,
         "unproved": unproved,
-        "claimed": [statement["claim"]],
-        "found": [costs],
+        "claimed": statement["claim"],
+        "found": costs,
         "differs": verdict.differences[:9],
         "promise": stated.promises,
         "assumes": [
@@ -286,7 +293,7 @@ def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> tuple[di
         "warning": ledger["warnings"],
     }
     record = {
-        "missing_releases": verdict.planned - account.spent,
+        "missing_releases": verdict.missing,
         "steps": account.spent,
         "steps_planned": verdict.planned,
         "unproved": [*gap, *unproved],
@@ -298,61 +305,44 @@ def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> tuple[di
         "ledger": ledger,
     }
     what = f"a statement and its ledger, {account.spent} of {verdict.planned} planned releases"
-    return shown(verdict.word, "statement and ledger", what, parts, verdict.claims, record)
+    return shown(verdict, "statement and ledger", what, parts, record)
 
 
-def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> tuple[dict[str, Any], str]:
-    """Return what was found of a certificate as plain values, and as text: the claim, and what it rests on."""
-    of, run = verdict.result, verdict.result.run
-    relation = f"{run['relation']} ({UNITS[str(run['relation'])]}; group size {run['group_size']})"
+def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
+    """Return what was found of a certificate: the claim, and what it rests on."""
+    of = verdict.result
+    what, relation = what_was_run(of), unit_words(of, f"; group size {of.run['group_size']}")
     parts = {
-        "bound": [f"{of.bound} at epsilon {claim.epsilon!r} ({of.side}, {of.status})"],
-        "source": [of.source],
-        "relation": [relation],
+        "bound": f"{of.bound} at epsilon {claim.epsilon!r} ({of.side}, {of.status})",
+        "source": of.source,
+        "relation": relation,
         "promise": of.promises,
         "assumes": of.assumes,
         "warning": of.warnings,
-        "target": [", ".join(f"{key} {value!r}" for key, value in claim.target.items())],
-        "claimed": [f"{claim.lower} <= delta <= {claim.upper}"],
-        "found": [f"{verdict.lower} <= delta <= {verdict.upper}"],
+        "target": listed(claim.target),
+        "claimed": f"{claim.lower} <= delta <= {claim.upper}",
+        "found": f"{verdict.lower} <= delta <= {verdict.upper}",
     }
-    claimed = f"delta at epsilon {claim.epsilon!r} is at most {claim.upper}"
     record = {
-        "claim": f"{what_was_run(of)}, relation {relation}: {claimed}",
+        "claim": f"{what}, relation {relation}: delta at epsilon {claim.epsilon!r} is at most {claim.upper}",
         "lower": verdict.lower,
         "upper": verdict.upper,
-        "result": of.as_dict(),
+        "result": of,
         **claim.record,
     }
-    return shown("holds" if verdict.holds else "fails", "certificate", what_was_run(of), parts, verdict.claims, record)
+    return shown(verdict, "certificate", what, parts, record)
 
 
 def what_was_run(result: Result) -> str:
     """Say which releases a certificate is about: those of one mechanism, or of each phase."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
-        return f"{render.run_words(result.run)} by {parameters_words(result.mechanism, str(result.mechanism['name']))}"
-    shown = (
-        f"{render.run_words({**Run().parameters(), **phase})} by {parameters_words(phase, phase['mechanism'])}"
-        for phase in phases
-    )
+        return _releases_words(result.run, result.mechanism, str(result.mechanism["name"]))
+    shown = (_releases_words({**Run().parameters(), **phase}, phase, phase["mechanism"]) for phase in phases)
     return f"{len(phases)} phases: " + "; ".join(shown)
 
 
-def parameters_words(of: dict[str, Any], name: str) -> str:
-    """Say a mechanism with its parameters; what is said elsewhere, and names, are left out."""
+def _releases_words(run: dict[str, Any], of: dict[str, Any], name: str) -> str:
+    """Say a run and its mechanism with its parameters; what is said elsewhere, and names, are left out."""
     hidden = (*Run().parameters(), "name", "mechanism", "assumes")
-    return f"{name} ({', '.join(f'{key} {value}' for key, value in of.items() if key not in hidden)})"
-
-
-command = with_options(
-    [
-        file_argument(nargs=-1, metavar="FILE [LEDGER [CHECKPOINT]]"),
-        option("--delta", "Of a ledger: failure probability delta.  [default: the ledger's]", metavar="D"),
-        option("--json", "One JSON object instead of text.", is_flag=True),
-    ],
-    verify_file,
-    name="verify",
-    help=HELP,
-    short_help=SUMMARY,
-)
+    return f"{render.run_words(run)} by {name} ({listed(of, *hidden)})"

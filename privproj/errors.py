@@ -1,7 +1,8 @@
 """Every error that the package raises on purpose, each with the exit code that the command line gives it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 MOST_LISTED = 12
@@ -200,6 +201,17 @@ class GridLimit(PrecisionLimit):
 def raise_within(error: InvalidParameter, where: str) -> NoReturn:
     """Raise the error again with its place, for instance a file and an entry, before the name of the parameter."""
     raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
+
+
+@contextmanager
+def within(where: str) -> Iterator[None]:
+    """Let an error about a parameter say its place, as :func:`raise_within` does; one about a package has none."""
+    try:
+        yield
+    except MissingPackage:
+        raise
+    except InvalidParameter as error:
+        raise_within(error, where)
 
 
 def _first_clause(sentence: str) -> str:

@@ -1,8 +1,9 @@
-"""Public names that are imported when they are asked for, so that importing a package loads nothing slow."""
+"""What is imported when it is asked for: public names, so that importing a package loads nothing slow, and extras."""
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 LazyNames = tuple[Callable[[str], object], Callable[[], list[str]]]
 """The ``__getattr__`` and the ``__dir__`` of a module (PEP 562)."""
@@ -29,3 +30,16 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]], extra: str = 
             raise ModuleNotFoundError(words, name=error.name) from error
 
     return find, lambda: [*(name for name in vars(sys.modules[package]) if name.startswith("__")), *home_of]
+
+
+def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:
+    """A module that needs an optional extra; :class:`privproj.MissingPackage` where that is not installed.
+
+    ``needed_by`` says who needs it, and ``otherwise`` what to do instead, in words.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        from privproj.errors import MissingPackage
+
+        raise MissingPackage(error.name, needed_by, extra, otherwise) from None

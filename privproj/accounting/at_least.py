@@ -189,36 +189,28 @@ def with_alternatives(question: Question, result: Result, solve: Callable[[Any, 
     shuffled = [run for run in runs if run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
+
+    def in_bins(run: Run) -> Run:
+        return replace(run, sampling=Sampling.BALLS_IN_BINS) if run.scheme.is_shuffled else run
+
+    def in_poisson_batches(run: Run) -> Run:
+        if not run.scheme.is_shuffled:
+            return run
+        # As many batches, of the same size on average
+        count = run.batches or 1
+        steps = run.steps * count
+        return replace(run, sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)
+
     beside, warnings = dict(result.alternatives), list(result.warnings)
     for name, changed, words in (
-        ("balls_in_bins_instead", _with_balls_in_bins, "with balls-in-bins batches, another loader, it would be"),
-        (
-            "poisson_not_valid",
-            _with_poisson,
-            "Poisson accounting, NOT VALID for shuffled batches, would print",
-        ),
+        ("balls_in_bins_instead", in_bins, "with balls-in-bins batches, another loader, it would be"),
+        ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:
-            other = solve(question.with_runs(lambda run, changed=changed: _if_shuffled(run, changed)), target)
+            other = solve(question.with_runs(changed), target)
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
             beside[name] = other.value
             warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
     return replace(result, alternatives=beside, warnings=tuple(warnings))
-
-
-def _if_shuffled(run: Run, changed: Callable[[Run], Run]) -> Run:
-    """The run with its batches drawn otherwise, if they are shuffled."""
-    return changed(run) if run.scheme.is_shuffled else run
-
-
-def _with_balls_in_bins(run: Run) -> Run:
-    """The run with balls-in-bins batches, as many."""
-    return replace(run, sampling=Sampling.BALLS_IN_BINS)
-
-
-def _with_poisson(run: Run) -> Run:
-    """The run with Poisson batches of the same size on average, as many."""
-    batches = run.batches or 1
-    return replace(run, sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / batches, steps=run.steps * batches)

@@ -53,9 +53,6 @@ MOST_ALIGNED = 1e15
 ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
-WIDE_ENCLOSURE = 1e-9
-"""Width of an enclosure of a log delta beyond which a calibration does not aim below it. Speed only."""
-
 
 def sigma(
     mechanism: Mechanism,
@@ -347,9 +344,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
     else:
-        # A little below the point that is asked back, so that the first look at it passes (C24).
-        width = at(guess).upper - at(guess).lower
-        aim = floor_log_delta(first, target) - (2.0 * WIDTHS_APART * width if width < WIDE_ENCLOSURE else 0.0)
+        aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
         ends = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits)
     found = ends.upper
     if found == math.inf:
@@ -358,7 +353,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
     found = smallest_passing(
         lambda z: _meets(question.with_mechanism(noise_multiplier=z), target, curve_at(z)),
         found,
-        1e-2 * rtol,
+        max(1e-2 * rtol, 1e-12),  # the first step upwards where the aim was not low enough
     )
     if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
@@ -375,6 +370,20 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
     answered = question.with_mechanism(noise_multiplier=found)
     side = answered.side(curve_at(found))
     return answered.result("sigma", found, lower, side=side, **target.fields())
+
+
+def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:
+    """The ln delta that a calibration aims at: so far below the target that its first look passes at every door (C24).
+
+    ``width`` is that of an enclosure of ``curve``; where it is wide the answer would be lost in it, and is searched.
+    """
+    aim = floor_log_delta(curve, target)
+    if question.only.bound.columns is not None:
+        from privproj.accounting.column_rows import goal_in_columns
+
+        aim = min(aim, goal_in_columns(curve, target.log_delta))
+    # Beyond that width an aim below would cost more than it saves. Speed only.
+    return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
 
 
 def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:

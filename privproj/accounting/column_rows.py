@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.accounting.phase import Phase
-from privproj.curves.columns import ColumnProfile
+from privproj.curves.columns import KernelColumns
 from privproj.curves.inversion import (
     COARSE_LATTICE_FACTOR,
     DEFAULT_SPACING,
@@ -206,7 +206,7 @@ class _Shape:
     phase: Phase
     seen: Mechanism
     rate: float
-    profile: ColumnProfile
+    profile: KernelColumns
     where: Places
 
     def laws(self, noises: Array) -> Array:
@@ -238,7 +238,7 @@ def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable
             yield _Shape(phase, *found, np.array(where))
 
 
-def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, ColumnProfile] | None:
+def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, KernelColumns] | None:
     """What neighbours see of a phase: mechanism, sampling rate and profile over columns; None where it has none."""
     run, bound = phase.run, phase.bound
     if bound.columns is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
@@ -296,7 +296,7 @@ class _Rows:
     laws: Array
 
     @cached_property
-    def profile(self) -> ColumnProfile:
+    def profile(self) -> KernelColumns:
         """The profile of all of them."""
         return self.shapes[0].profile
 
@@ -348,20 +348,28 @@ class _Rows:
         inner = self.profile.roots(np.minimum(log_deltas - self.log_rates, 0.0), self.laws, self.threads)
         return _reduced(inner, self.rates)
 
-    def spacings(self, log_deltas: Array) -> Array:
-        """The spacing of the lattice of log deltas of the scalar curve, there (C24)."""
-        spacing = float(getattr(self.curve, "inverse_spacing", DEFAULT_SPACING))
-        return np.where(log_deltas < -LARGE_LOG_DELTA, spacing * COARSE_LATTICE_FACTOR, spacing)
 
-    def goals(self, points: Array) -> Array:
-        """What the epsilons of columns are first sought for: below these points by more than what is raised."""
-        margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
-        return points - margin - self.spacings(points)
+def _spacings(curve: Curve, log_deltas: Array) -> Array:
+    """The spacing of the lattice of log deltas of the scalar curve, there (C24)."""
+    spacing = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
+    return np.where(log_deltas < -LARGE_LOG_DELTA, spacing * COARSE_LATTICE_FACTOR, spacing)
 
-    def points(self, log_deltas: Array) -> Array:
-        """A point of the lattice whose printed delta is below ``e^log_delta``: the last but one below."""
-        spacing = self.spacings(log_deltas)
-        return np.floor(log_deltas / spacing) * spacing - spacing
+
+def _points(curve: Curve, log_deltas: Array) -> Array:
+    """A point of the lattice whose printed delta is below ``e^log_delta``: the last but one below."""
+    spacing = _spacings(curve, log_deltas)
+    return np.floor(log_deltas / spacing) * spacing - spacing
+
+
+def _goals(curve: Curve, points: Array) -> Array:
+    """What the epsilons of columns are first sought for: below these points by more than what is raised."""
+    margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(points))
+    return points - margin - _spacings(curve, points)
+
+
+def goal_in_columns(curve: Curve, log_delta: float) -> float:
+    """What the epsilon of a column is first sought for; below it one release is calibrated."""
+    return float(_goals(curve, _points(curve, np.array(log_delta))))
 
 
 def _amplified(eps: Array, rates: Array) -> Array:
@@ -397,15 +405,15 @@ def _are_met(rows: _Rows, eps: Array, log_deltas: Array, most: Array) -> Any:
 def _read_log_deltas(rows: _Rows, eps: Array) -> tuple[Array, Array]:
     """The point of the lattice that is answered at each epsilon, ``inf`` where none is known, and a lower end."""
     lower, upper = rows.raised_log_deltas(eps, WIDTHS_ABOVE)
-    spacing = rows.spacings(upper)
+    spacing = _spacings(rows.curve, upper)
     points = np.ceil(upper / spacing) * spacing
     return np.where(upper < math.inf, np.minimum(points, 0.0), math.inf), lower
 
 
 def _epsilons_above(rows: _Rows, log_deltas: Array) -> Array:
     """The epsilon at each log delta, ``inf`` where columns have no answer."""
-    points = rows.points(log_deltas)
-    goals = rows.goals(points)
+    points = _points(rows.curve, log_deltas)
+    goals = _goals(rows.curve, points)
     value = rows.roots(goals).copy()
     before = 1.0 - ROUNDINGS_BELOW * float(getattr(rows.curve, "inverse_rtol", None) or INVERSE_RTOL)
     waiting = np.flatnonzero(value < math.inf)
@@ -435,14 +443,14 @@ def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
 def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
     """Nearly the least noise multiplier that meets each target, ``inf`` where none is found, and a lower end."""
     # The goals of the epsilons, which may be below the points by more than an epsilon needs.
-    goals, before = rows.goals(rows.points(log_deltas)), eps * (1.0 - CALIBRATION_STEP)
+    goals, before = _goals(rows.curve, _points(rows.curve, log_deltas)), eps * (1.0 - CALIBRATION_STEP)
 
     def excess(where: Places, noises: Array) -> Array:
         return _excess(rows.take(where, noises), before[where], goals[where])
 
     nearly, value = _find_crossings(excess, start)
     # The search looks at enclosures. At last it is asked back as a user would.
-    points, step = rows.points(log_deltas), CALIBRATION_STEP
+    points, step = _points(rows.curve, log_deltas), CALIBRATION_STEP
     waiting = np.flatnonzero(value < math.inf)
     while waiting.size and step < 1.0:
         asked = rows.take(waiting, value[waiting])
@@ -460,7 +468,7 @@ def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tu
 
 def _excess(rows: _Rows, eps: Array, points: Array) -> Array:
     """How far ``U(e) + 32 w + s`` lies above the points; not above 0 where an answer holds at every door."""
-    return rows.raised_log_deltas(eps, 2.0 * WIDTHS_ABOVE)[1] + rows.spacings(points) - points
+    return rows.raised_log_deltas(eps, 2.0 * WIDTHS_ABOVE)[1] + _spacings(rows.curve, points) - points
 
 
 def _steps_down(start: Array, is_above: Callable[[Places, Array], Any]) -> Array:

@@ -27,9 +27,6 @@ Releases = Sequence[tuple[Representation, Run]]
 MOST_STEPS = 10**8
 """The largest number of releases that the steps query and ``remaining`` search. Contract."""
 
-ROUGH = 3.0
-"""Values of a profile per standard deviation of the loss where only a first guess is needed. Speed only."""
-
 MOST_GUESSES = 12
 """Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
 
@@ -174,17 +171,17 @@ def close_crossing(
     return find_crossing(excess, last[0] if last else guess, low=low, high=high, spread=spread, rtol=rtol), fall
 
 
-def rough_excess(phase: Phase, target: FullTarget, values: float = ROUGH) -> float:
+def rough_excess(phase: Phase, target: FullTarget) -> float:
     """``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` where there is no number.
 
-    ``values`` is the number of values of the profile to a standard deviation of the loss.
     It only tells a search where to look. Every answer is evaluated with the full table afterwards.
     """
     whole = phase.bound.representation
 
     def sparse(mechanism: Mechanism) -> Representation:
         found = whole(mechanism)
-        return replace(found, resolution=values) if isinstance(found, PrivacyProfile) else found
+        # Values of the profile per standard deviation of the loss. Speed only.
+        return replace(found, resolution=3.0) if isinstance(found, PrivacyProfile) else found
 
     try:
         curve = replace(phase, bound=replace(phase.bound, representation=sparse)).curve()

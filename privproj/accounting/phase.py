@@ -159,7 +159,7 @@ class Phase:
     @property
     def reuses_projection(self) -> bool:
         """True if the projection is drawn once, although the bound needs a fresh one for each release."""
-        return not self.bound.any_projection and _has_fixed_projection(self.mechanism)
+        return not self.bound.any_projection and bool(getattr(self.mechanism, "fixed_projection", False))
 
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run that it is for.
@@ -415,8 +415,3 @@ def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"
-
-
-def _has_fixed_projection(mechanism: Mechanism) -> bool:
-    """True if the mechanism says that its projection is drawn once and reused."""
-    return bool(getattr(mechanism, "fixed_projection", False))

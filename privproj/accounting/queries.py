@@ -12,7 +12,6 @@ from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Una
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of
-from privproj.numerics.enclosure import Enclosure
 from privproj.result import Outcome, Result, Rows, Side, Status
 from privproj.runs import RunOptions
 from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target
@@ -110,7 +109,7 @@ def solve_delta(question: Question, target: EpsilonTarget) -> Result:
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
     found = read_log_delta(curve, epsilon)
-    value, lower = _probability_ends(found)
+    value, lower = delta_value(found.upper), math.exp(found.lower) if found.lower > LEAST_LOG_VALUE else None
     return question.result(
         "delta",
         value,
@@ -122,12 +121,6 @@ def solve_delta(question: Question, target: EpsilonTarget) -> Result:
         log10_delta=log10_value(found.upper),
         outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
     )
-
-
-def _probability_ends(log_value: Enclosure) -> tuple[float, float | None]:
-    """``(upper, lower)`` as probabilities: upper is never 0, lower is None where unknown or below 1e-300."""
-    lower = math.exp(log_value.lower) if log_value.lower > LEAST_LOG_VALUE else None
-    return delta_value(log_value.upper), lower
 
 
 @dataclass(frozen=True, repr=False)

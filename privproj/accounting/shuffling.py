@@ -22,13 +22,23 @@ Whatever a bound promises, it cannot promise less.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from privproj.composition.truncated import LEAST_RATE, log_binomial_tail
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP, Enclosure, log1m_exp, next_up, widen_outward
+from privproj.numerics.enclosure import (
+    NEXT_UP_RELATIVE_STEP,
+    Enclosure,
+    log1m_exp,
+    log_difference,
+    next_up,
+    widen_outward,
+)
 from privproj.numerics.search import minimise
 from privproj.runs.sampling import NeighbouringRelation
+
+if TYPE_CHECKING:
+    from privproj.laws.squared_shift import ScaledBeta
 
 LOWER_MARGIN = 1e-9
 """By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
@@ -53,39 +63,12 @@ class ShiftCell(NamedTuple):
     log_most: float
 
 
-class _ShiftLaw(Protocol):
-    """The law of the squared shift ``R^2`` of a unit direction, in a coordinate in which it increases."""
-
-    @property
-    def start(self) -> float:
-        """A coordinate in the bulk of the law."""
-        ...
-
-    @property
-    def step(self) -> float:
-        """The width of the bulk."""
-        ...
-
-    @property
-    def supremum(self) -> float:
-        """The supremum of ``R^2``, ``inf`` where it is unbounded."""
-        ...
-
-    def value(self, t: float) -> float:
-        """``R^2`` at the coordinate ``t``."""
-        ...
-
-    def log_tail(self, x: float) -> float:
-        """``ln P(R^2 > x)``."""
-        ...
-
-
 def fixed_shift(noise_multiplier: float) -> tuple[ShiftCell, ...]:
     """The cells of Gaussian noise, where ``R = 1/z``."""
     return (ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
-def random_shift(law: _ShiftLaw) -> tuple[ShiftCell, ...]:
+def random_shift(law: "ScaledBeta") -> tuple[ShiftCell, ...]:
     """The cells of a known projection that is drawn afresh for each batch, from the law of its squared shift."""
     # Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only.
     first, last = -5, 8
@@ -94,8 +77,8 @@ def random_shift(law: _ShiftLaw) -> tuple[ShiftCell, ...]:
     tails = [Enclosure(0.0, 0.0), *(widen_outward(law.log_tail(x)) for x in places[1:-1])]
     tails.append(Enclosure(-math.inf, -math.inf))
     return tuple(
-        ShiftCell(math.sqrt(x), math.sqrt(y), _log_difference(here.lower, after.upper, 0.0),
-                  _log_difference(here.upper, after.lower, 0.0))
+        ShiftCell(math.sqrt(x), math.sqrt(y), log_difference(here.lower, after.upper),
+                  log_difference(here.upper, after.lower))
         for x, y, here, after in zip(places, places[1:], tails, tails[1:], strict=False)
     )  # fmt: skip
 
@@ -121,9 +104,9 @@ class ShuffledEpochs:
 
         # eps >= ln[(P[Bin(E, A) >= k] - delta) / P[Bin(E, B) >= k]]
         def value(right: float, wrong: float) -> float:
-            return _log_difference(right, log_delta) - wrong
+            return log_difference(right, log_delta, LEAST_GAP) - wrong
 
-        root = self._largest_shift
+        root = self.cells[-1].low
         found = self._best(value, 0.5 * root * root + root * math.sqrt(-2.0 * log_delta))
         return max(0.0, found - LOWER_MARGIN * (1.0 + abs(found))) if found > -math.inf else 0.0
 
@@ -132,19 +115,14 @@ class ShuffledEpochs:
 
         # delta >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k]
         def value(right: float, wrong: float) -> float:
-            return _log_difference(right, eps + wrong + 1e-15 * (eps + abs(wrong)))
+            return log_difference(right, eps + wrong + 1e-15 * (eps + abs(wrong)), LEAST_GAP)
 
         found = self._best(value, eps)
         return found - LOWER_MARGIN * (1.0 + abs(found)) if found > -math.inf else found
 
-    @property
-    def _largest_shift(self) -> float:
-        """The largest ``R`` that is looked at as such."""
-        return self.cells[-1].low
-
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
         """The largest ``value`` of both probabilities' logs that is found, for ``w`` up to a little above ``reach``."""
-        last = reach + math.log(self.batches) + min(1.0, self._largest_shift)
+        last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
         def loss(x: float) -> float:
             return -max(value(*ends) for ends in self._errors((x - 1.0) * last))
@@ -233,8 +211,3 @@ def _log_any(log_spent: float) -> float:
     if log_spent < -35.0:
         return log_spent
     return 0.0 if log_spent > 7.0 else math.log(-math.expm1(-math.exp(log_spent)))
-
-
-def _log_difference(x: float, y: float, gap: float = LEAST_GAP) -> float:
-    """``ln(e^x - e^y)``, and ``-inf`` unless ``x - y`` is above ``gap``, so that the difference keeps its digits."""
-    return x + log1m_exp(y - x) if x - y > gap else -math.inf

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.queries import epsilon
+from privproj.accounting.question import ask_by_name
 from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
 from privproj.audit.faults import FAULTS
 from privproj.errors import InvalidParameter, unknown_name
@@ -261,12 +262,5 @@ def judge_scene(
     """
     if claim is not None:
         return judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    curve = _curve_of(scene.claimed, scene.steps)
+    curve = ask_by_name(scene.claimed, None, {"steps": scene.steps}).curve()
     return judge(*scores, delta=delta, confidence=confidence, claim=scene.claim(delta), curve=curve)
-
-
-def _curve_of(mechanism: M2 | Gaussian, steps: int) -> Any:
-    """The claimed profile of one run."""
-    from privproj.accounting.question import ask_by_name
-
-    return ask_by_name(mechanism, None, {"steps": steps}).curve()

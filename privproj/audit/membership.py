@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.journal import Journal, Row, complete_rows, run_in_processes
+from privproj.records.ledger import Account
 from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -107,7 +108,8 @@ class Game:
         x, y = self.problem()[:2]
         short = Game(**{**asdict(self), "records": 10, "steps": 1})
         optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
-        found = _account_of_steps(optimizer._plan, self.steps).epsilon(delta).value
+        account = Account(((optimizer._plan.phase(self.steps).as_dict(), self.steps),))
+        found = account.epsilon(delta).value
         return None if found is None else float(found)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,13 +119,6 @@ class Game:
             raise InvalidParameter("records", self.records, f"at most half of the {len(found.x)} training records")
         n = self.records
         return found.x[:n], found.y[:n], found.x[n:], found.y[n:]
-
-
-def _account_of_steps(plan: Any, steps: int) -> Any:
-    """The account of so many releases of a plan."""
-    from privproj.records.ledger import Account
-
-    return Account(((plan.phase(steps).as_dict(), steps),))
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:

@@ -61,26 +61,8 @@ from privproj.runs import Run
 POINTS_PER_SCORE = 56.0
 """Grid points to one unit of the normal score of a law. Speed only."""
 
-LEAST_DENSITY = 0.25
-"""Least share of these points for a profile with few values, where only a first guess is needed. Speed only."""
-
-TYPICAL_EPOCHS = 10**4
-"""The tails of an epoch are cut as if there were this many: a little mass, which is counted. Speed only."""
-
-KEPT_EPOCHS = 8
-"""How many epochs are kept for further questions about the same release. Speed only."""
-
 CORE_SCORE = 6.0
 """Normal score, of probability 1e-9, from which on grid points are rarer. Speed only."""
-
-TAIL_SHARE = 0.5
-"""Share of the grid points to a unit of the score that is left beyond the core. Speed only."""
-
-LARGEST_SCORE = 14.0
-"""Normal score, of probability 1e-44, up to which tails are followed closely at the first of :data:`EPOCH_CUTS`.
-
-Speed only.
-"""
 
 EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)
 """At what masses tails are cut, for smaller and smaller deltas. Speed only."""
@@ -88,23 +70,14 @@ EPOCH_CUTS = (TRUNCATED_RUN_MASS, 1e-76, 1e-136)
 NATS_ABOVE_CUT = 14.0 * math.log(10.0)
 """How far above that mass, in nats, a delta is from which on the next is used. Speed only."""
 
-SCORES_APART = 0.4
-"""Spacing of the scores between which grid points are spread evenly, wider than the pilot is lumpy. Speed only."""
-
 PILOT_ATOMS = 130
 """Atoms of each factor in the pilot that a grid is chosen by. Speed only."""
 
 KNOTS_PER_DEVIATION = 64.0
 """Most values of a release's profile to one standard deviation of its loss. Speed only."""
 
-VALUES_PER_EPOCH_DEVIATION = 64.0
-"""Values of an epoch's profile to one standard deviation of its loss, where epochs are composed. Speed only."""
-
 LEAST_PILOT_MASS = 1e-280
 """Least divisor, and least probability whose score is taken, in the pilot. Speed only."""
-
-DEVIATIONS_OF_TOP = 20.0
-"""Standard deviations of ``S`` that the grid reaches beyond the mean, besides one largest ``W``. Speed only."""
 
 UNDERFLOWN_MASS = 1e-290
 """Mass that underflow can take of all products together: 5e-324 of each, and fewer than 1e30 count. Soundness."""
@@ -117,9 +90,6 @@ UNDERFLOWN_NEAR_ZERO = 1e-130
 
 KERNEL_ROUNDINGS = 16.0
 """Units of rounding allowed to one placed mass, besides those of its sums. Nine operations need less. Soundness."""
-
-CHUNK = 2**22
-"""Products of atoms and epsilons that are held in memory at a time. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +143,8 @@ class _Epoch:
     def excess(self, losses: Array) -> Array:
         """The excess of the remove order at ``ln s = losses`` (nats), on the safe side."""
         found = np.empty(len(losses))
-        size = max(1, CHUNK // len(self.law.places))
+        # Products of atoms and epsilons that are held in memory at a time. Speed only.
+        size = max(1, 2**22 // len(self.law.places))
         for start in range(0, len(losses), size):
             part, right = losses[start : start + size], losses[start : start + size] >= 0.0
             found[start : start + size][right] = self.right(part[right])
@@ -239,21 +210,23 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
     """
     if not profile.can_be_subsampled:
         raise Refused("this bound has no theorem for sampled batches; expected a bound with one, or sampling=partition")
-    assert run.batches is not None
-    size, longer = divmod(run.batches, run.batches_per_record)
-    blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
     whole = replace(run, sampling=None, batches=None, batches_per_record=1)
     return [
-        (
-            profile if batches == 1 else _epoch_profile(profile, batches),
-            replace(whole, steps=run.steps * count),
-        )
-        for batches, count in blocks
-        if count
+        (profile if batches == 1 else _epoch_profile(profile, batches), replace(whole, steps=steps))
+        for batches, steps in blocks_of(run)
     ]
 
 
-@lru_cache(maxsize=KEPT_EPOCHS)
+def blocks_of(run: Run) -> list[tuple[int, int]]:
+    """The sizes of the blocks of a record in a balls-in-bins run, and how many of each there are in the run (C25)."""
+    assert run.batches is not None
+    size, longer = divmod(run.batches, run.batches_per_record)
+    blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
+    return [(batches, run.steps * count) for batches, count in blocks if count]
+
+
+# How many epochs are kept for further questions about the same release. Speed only.
+@lru_cache(maxsize=8)
 def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> PrivacyProfile:
     """The profile of one epoch, in both orders, as sound as that of a release.
 
@@ -286,9 +259,10 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
     def inverse(log_delta: float) -> Enclosure:
         return (next_depth(log_delta) or at_this_depth).epsilon(log_delta)
 
+    # Values of an epoch's profile to one standard deviation of its loss, where epochs are composed. Speed only.
     at_this_depth = PrivacyProfile(
         lambda eps: ends.log_delta(eps, release),
-        resolution=VALUES_PER_EPOCH_DEVIATION,
+        resolution=64.0,
         can_be_subsampled=False,
         excess=SplitTable(ends.excess_below, ends.above.excess),
         numerics={"epoch": "sum of likelihood ratios", "atoms": len(ends.above.law.places)},
@@ -307,20 +281,24 @@ class EpochEnds:
 
     def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
         self.batches = batches
-        whole = Run(steps=batches * TYPICAL_EPOCHS)
+        # Tails are cut as if there were so many epochs: a little mass, which is counted. Speed only.
+        whole = Run(steps=batches * 10**4)
         shape = outline_step(release, whole, cut)
         finest = min(release.resolution, KNOTS_PER_DEVIATION)
         step = 2.0 ** math.floor(math.log2(shape.deviation / finest))
         self.bounds = excess_bounds(release, whole, shape.knots(step, finest), step)
         pair = self.bounds.above
         log_least = _least_loss(pair)
-        density = POINTS_PER_SCORE * min(1.0, max(release.resolution / KNOTS_PER_DEVIATION, LEAST_DENSITY))
-        score = LARGEST_SCORE * math.sqrt(math.log(cut) / math.log(TRUNCATED_RUN_MASS))
+        # A profile with few values, where only a first guess is needed, has fewer points. Speed only.
+        density = POINTS_PER_SCORE * min(1.0, max(release.resolution / KNOTS_PER_DEVIATION, 0.25))
+        # Up to the normal score 14, of probability 1e-44, tails are followed closely at the first cut. Speed only.
+        score = 14.0 * math.sqrt(math.log(cut) / math.log(TRUNCATED_RUN_MASS))
         first = _first_law(pair, log_least, above=True)
         mean = float(np.sum(first.masses * first.places))
         spread = math.sqrt(float(np.sum(first.masses * first.places * first.places)))
         reach = float(first.places[-1])
-        top = reach + batches * mean + DEVIATIONS_OF_TOP * math.sqrt(batches) * spread
+        # Standard deviations of ``S`` that the grid reaches beyond the mean, besides one largest ``W``. Speed only.
+        top = reach + batches * mean + 20.0 * math.sqrt(batches) * spread
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
@@ -445,11 +423,13 @@ def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: 
 
 def _ladder(places: Array, weights: Array, score: float) -> tuple[Array, Array]:
     """Places at which the normal score of a law passes evenly spaced values, and these values."""
-    wanted = np.arange(-score, score, SCORES_APART)
+    # Spacing of the scores between which grid points are spread evenly, wider than the pilot is lumpy. Speed only.
+    wanted = np.arange(-score, score, 0.4)
     at = np.searchsorted(np.maximum.accumulate(_normal_scores(weights, score)), wanted)
     rungs, first = np.unique(places[np.minimum(at, len(places) - 1)], return_index=True)
     core = np.clip(wanted[first], -CORE_SCORE, CORE_SCORE)
-    return rungs, core + TAIL_SHARE * (wanted[first] - core)
+    # Share of the grid points to a unit of the score that is left beyond the core. Speed only.
+    return rungs, core + 0.5 * (wanted[first] - core)
 
 
 def _thinned(law: SumLaw) -> tuple[Array, Array]:

@@ -30,9 +30,6 @@ Soundness (measured)."""
 LEAST_DELTA_OVER_NOISE = 50.0
 """A delta below this many times the noise is refused. Any value is sound. Contract."""
 
-PEER_TRUNCATED_MASS = 1e-15
-"""The tail mass that dp-accounting cuts by its default; here only the size of a grid is told by it. Speed only."""
-
 PEER_REMEDY = "use the default composer, ask for a larger delta, add noise, or use a Renyi bound"
 """What an error of this composer advises. Contract."""
 
@@ -135,7 +132,8 @@ def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPm
     """
     if count * law.size > MOST_PEER_CELLS:
         masses: Any = law._probs  # pyright: ignore[reportAttributeAccessIssue]
-        lower, upper = common.compute_self_convolve_bounds(masses, count, PEER_TRUNCATED_MASS)
+        # The tail mass that dp-accounting cuts by its default; here only the size of a grid is told by it. Speed only.
+        lower, upper = common.compute_self_convolve_bounds(masses, count, 1e-15)
         _check_cell_count(upper - lower + 1, step)
     return law.self_compose(count) if count > 1 else law
 

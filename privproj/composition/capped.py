@@ -22,12 +22,6 @@ from privproj.runs import Run
 LARGEST_CAPPED_EPSILON = 1e15
 """Largest epsilon, in nats, at which a simple bound is looked for when the composition has no answer. Contract."""
 
-SMALL_DELTA_NATS = 20.0
-"""Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``.
-
-Any shares are sound. Speed only.
-"""
-
 LEAST_CAPPED_EPSILON = 1e-200
 """Where the search for a small epsilon ends, and the least epsilon that a share is computed from. Speed only."""
 
@@ -172,8 +166,10 @@ def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
     """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
     if len(releases) == 1:
         return [1.0 / releases[0][1]]
+    # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are sound.
+    # Speed only.
     sizes = [
-        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - SMALL_DELTA_NATS).upper, LEAST_CAPPED_EPSILON)
+        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
         for profile, _ in releases
     ]
     sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]

@@ -44,9 +44,6 @@ Compose = Callable[[Phases, list[Outline]], Grid]
 LEAST_POWERS = (-15.5, -60, -120, -190)
 """The least delta of each level with a grid, as a power of 10; down to the first, deltas are ordinary. Speed only."""
 
-CUT_BELOW = 1e-16
-"""Where a level cuts the tails, as a share of its least delta. Speed only."""
-
 LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
 """The log of the least delta of each level; those that have no power of 10 have no grid either. Speed only."""
 
@@ -56,38 +53,11 @@ NATS_ABOVE_CUT = 10.0
 NATS_WITHIN = 1.0
 """A delta that is so many nats above the least one of a level is certainly within it. Soundness."""
 
-GUESS_SHARE = 0.5
-"""A level is left out where its least delta is above this power of a rough upper bound of delta. Speed only."""
-
-GUIDE_SPREAD = 10.0
-"""How much wider than else the knots of that bound are spaced. Speed only."""
-
-COSTLY_SPREAD = 4.0
-"""How much wider they are spaced where values of a profile are costly. Speed only."""
-
 CLOSE_ENOUGH = 1.002
 """A grid whose upper ends are within this factor of its lower ends is taken. Speed only."""
 
-CLOSE_LOWER_END = 0.98
-"""Where a lower end is at least this share of the upper one, no better one is looked for. Speed only."""
-
-LARGER_DELTAS = (0.995, 0.98, 0.96, 0.93, 0.9)
-"""The powers of a delta whose lower ends are looked at too. Speed only."""
-
-LEAST_CHEAP_RESOLUTION = 64.0
-"""Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
-
-Speed only.
-"""
-
-KEPT_LEVELS = 8
-"""How many levels are kept for further questions. Speed only."""
-
 NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
 """Why there is no answer. Contract."""
-
-KEPT_COLUMNS = 4
-"""How many columns of values of a profile are kept. Speed only."""
 
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "none, moments of the loss"}
 """What an answer says of its numerics where moments gave it. Contract."""
@@ -104,7 +74,8 @@ class DepthCurve:
 
     def __init__(self, first: Grid, phases: Phases, compose: Compose) -> None:
         self.first, self.phases, self.compose = first, phases, compose
-        self.level = lru_cache(maxsize=KEPT_LEVELS)(self._level)
+        # How many levels are kept for further questions. Speed only.
+        self.level = lru_cache(maxsize=8)(self._level)
         self.boundary = lru_cache(maxsize=None)(self._boundary)
         self.used: Grid | _Level = first
 
@@ -117,7 +88,8 @@ class DepthCurve:
         """The curve of a level."""
         if k == 0:
             return self.first
-        log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(CUT_BELOW)
+        # Where a level cuts the tails, as a share of its least delta. Speed only.
+        log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
         phases = [(deepened(profile, log_cut), run) for profile, run in self.phases]
         log_cut = max(log_cut, *(_log_floor(profile, run) for profile, run in phases))
         compose = self.compose if k < len(LEAST_POWERS) else None
@@ -160,13 +132,15 @@ class DepthCurve:
         yield 0
         guess = self.guide.log_delta_above(eps)
         for k in range(1, len(LEAST_LOGS)):
-            if LEAST_LOGS[k] <= GUESS_SHARE * guess or k + 1 == len(LEAST_LOGS):
+            # A level is left out where its least delta is above this power of a rough upper bound of delta. Speed only.
+            if LEAST_LOGS[k] <= 0.5 * guess or k + 1 == len(LEAST_LOGS):
                 yield k
 
     @cached_property
     def guide(self) -> MomentCurve:
         """A rough bound at every delta."""
-        return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], GUIDE_SPREAD)
+        # Its knots are spaced ten times as widely as else. Speed only.
+        return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
@@ -184,8 +158,10 @@ class DepthCurve:
         deepest = len(LEAST_POWERS) - 1
         if log_delta < LEAST_LOGS[deepest]:
             return max(lower, self.level(deepest).epsilon(LEAST_LOGS[deepest]).lower)
-        for share in LARGER_DELTAS:
-            if lower >= CLOSE_LOWER_END * upper:
+        # The powers of a delta whose lower ends are looked at too. Speed only.
+        for share in (0.995, 0.98, 0.96, 0.93, 0.9):
+            # Where a lower end is at least this share of the upper one, no better one is looked for. Speed only.
+            if lower >= 0.98 * upper:
                 break
             lower = max(lower, self.used.epsilon(share * log_delta).lower)
         return lower
@@ -254,7 +230,8 @@ class _Level:
     @cached_property
     def moments(self) -> MomentCurve:
         """The bound by moments, with tails cut as deep."""
-        return MomentCurve(self.phases, self.log_cut, COSTLY_SPREAD if _are_costly(self.phases) else 1.0)
+        # Knots are spaced more widely where values of a profile are costly. Speed only.
+        return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
     def on_grid(self, read: Callable[[Grid], Enclosure]) -> Enclosure:
         """What ``read`` finds on the grid and, next to the first level, on the ordinary one; it may be nothing."""
@@ -305,7 +282,9 @@ class _Level:
 
 def _are_costly(phases: Phases) -> bool:
     """True where values of some profile take so long that upper ends have to do."""
-    return any(profile.resolution < LEAST_CHEAP_RESOLUTION and profile.inverse is None for profile, _ in phases)
+    # Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
+    # Speed only.
+    return any(profile.resolution < 64.0 and profile.inverse is None for profile, _ in phases)
 
 
 def _log_floor(profile: PrivacyProfile, run: Run) -> float:
@@ -322,7 +301,8 @@ def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
         profile = profile.deeper(math.exp(log_cut))
     if profile.table is None:
         return profile
-    columns = lru_cache(maxsize=KEPT_COLUMNS)(lambda eps: log_delta_columns(profile, np.array(eps)))
+    # How many columns of values of a profile are kept. Speed only.
+    columns = lru_cache(maxsize=4)(lambda eps: log_delta_columns(profile, np.array(eps)))
 
     def end(which: int) -> Callable[[Array], Array]:
         return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])

@@ -91,9 +91,6 @@ the excess falls less than half as fast as it did before. It is cut, and counts 
 SMALLEST_UPPER_BOUND = 1e-300
 """Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Soundness."""
 
-LEAST_LOWER_BOUND = 1e-285
-"""A smaller lower bound of an excess counts as 0: masses near the least double would lose digits. Speed only."""
-
 LEAST_GRID_RATE = 1e-30
 """Least sampling rate on a grid, where a smaller one is taken for it: far below, masses underflow. Soundness.
 
@@ -105,9 +102,6 @@ LEAST_SAMPLED_SHARE = 1e-3
 
 :data:`SAMPLING_MAP_RELATIVE_ERROR` rests on it. Soundness.
 """
-
-LOG_EXCESS_AT_END = math.log(SMALLEST_UPPER_BOUND) + 30.0
-"""Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only."""
 
 UNIT_ROUNDING = 2.0**-53
 """Unit of rounding of a double. Soundness."""
@@ -124,12 +118,6 @@ SAMPLING_MAP_RELATIVE_ERROR = 1e-11
 
 It is more than 8 units of rounding over :data:`LEAST_SAMPLED_SHARE`. Soundness.
 """
-
-CORE_DEVIATIONS = 8.0
-"""The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only."""
-
-TAIL_DECAY_SHARE = 0.04
-"""Distance of the knots beyond the core, as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +188,10 @@ class Outline:
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
-        wide = max(TAIL_DECAY_SHARE, 4.0 / resolution)
-        spacing = np.maximum(np.where(np.abs(middle) < CORE_DEVIATIONS * self.deviation, core, wide * decay), core)
+        # Distance of the knots beyond the core, as a share of the length in which the excess falls by e. Speed only.
+        wide = max(0.04, 4.0 / resolution)
+        # The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only.
+        spacing = np.maximum(np.where(np.abs(middle) < 8.0 * self.deviation, core, wide * decay), core)
         count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
         always = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
@@ -300,7 +290,8 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
-    share = 1.0 if log_excess[last] <= LOG_EXCESS_AT_END else share
+    # Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only.
+    share = 1.0 if log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
     return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
 
@@ -416,7 +407,8 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
     None where too little is known of the release: no segment next to ``t = 1`` is positive, or no scale fits.
     """
     zero = int(np.searchsorted(cells, 0))
-    lower = np.where(lower < LEAST_LOWER_BOUND, 0.0, lower)
+    # A smaller lower bound of an excess counts as 0: masses near the least double would lose digits. Speed only.
+    lower = np.where(lower < 1e-285, 0.0, lower)
     start, stop = zero % 2, len(cells) - (len(cells) - 1 - zero) % 2
     cells, lower, upper = cells[start:stop], lower[start:stop], upper[start:stop]
     # ratio = (t_(i+1) - t_i) / (t_(i+2) - t_(i+1))

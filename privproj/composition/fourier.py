@@ -108,11 +108,9 @@ observed). Soundness (measured).
 MOST_WINDOW_CELLS = 2**31
 """Cells that a window may have; a run that needs more is refused. Contract."""
 
-MOST_SUMMED_PRODUCTS = 10**9
-"""Atoms times frequencies above which frequencies are not summed one by one. Speed only."""
-
 MOST_OF_A_PHASE = 5 * 10**7
-"""The same for each of many phases, on average, and where an FFT would be too long. Speed only."""
+"""Atoms times frequencies, for each of many phases on average, above which frequencies are not summed one by one,
+and where an FFT would be too long. Speed only."""
 
 MOST_FFT_CELLS = 2**22
 """Longest FFT, in cells, on a grid that was asked for; a longer one is refused. Contract."""
@@ -126,34 +124,14 @@ THINNED_ATOMS = 300
 MOST_THINNED = 16 * THINNED_ATOMS
 """How many atoms of all phases it looks at. Speed only."""
 
-FEWEST_THINNED = 20
-"""How many atoms of a phase it looks at where there are many phases. Speed only."""
-
-WINDOW_OF_FREQUENCIES = 256
-"""At least so many frequencies about one are evaluated by the same sums. Speed only."""
-
-FEW_PHASES = 8
-"""Phases up to which all Chernoff orders are tried: thinned masses of one with many steps mislead. Speed only."""
-
 TERMS_OF_BIN = 18
 """Terms of the series in a bin. Soundness: 1/18! is below 2 units of rounding."""
-
-FEW_FREQUENCIES = 128
-"""So many are evaluated for all phases, of which the first rule out the others. Speed only."""
 
 SUMMED_BLOCK = 512
 """Neighbouring frequencies that are summed at once where there are many. Error (vii) counts it. Soundness."""
 
 FEWEST_IN_BLOCKS = 2**13
 """Fewest frequencies that are summed in blocks: from here on error (vii) is more than the blocks take. Soundness."""
-
-LARGEST_CHERNOFF_EXPONENT = 300.0
-"""Largest Chernoff order times the range of the losses of one step, in nats.
-
-With a larger one, a mass that underflowed (below 1e-308) could still count after the tilt. The value 300 is less than
-half of the 708 nats at which a double underflows. The bound holds with any, as such a mass is replaced by
-:data:`UNDERFLOWN_TILTED_MASS`. Speed only.
-"""
 
 TILT_LADDER_SPACING = 0.1
 """Spacing of ``ln theta``: tilts are rounded down to a ladder, so that a value depends on ``eps`` alone (C24).
@@ -167,9 +145,6 @@ FINE_TILT_LADDER_SPACING = 0.005
 Soundness.
 """
 
-KEPT_TILTS = 4
-"""How many spectra a composition keeps for further questions. Speed only."""
-
 KEPT_VALUES = 64
 """How many values a composition keeps, as searches and their checks ask again. Speed only."""
 
@@ -178,10 +153,6 @@ NEWTON_RTOL = 1e-11
 
 Speed only.
 """
-
-
-SETTLED_NATS = 1e-8
-"""Largest log ratio at which a small step of Newton's method ends it. Speed only."""
 
 
 class DeltaValue(NamedTuple):
@@ -245,7 +216,8 @@ class Composition:
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
         self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
         most = MOST_THINNED if deep else THINNED_ATOMS
-        thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), FEWEST_THINNED)) for p in self.phases]
+        # 20: how many atoms of a phase are looked at where there are many phases. Speed only.
+        thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), 20)) for p in self.phases]
         self.thin_losses, self.thin_logs = (np.concatenate(column) for column in zip(*thin, strict=True))
         self.thin_sizes = np.array([len(logs) for _, logs in thin])
         self.thin_starts = np.cumsum(self.thin_sizes) - self.thin_sizes
@@ -369,7 +341,8 @@ class Composition:
         spacing = FINE_TILT_LADDER_SPACING if self.deep else TILT_LADDER_SPACING
         rung = math.floor(math.log(theta) / spacing)
         if rung not in self.tilts:
-            while len(self.tilts) >= KEPT_TILTS:
+            # How many spectra a composition keeps for further questions. Speed only.
+            while len(self.tilts) >= 4:
                 self.tilts.pop(next(iter(self.tilts)))
             try:
                 self.tilts[rung] = TiltedSum(self, math.exp(rung * spacing))
@@ -444,8 +417,8 @@ class Composition:
             gap, fall = excess(eps)
             low, high = (eps, high) if gap > 0.0 else (low, eps)
             nearer = eps + gap / fall if fall > 0.0 else high
-            # Where the error is most of a delta its slope says nothing, so the gap must be small too.
-            settled = abs(nearer - eps) <= NEWTON_RTOL * eps and abs(gap) <= SETTLED_NATS
+            # Where the error is most of a delta its slope says nothing, so the log ratio must be small too. Speed only.
+            settled = abs(nearer - eps) <= NEWTON_RTOL * eps and abs(gap) <= 1e-8
             if not settled and not low < nearer < high:
                 nearer = 0.5 * (low + high)
             eps = nearer
@@ -513,7 +486,11 @@ class TiltedSum:
         high = sum(p.steps * int(p.pair.cells[-1]) for p in phases)
         span = max(int(p.pair.cells[-1] - p.pair.cells[0]) for p in phases)
         scales = [(x / deviation, x * span / deviation) for x in (2.0, 7.0)]
-        narrow = [order for order, exponent in scales if exponent < LARGEST_CHERNOFF_EXPONENT]
+        # Largest Chernoff order times the range of the losses of one step, in nats. With a larger one, a mass that
+        # underflowed (below 1e-308) could still count after the tilt. The value 300 is less than half of the 708 nats
+        # at which a double underflows. The bound holds with any, as such a mass is replaced by
+        # :data:`UNDERFLOWN_TILTED_MASS`. Speed only.
+        narrow = [order for order, exponent in scales if exponent < 300.0]
         first = max(low, mean - self.reach([*narrow, 24.0 / span, 96.0 / span], -1.0, mean))
         last = min(high, mean + self.reach([*narrow, 6.0 / span, 12.0 / span], 1.0, mean))
         # a = floor(first), and n is at least the number of cells up to last.
@@ -549,7 +526,8 @@ class TiltedSum:
             at = self.whole.moments(self.theta + sign * order / self.step)[0]
             return (at - here - sign * order * mean - log_outside) / order
 
-        if len(self.masses) > FEW_PHASES:
+        # Phases up to which all Chernoff orders are tried: thinned masses of one with many steps mislead. Speed only.
+        if len(self.masses) > 8:
             here = self.whole.moments(self.theta)[0]
             orders = [min(orders, key=roughly)]
         return min(map(reach_of, orders))
@@ -617,7 +595,8 @@ class TiltedSum:
         cells, masses = self.whole.phases[i].pair.cells, self.masses[i]
         # Windows of frequencies so wide that there are few bins, and the turns of most are 1
         few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
-        wide = max(WINDOW_OF_FREQUENCIES, 2 ** math.floor(math.log2(few_bins)))
+        # At least so many frequencies about one are evaluated by the same sums. Speed only.
+        wide = max(256, 2 ** math.floor(math.log2(few_bins)))
         windows = np.rint(wanted / wide).astype(np.int64) * wide
         found, most, start = np.empty(len(wanted), complex), 0, 0
         for stop in (np.flatnonzero(np.diff(windows, append=-1)) + 1).tolist():
@@ -652,8 +631,8 @@ class TiltedSum:
         short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None
-        # The phases that are looked at before few frequencies are left
-        few = min(FEW_FREQUENCIES, 5 * n * len(phases) // sum(len(m) for m in self.masses))
+        # Few frequencies are evaluated for all phases, of which the first rule out the others. Speed only.
+        few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
         for i, variance in enumerate(self.variances):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Skipped frequencies")
@@ -669,7 +648,8 @@ class TiltedSum:
             np.floor((arcs + 1) * (n / short)).astype(np.int64),
         )
         count = int(np.sum(stops - starts + 1))
-        if count * sum(len(m) for m in self.masses) > max(MOST_SUMMED_PRODUCTS, MOST_OF_A_PHASE * len(phases)):
+        # Atoms times frequencies above which frequencies are not summed one by one. Speed only.
+        if count * sum(len(m) for m in self.masses) > max(10**9, MOST_OF_A_PHASE * len(phases)):
             return None
         return _join_ranges(starts, stops)
 

@@ -16,21 +16,12 @@ from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above, shallow
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
+from privproj.numerics.enclosure import Enclosure, log_difference, next_up
 from privproj.numerics.search import minimise
 from privproj.runs import Run
 
 KEPT_RUNS = 64
 """How many Gaussian runs are kept for further questions. Speed only."""
-
-LEAST_LOG_ODDS = -40.0
-"""Least log odds of the share of delta that goes to the bad event. Any share is sound. Speed only."""
-
-MOST_LOG_ODDS = 2.5
-"""Largest log odds of that share. Speed only."""
-
-ROUGH_RESOLUTION = 32.0
-"""Values of a profile per deviation of the loss by which an event is chosen, where a run needs a grid. Speed only."""
 
 EVENT_SPACING = 2.0**-6
 """Distance of the ``ln(n p)`` that such a run tries: delta is off its least by a relative 1e-5 at most. Speed only."""
@@ -52,12 +43,6 @@ MOST_EVENT = -0.5
 
 LEAST_SLOPE = 1e-9
 """Least slope ``-d ln H^tau / d ln(n p)`` that is believed; the largest is its inverse. Speed only."""
-
-MOST_TRIALS = 12
-"""Rough runs that are tried for one epsilon, before the best of them is taken. Speed only."""
-
-MOST_ROUNDS = 4
-"""How often an event is chosen for the epsilon that the last one has. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +97,8 @@ class GoodEventCurve:
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
     def rough_gaussian(self, log_bad: float) -> Curve:
         """The same on a coarse grid, by which a split is chosen."""
-        profile = replace(self.gaussian_release(log_bad), resolution=ROUGH_RESOLUTION)
+        # Values of a profile per deviation of the loss by which an event is chosen. Speed only.
+        profile = replace(self.gaussian_release(log_bad), resolution=32.0)
         return shallow(compose(profile, replace(self.run, discretization=None, composer="privproj")))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
@@ -134,20 +120,22 @@ class GoodEventCurve:
         if self.composed and log_delta > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, self.composed_epsilon(log_delta))
         rtol = 3e-3 if self.composed else 1e-9
-        best = minimise(lambda x: self.at_share(log_delta, x), LEAST_LOG_ODDS, MOST_LOG_ODDS, rtol=rtol, points=8)[1]
+        # Least and largest log odds of the share of delta that goes to the bad event. Any share is sound. Speed only.
+        best = minimise(lambda x: self.at_share(log_delta, x), -40.0, 2.5, rtol=rtol, points=8)[1]
         return Enclosure(-math.inf, best)
 
     def composed_epsilon(self, log_delta: float) -> float:
         """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
-        eps = epsilon_above(self.rough_gaussian(chosen), _log_difference(log_delta, chosen))
+        eps = epsilon_above(self.rough_gaussian(chosen), log_difference(log_delta, chosen))
         tried = None
-        for _ in range(MOST_ROUNDS):
+        # How often an event is chosen for the epsilon that the last one has. Speed only.
+        for _ in range(4):
             chosen = min(self.best_event(eps), most) if eps < math.inf else chosen
             if chosen == tried:
                 break
             # H^tau(eps) = delta - n p
-            eps, tried = epsilon_above(self.gaussian(chosen), _log_difference(log_delta, chosen)), chosen
+            eps, tried = epsilon_above(self.gaussian(chosen), log_difference(log_delta, chosen)), chosen
         return eps
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
@@ -164,7 +152,8 @@ class GoodEventCurve:
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
         seen = {before: at_before}
-        for _ in range(MOST_TRIALS):
+        # Rough runs that are tried for one epsilon, before the best of them is taken. Speed only.
+        for _ in range(12):
             if place == before:
                 place = before - ROUGH_SPACING
             seen[place] = at = rest(place)
@@ -226,8 +215,3 @@ class GoodEvent:
 def _floor_to(x: float, spacing: float) -> float:
     """The largest multiple of ``spacing`` that is at most ``x``."""
     return math.floor(x / spacing) * spacing
-
-
-def _log_difference(log_whole: float, log_part: float) -> float:
-    """``ln(e^log_whole - e^log_part)``."""
-    return log_whole + log1m_exp(log_part - log_whole)

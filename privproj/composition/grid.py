@@ -32,17 +32,11 @@ Found = TypeVar("Found")
 LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
 
-COARSENING_FACTOR = 4.0
-"""Where a default grid takes too much work, one coarser by this factor is used. Speed only."""
-
 MOST_COARSENINGS = 8
 """How many times a default grid is made coarser before the question is refused. Contract."""
 
 DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
 """What an answer says of its numerics where the run was composed by doubling. Contract."""
-
-LEAST_SPAN_TO_DOUBLE = 5e3
-"""Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only."""
 
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
@@ -189,7 +183,8 @@ class DefaultGrid:
         # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
         step = _default_grid_step(phases, shapes)
         first, then = (0.0, step) if _has_many_scales(phases, shapes) else (step, 0.0)
-        self.steps = [first, then, *(step * COARSENING_FACTOR**k for k in range(1, MOST_COARSENINGS + 1))]
+        # Where a default grid takes too much work, one coarser by this factor is used. Speed only.
+        self.steps = [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
         self.levels: dict[int, ComposedCurve] = {}
         self.used = 0
 
@@ -260,12 +255,8 @@ def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outl
     # The deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
     spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
     releases = sum(run.steps for _, run in phases)
-    return releases > 1 and max(shape.span for shape in shapes) > LEAST_SPAN_TO_DOUBLE * spread
-
-
-def _is_deep(shapes: list[Outline]) -> bool:
-    """True where tails are cut below what ordinary deltas need."""
-    return min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
+    # Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only.
+    return releases > 1 and max(shape.span for shape in shapes) > 5e3 * spread
 
 
 def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
@@ -313,7 +304,10 @@ def compose_on_lattice(
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
     found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
     orders = _in_both_orders([bounds.above for bounds in found], phases)
-    points, deep = sum(len(pair.cells) for pair, _ in orders[0]), _is_deep(shapes)
+    points, deep = (
+        sum(len(pair.cells) for pair, _ in orders[0]),
+        min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS,
+    )
 
     def compose_below() -> tuple[BelowOrder, ...]:
         known = [(bounds.below, run.steps) for bounds, (_, run) in zip(found, phases, strict=True) if bounds.below]

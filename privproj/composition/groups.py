@@ -69,14 +69,8 @@ LEAST_GAP = 1e-9
 MATCHED_LOG_DELTAS = (-1.0, -3.0, -8.0, -20.0, -60.0)
 """Logs of the ``D_1`` at which a Gaussian with the same value is matched, one ``m`` each. Speed only."""
 
-LEAST_CONVERTED = -150.0
-"""A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only."""
-
 PILOT_LOSSES = 14
 """Losses of each sign at which the ``m`` are compared. Speed only."""
-
-LEAST_OWN_SHARE = 1e-14
-"""Probability of at least ``j`` records in a batch below which sizes share the profile of the largest. Speed only."""
 
 
 def group_step(
@@ -100,7 +94,7 @@ def group_step(
     first = member(1)
     sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
     # What bounds the profile of j records bounds that of fewer too.
-    weights = [logs[0], *(_log_of_sum(logs[a + 1 : b + 1]) for a, b in pairwise([0, *sizes]))]
+    weights = [logs[0], *(float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))]
     step = _Step(
         [first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost, of_fixed_size=of_fixed_size
     )
@@ -161,17 +155,13 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 
 def _shared_sizes(tails: Array, count: int) -> list[int]:
     """The sizes that have a profile of their own: all likely ones, and ever fewer of the others."""
-    own = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(LEAST_OWN_SHARE))) - 1
+    # Probability of at least ``j`` records in a batch below which sizes share the profile of the largest. Speed only.
+    own = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
     sizes, step = [*range(1, max(own, 1) + 1)], 2
     while sizes[-1] < count:
         sizes.append(min(sizes[-1] + step, count))
         step *= 2
     return sizes
-
-
-def _log_of_sum(logs: Array) -> float:
-    """The log of the sum of these exponentials."""
-    return float(np.logaddexp.reduce(logs))
 
 
 class _Step:
@@ -383,7 +373,8 @@ class _GroupCurve:
             return self.converted.epsilon(log_delta).upper
         if found < math.inf:
             needed = log_delta - _log_factor(found, self.size).upper
-            if needed < LEAST_CONVERTED or self.upper_of_single(found) > needed:
+            # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
+            if needed < -150.0 or self.upper_of_single(found) > needed:
                 return found
         return min(found, self.converted.epsilon(log_delta).upper)
 

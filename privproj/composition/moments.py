@@ -29,24 +29,6 @@ from privproj.numerics.enclosure import log1m_exp, next_up
 from privproj.numerics.kernels import log_add
 from privproj.runs import Run
 
-TABLE_FLOOR = math.log(1e-20)
-"""Log of the least delta that is read from a table: below, values are asked for one by one, which is tighter.
-
-Speed only.
-"""
-
-KNOT_GROWTH = 0.05
-"""Spacing of the knots as a share of epsilon. Speed only."""
-
-KNOT_DECAY = 0.25
-"""Least spacing of the knots in lengths in which the excess falls by e. Speed only."""
-
-KNOT_DECAY_SHARE = 1.0 / 600.0
-"""By how much more it is for each nat by which the excess is below 1. Speed only."""
-
-LARGEST_KNOT = 1e15
-"""Largest epsilon, in nats, at which a profile is looked at. Speed only."""
-
 ORDERS_SPACING = 0.01
 """Spacing of ``ln theta`` on the ladder of orders. It must not change between questions. Soundness."""
 
@@ -231,15 +213,19 @@ def _knots(profile: PrivacyProfile, log_least: float, spread: float) -> tuple[Ar
     """Epsilons from 0 on, and ``ln E`` at them and, for a profile with two orders, at their mirror images."""
     start = min(0.05 * math.exp(profile.log_delta(0.0).upper), 1.0)
     last = max(4.0 * start, 1e-3)
-    while last < LARGEST_KNOT and profile.log_delta(last).upper > log_least:
+    # Largest epsilon, in nats, at which a profile is looked at. Speed only.
+    while last < 1e15 and profile.log_delta(last).upper > log_least:
         last *= 1.5
     rough = np.concatenate([[0.0], np.geomspace(start, last, 2 + math.ceil(5.0 * math.log(last / start)))])
     logs = np.minimum.accumulate(np.array([profile.log_delta(float(e)).upper for e in rough]))
     far = int(np.argmax(logs <= log_least)) if logs[-1] <= log_least else len(logs) - 1
     rough, fall = rough[: far + 1], -np.diff(logs[: far + 1])
     # Every chord shall add a small share of what the moment is where it counts.
-    decay = KNOT_DECAY + KNOT_DECAY_SHARE * -logs[1 : far + 1]
-    wanted = np.maximum(np.diff(np.log(np.maximum(rough, 0.5 * start))) / KNOT_GROWTH, fall / decay)
+    # Least spacing of the knots in lengths in which the excess falls by e, and by how much more it is for each nat by
+    # which the excess is below 1. Speed only.
+    decay = 0.25 + 1.0 / 600.0 * -logs[1 : far + 1]
+    # Spacing of the knots as a share of epsilon. Speed only.
+    wanted = np.maximum(np.diff(np.log(np.maximum(rough, 0.5 * start))) / 0.05, fall / decay)
     count = np.concatenate([[0.0], np.cumsum(np.maximum(wanted, 1.0) / spread)])
     places = np.linspace(0.0, count[-1], 1 + math.ceil(count[-1]))
     eps = np.unique(np.concatenate([rough, np.interp(places, count, rough)]))
@@ -259,6 +245,7 @@ def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array
     if profile.table is not None:
         with np.errstate(divide="ignore"):
             lower, upper = (np.log(np.maximum(end, 0.0)) for end in profile.table(eps))
-    for i in np.flatnonzero(upper < TABLE_FLOOR).tolist():
+    # Log of the least delta that is read from a table: below, single values are tighter. Speed only.
+    for i in np.flatnonzero(upper < math.log(1e-20)).tolist():
         lower[i], upper[i] = profile.log_delta(float(eps[i]))
     return lower, upper

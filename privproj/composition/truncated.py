@@ -18,7 +18,7 @@ from functools import lru_cache
 from privproj.curves.inversion import DEFAULT_SPACING
 from privproj.curves.profile import Curve, epsilon_above, log_delta_unless
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure, log_difference
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 
@@ -27,15 +27,6 @@ HARMLESS_SHARE = 0.01
 
 MOST_TERMS = 4000
 """Terms of a binomial tail that are added up one by one before the rest is bounded as a whole. Speed only."""
-
-SMALL_REST = 1e-15
-"""A term whose share of a binomial tail is below this is bounded together with all later ones. Speed only."""
-
-NATS_LOST = 16.0
-"""Where ``delta_0`` is so many nats below ``P(cut)``, a rough upper bound of it will do. Speed only."""
-
-RUNS_AHEAD = 3.0
-"""How far ahead the ratio of terms is taken for the lower end of their sum, in units of ``1/(1 - r)``. Speed only."""
 
 TAIL_RELATIVE_ERROR = 1e-9
 """Relative error allowed to a binomial tail: 1000 times what C20 allows a special function. Soundness."""
@@ -78,11 +69,13 @@ def _log_upper_tail(n: int, q: float, m: int) -> Enclosure:
         return (k + 1) * (bottom - top) / ((k + 1) * bottom - (n + 1) * top)
 
     total, term, k, last = 0.0, 1.0, m, min(m + MOST_TERMS, n)
-    while k < last and total * SMALL_REST < term:
+    # A term whose share of a binomial tail is below this is bounded together with all later ones. Speed only.
+    while k < last and total * 1e-15 < term:
         total, term, k = total + term, term * ratio(k), k + 1
     # The rest, from k on, is its first term times 1 + r_k + r_k r_(k+1) + ..., between (1 - r^(l+1)) / (1 - r) at
     # r = r_(k+l), for any l, and 1 / (1 - r_k), where 1 - r_k = ((k+1) - (n+1) q) / ((k+1) (1-q)).
-    ahead = min(n - k, int(RUNS_AHEAD * whole(k)))
+    # How far ahead the ratio of terms is taken for the lower end of their sum, in units of ``1/(1 - r)``. Speed only.
+    ahead = min(n - k, int(3.0 * whole(k)))
     ends = total + term * whole(k + ahead) * (1.0 - ratio(k + ahead) ** (ahead + 1)), total + term * whole(k)
     # ln P[X = m] = ln[q^m (1-q)^(n-m+1) / Beta(m, n-m+1)] - ln m - ln(1-q)
     front = kernels.log_beta_front(float(m), float(n - m + 1), q, 1.0 - q) - math.log(m) - math.log1p(-q)
@@ -179,26 +172,22 @@ class TruncatedCurve:
         """The same unless that is at most ``enough``: then an upper bound that is so too."""
         cut = self.log_cut.upper
         # Below ln(e^enough - P(cut)), rounded down, the sum is below enough; far below P(cut) it is hardly above that.
-        rest = _log_difference(enough - 4.0 * _rounding(enough), cut)
-        high = kernels.log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - NATS_LOST)), cut)
+        rest = log_difference(enough - 4.0 * _rounding(enough), cut)
+        # Where ``delta_0`` is so many nats below ``P(cut)``, a rough upper bound of it will do. Speed only.
+        high = kernels.log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - 16.0)), cut)
         return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: that of ``delta_0`` at ``delta - P(cut)``, ``inf`` if nothing is left."""
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
-        most, upper = _log_difference(log_delta, self.log_cut.lower), self.epsilon_above(log_delta)
+        most, upper = log_difference(log_delta, self.log_cut.lower), self.epsilon_above(log_delta)
         lower = math.inf if most == -math.inf else self.curve.epsilon(min(0.0, most + _rounding(most))).lower
         return Enclosure(min(lower, upper), upper)
 
     def epsilon_above(self, log_delta: float) -> float:
         """The upper end of :meth:`epsilon`."""
-        least = _log_difference(log_delta, self.log_cut.upper)
+        least = log_difference(log_delta, self.log_cut.upper)
         return math.inf if least == -math.inf else epsilon_above(self.curve, least - _rounding(least))
-
-
-def _log_difference(x: float, y: float) -> float:
-    """``ln(e^x - e^y)``, and ``-inf`` for ``x <= y``."""
-    return -math.inf if x <= y else x + log1m_exp(y - x)
 
 
 def _rounding(log_value: float) -> float:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
@@ -17,9 +17,6 @@ from privproj.numerics.enclosure import Enclosure
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-ANSWERS_KEPT = 64
-"""Last answers of a profile that are kept. Speed only."""
-
 KERNEL_INVERSE_RTOL = 2.0**-44
 """Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Soundness."""
 
@@ -27,21 +24,12 @@ Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 """A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""
 
 
-class ColumnProfile(Protocol):
-    """A profile that is read for many rows at once. Every answer encloses the exact value of the bound."""
-
-    def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of shape ``(n, k)``."""
-        ...
-
-    def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
-        """Nearly the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``, for every row; inf: not known."""
-        ...
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelColumns:
-    """A profile whose readings are kernels: run row by row as they are, or as machine code."""
+    """A profile whose readings are kernels: run row by row as they are, or as machine code.
+
+    Every answer encloses the exact value of the bound, but for those of ``root``.
+    """
 
     log_delta: Kernel
     """From ``eps`` and a row to an enclosure of ``ln delta``."""
@@ -56,13 +44,13 @@ class KernelColumns:
     """What a row costs plain Python, over what one of M2 costs. Speed only."""
 
     def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """Return ``(lower, upper)`` of ``ln delta`` for every row."""
+        """Return ``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of ``(n, k)``."""
         from privproj.numerics.compiled import over_rows
 
         return over_rows(self.log_delta, eps, laws, threads, self.weight)
 
     def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
-        """Return nearly the ``eps`` of every row."""
+        """Return nearly the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``; inf where not known."""
         from privproj.numerics.compiled import over_rows
 
         return over_rows(self.root, log_deltas, laws, threads, self.weight)[0]
@@ -75,7 +63,8 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     :class:`privproj.errors.NotConverged` where a kernel says that nothing is known.
     """
 
-    @lru_cache(maxsize=ANSWERS_KEPT)
+    # Last answers of a profile that are kept. Speed only.
+    @lru_cache(maxsize=64)
     def log_delta(eps: float) -> Enclosure:
         return known_ends(columns.log_delta(eps, row))
 
@@ -92,5 +81,5 @@ def known_ends(ends: tuple[float, float]) -> Enclosure:
     return Enclosure(*ends)
 
 
-RowOfLaw = tuple[ColumnProfile, tuple[Any, ...]]
+RowOfLaw = tuple[KernelColumns, tuple[Any, ...]]
 """Which profile over columns a mechanism has, and its row: floats, or arrays of them for many ratios ``mu``."""

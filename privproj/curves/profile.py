@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
@@ -21,9 +21,6 @@ INVERSE_RTOL = 2.0**-50
 
 :func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
-
-GUESS_SPREAD = 1e-9
-"""Relative distance of the second look of a search from a guess. Speed only."""
 
 SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
@@ -146,14 +143,6 @@ class PrivacyProfile:
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
 
-    def log_delta_anywhere(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for every real ``eps``, enclosed; sound in both orders (C1)."""
-        if eps >= 0.0:
-            return self.log_delta(eps)
-        # delta(eps) = 1 - e^eps (1 - delta(-eps)) for eps < 0
-        mirrored = self.log_delta(-eps)
-        return Enclosure(*(log1m_exp(eps + log1m_exp(end)) for end in mirrored))
-
     def sampled(self, rate: float) -> "PrivacyProfile":
         """The profile of one release on a batch sampled at the rate ``q``, as sound as this one (C17).
 
@@ -193,7 +182,8 @@ class PrivacyProfile:
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return 0.0
-        start, spread = (1.0, 1.0) if guess is None else (guess, GUESS_SPREAD)
+        # Relative distance of the second look of a search from a guess. Speed only.
+        start, spread = (1.0, 1.0) if guess is None else (guess, 1e-9)
         return find_crossing(
             lambda e: self.log_delta(e).upper - log_delta,
             start,

@@ -10,7 +10,7 @@ import math
 import threading
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.phase import Phase
@@ -55,22 +55,6 @@ HOPELESS = 1e4
 """Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""
 
 
-class _Meter(Protocol):
-    """What a filter counts, and what its budget says of epsilon and delta."""
-
-    def cost(self, phase: Phase) -> tuple[Phase, float]:
-        """The cost of one release, rounded up, and the phase whose bound says so."""
-        ...
-
-    def curve(self, budget: float) -> Curve:
-        """The curve that a whole budget guarantees."""
-        ...
-
-    def guess(self, target: FullTarget) -> float:
-        """About the largest budget that meets a target; at most 0 where there is none."""
-        ...
-
-
 @dataclass(frozen=True)
 class _RenyiMeter:
     """Counts Renyi divergences at one order."""
@@ -78,7 +62,10 @@ class _RenyiMeter:
     order: float
 
     def cost(self, phase: Phase) -> tuple[Phase, float]:
-        """``D(alpha)`` of one release; raises :class:`Refused` where it is not known or not finite."""
+        """``D(alpha)`` of one release, rounded up, and the phase whose bound says so.
+
+        Raises :class:`Refused` where it is not known or not finite.
+        """
         asked, curve = renyi_curve(phase)
         found = curve.divergence_at(self.order)
         if not found < math.inf:
@@ -89,11 +76,11 @@ class _RenyiMeter:
         return asked, found
 
     def curve(self, budget: float) -> Curve:
-        """``(alpha, budget)``-RDP, converted."""
+        """The curve that a whole budget guarantees: ``(alpha, budget)``-RDP, converted."""
         return OneOrder(self.order, budget)
 
     def guess(self, target: FullTarget) -> float:
-        """The inverse of the conversion."""
+        """About the largest budget that meets a target: the inverse of the conversion; at most 0 for none."""
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
         return target.epsilon - OneOrder(self.order, 0.0).price(target.log_delta)
 
@@ -122,6 +109,10 @@ class _GaussianMeter:
         """The squared shift of the one release that just meets the target."""
         noise: Any = sigma(Gaussian(), epsilon=target.epsilon, delta=target.delta).value
         return 0.0 if noise is None else noise**-2.0
+
+
+_Meter = _RenyiMeter | _GaussianMeter
+"""What a filter counts, and what its budget says of epsilon and delta."""
 
 
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:

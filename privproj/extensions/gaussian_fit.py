@@ -218,12 +218,6 @@ def _mu_above(eps: float, log_delta: float) -> float:
     return next_up(1.0 / found) if found > 0.0 else math.inf
 
 
-def _mu_below(eps: float, log_delta: float) -> float:
-    """A ``mu`` at which ``G_mu(eps)`` was evaluated to be at most this delta; 0 where none was."""
-    found = _bracket(eps, log_delta - outward_margin(log_delta, 0.0, 0.0)).upper
-    return (1.0 - 1e-15) / found
-
-
 def _bracket(eps: float, log_delta: float) -> Enclosure:
     """``1/mu`` between which ``ln G_mu(eps)`` crosses this number, as :func:`find_crossing` returns it."""
 
@@ -244,7 +238,8 @@ def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: f
         except PrivprojError:
             continue
         if max(log_slack, LOG_OF_ZERO_FROM_ABOVE) + 1e-9 < least < 0.0:
-            best = max(best, _mu_below(eps, least))
+            # A mu at which G_mu(eps) was evaluated to be at most this delta; 0 where none was
+            best = max(best, (1.0 - 1e-15) / _bracket(eps, least - outward_margin(least, 0.0, 0.0)).upper)
     return min(best, mu)
 
 

@@ -1,6 +1,7 @@
 """One number for a run: the ``mu`` of Gaussian differential privacy that it keeps (C30)."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 from privproj.accounting.attack_risk import gaussian_mu
@@ -63,12 +64,17 @@ def gdp_mu(
     (0.666, 0.017)
     """
     if isinstance(mechanism, Question):
-        for name, given in {"bound": bound, **run}.items():
-            if given is not None:
-                raise InvalidParameter(name, given, f"no {name}: a schedule has its bounds and its runs")
+        require_no_options(bound, run, "a schedule")
         return solve_gdp_mu(mechanism, slack_target(delta))
     question = ask_by_name(mechanism, bound, run)
     return answer(question, "gdp_mu", solve_gdp_mu, slack_target(delta))
+
+
+def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
+    """Raise :class:`InvalidParameter` for options of a run beside what has its runs already."""
+    for name, value in {"bound": bound, **options}.items():
+        if value is not None:
+            raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
 
 
 def solve_gdp_mu(question: Question, target: SlackTarget) -> Result:

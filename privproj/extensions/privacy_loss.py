@@ -6,7 +6,7 @@ that it dominates. Runs are composed before that, as schedules.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
@@ -18,7 +18,7 @@ from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, log_delta
 from privproj.curves.tradeoff import profile_points, tradeoff
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.extensions.filter import renyi_curve
-from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
+from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import next_up
 from privproj.result import Result, Side
@@ -210,18 +210,11 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
     (True, None, False)
     """
     if isinstance(run, Schedule):
-        _require_no_options(bound, options, "a schedule")
+        require_no_options(bound, options, "a schedule")
         return PrivacyLoss(run)
     phase = phase_of(run, getattr(run, "name", ""), bound, **options)
     phase.check()
     return PrivacyLoss(Schedule((phase,)))
-
-
-def _require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
-    """Raise :class:`InvalidParameter` for options of a run beside what has its runs already."""
-    for name, value in {"bound": bound, **options}.items():
-        if value is not None:
-            raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +283,7 @@ def convert(
     [0.9661, 0.7828]
     """
     if isinstance(run, PrivacyLoss):
-        _require_no_options(bound, options, "a privacy loss")
+        require_no_options(bound, options, "a privacy loss")
     loss = run if isinstance(run, PrivacyLoss) else privacy_loss(run, bound=bound, **options)
     if not isinstance(to, str) or to not in CONVERSIONS:
         raise unknown_name("to", to, "a kind of privacy", get_args(Form))

@@ -349,13 +349,9 @@ def event_of(
         )
     schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
-    parts = [_repeated(step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
-    return dp_event.ComposedDpEvent(parts)
-
-
-def _repeated(event: dp_event.DpEvent, count: int) -> dp_event.DpEvent:
-    """The event composed with itself."""
-    return event if count == 1 else dp_event.SelfComposedDpEvent(event, count)
+    parts = [(step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
+    repeated = [event if count == 1 else dp_event.SelfComposedDpEvent(event, count) for event, count in parts]
+    return dp_event.ComposedDpEvent(repeated)
 
 
 def _group_event(phase: Phase) -> dp_event.DpEvent:

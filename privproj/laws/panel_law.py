@@ -10,7 +10,7 @@ error; that it bounds the error is observed, not proved.
 import math
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -340,12 +340,13 @@ class ScaledEnergy:
 
     * ``law``: the law of ``ln X``.
     * ``scale``: what ``X`` is multiplied by, so that the product is in units of the squared noise deviation.
-    * ``least_tail``: the log of the smallest tail that is followed; doubles end near ``e^-708``.
+
+    Doubles end near ``e^-708``.
     """
 
     law: LogDensity
     scale: float
-    least_tail: float = -660.0
+    least_tail: ClassVar[float] = -660.0
 
     @property
     def panels(self) -> _LawPanels:

@@ -89,12 +89,9 @@ def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] 
     return _profile_of_table(_table_of_bins(lambda: laws, lambda: below or laws, of_any_rank=True))
 
 
-def rank_one_profile_of_bins(law: "Bins", below: "Bins | None" = None) -> PrivacyProfile:
-    """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4).
-
-    Where these bins only bound the law from above, ``below`` are bins that bound it from below (C28).
-    """
-    return _profile_of_table(_table_of_bins(lambda: (law,), lambda: (below or law,), of_any_rank=False))
+def rank_one_profile_of_bins(law: "Bins") -> PrivacyProfile:
+    """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4)."""
+    return _profile_of_table(_table_of_bins(lambda: (law,), of_any_rank=False))
 
 
 def _table_of_bins(

@@ -28,6 +28,8 @@ from privproj.numerics.inverse_kernels import inverse_of, newton_start, newton_s
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
+    gamma_fraction,
+    gamma_series,
     gaussian_terms,
     log_add,
     log_residual,
@@ -67,14 +69,8 @@ STEP_IN_WIDTHS = 1.4
 LONGEST_STEP = 1.0
 """Longest step of one of the four sums in ``s``, in which all is analytic up to ``pi/2`` from the line. Speed only."""
 
-LARGEST_DIFFERENCE = 3e-4
-"""Relative difference ``D_1`` of the four sums from which the step is halved; smaller ones only widen. Speed only."""
-
 MOST_TERMS = 20_000
 """Terms of a sum in one direction before the attempt is given up; the answer is then not known. Contract."""
-
-ROUGH_STEPS = 2
-"""Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only."""
 
 LARGEST_RISE = 60.0
 """Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
@@ -281,7 +277,8 @@ def whole_integral(eps, law, guess):
         one, one_fall, one_rest = total, fall, one_rest + two_rest
         two, two_fall, two_rest = between, three_fall + four_fall, three_rest + four_rest
         total, fall, step = one + two, one_fall + two_fall, 0.5 * step
-        if difference <= max(LARGEST_DIFFERENCE, RELATIVE_ERROR_PER_NAT * fabs(height)):
+        # A larger difference ``D_1`` of the four sums halves the step; smaller ones only widen. Speed only.
+        if difference <= max(3e-4, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 64.0 * difference**4 + 4.0 * finer * finer + (one_rest + two_rest) / total
             return height + log(0.5 * step * total), fall / total, error, top
     if height < LOG_NEGLIGIBLE_HEIGHT and total > 0.0 and difference < max(0.5, RELATIVE_ERROR_PER_NAT * -height):
@@ -412,33 +409,6 @@ def beta_fraction(a, b, x, y, excess):
     return -1.0
 
 
-def gamma_fraction(a, excess):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]``, ``excess = u - a >= 0``, by its continued fraction; -1: slow."""
-    b = 1.0 + excess
-    d = 1.0 / b
-    step, total = d, d
-    for n in range(1, TERMS_OF_FRACTION):
-        b = b + 2.0
-        d = 1.0 / (b + n * (a - n) * d)
-        step = step * (b * d - 1.0)
-        total += step
-        if fabs(step) <= 1e-17 * total:
-            return total
-    return -1.0
-
-
-def gamma_series(a, ratio):
-    """Return ``P(U <= a ratio) / [u^a e^-u / Gamma(a)]`` for ``ratio <= 1``, by its series; -1 where it is slow."""
-    term = 1.0 / a
-    total = term
-    for n in range(1, TERMS_OF_FRACTION):
-        term = term * (ratio / (1.0 + n / a))
-        total += term
-        if term <= 1e-17 * total:
-            return total
-    return -1.0
-
-
 def mass_outwards(s, shape, side, law):
     """Return ``int f(s + side z)/f(s) dz`` over ``z > 0``, away from the hill of ``f``, by Gauss rules."""
     a, _, _, q, rest, _, _, _ = law
@@ -482,11 +452,11 @@ def tail_of_law(s, growth, rise, law):
     spread = rest + q * growth
     x, y = q * growth / spread, rest / spread
     if s >= 0.0:
-        over = gamma_fraction(a, a * rise) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
+        over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
         if over <= 0.0:
             over = mass_outwards(s, shape, 1.0, law)
         return min(0.0, front + shape + log(over)), 1.0 / over
-    under = gamma_series(a, growth) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
+    under = gamma_series(a, growth, TERMS_OF_FRACTION) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
     if under <= 0.0:
         under = mass_outwards(s, shape, -1.0, law)
     density = exp(front + shape)
@@ -658,24 +628,12 @@ def shift_root(log_delta, row):
     """Return nearly the inverse of :func:`shift_log_delta`, and what it misses."""
     law = shift_law(row)
     start, top = newton_start(sqrt(law[2]), log_delta), -1.0
-    for _ in range(ROUGH_STEPS):
+    # Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only.
+    for _ in range(2):
         value, slope, top = rough_value(start, law, top)
         moved = newton_step(start, value, slope, log_delta, 0.0, inf)
         start = min(max(moved, 0.25 * start), 4.0 * start)
     return find_shift_root(log_delta, law, (top, inf), start)
-
-
-def part_ends(eps, row, up_to):
-    """Return the enclosure of ``ln E[h_eps(X); X <= up_to]``, for a cut where ``h`` is convex or none at all."""
-    law = shift_law(row)
-    if up_to >= law[5]:
-        value, _, error, _ = whole_integral(eps, law, -1.0)
-        return widened(value, error, law)
-    if up_to > inflection(eps):
-        # a rise of h to 1 within a panel is not seen by its error
-        return -inf, inf
-    value, _, error, _ = integral_below(eps, law, coordinate(up_to, law), -1.0, -inf)
-    return widened(value, error, law)
 
 
 SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_epsilon, shift_root)

@@ -13,10 +13,10 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from privproj.curves.columns import known_ends
-from privproj.laws.shift_kernels import part_ends
+from privproj.laws.shift_kernels import shift_log_delta
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
@@ -32,10 +32,8 @@ class SensitivityLaw(Protocol):
     is bounded by that number and no longer followed.
     """
 
-    @property
-    def least_tail(self) -> float:
-        """The log of the smallest tail that is followed."""
-        ...
+    least_tail: ClassVar[float]
+    """The log of the smallest tail that is followed."""
 
     @property
     def mean(self) -> float:
@@ -64,38 +62,10 @@ class SensitivityLaw(Protocol):
         ...
 
 
-class HillLaw(ABC):
-    """A law given in a coordinate ``t`` in which ``X`` increases and the density is smooth with one hill."""
+class HillLaw(SensitivityLaw, ABC):
+    """A Beta or Gamma law, whose profiles are kernels; its density has one hill."""
 
     least_tail = -1e7
-
-    @property
-    @abstractmethod
-    def mean(self) -> float:
-        """The mean ``E X``."""
-
-    @property
-    @abstractmethod
-    def supremum(self) -> float:
-        """The supremum of ``X``, ``inf`` where ``X`` is unbounded."""
-
-    @property
-    @abstractmethod
-    def start(self) -> float:
-        """A ``t`` in the bulk of the law, from which the hill is sought."""
-
-    @property
-    @abstractmethod
-    def step(self) -> float:
-        """The width of the bulk in ``t``, the step of that search."""
-
-    @abstractmethod
-    def value(self, t: float) -> float:
-        """Return ``X`` at the coordinate ``t``."""
-
-    @abstractmethod
-    def log_density(self, t: float) -> float:
-        """Return the log of the density of ``t``."""
 
     @property
     @abstractmethod
@@ -103,18 +73,20 @@ class HillLaw(ABC):
         """The row of the law for :mod:`privproj.laws.shift_kernels`: two shapes and the scale."""
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
+        """Return an enclosure of ``ln E[h_eps(X)]`` (C4), by the kernels, which cut the law by themselves.
 
         What its error is thought to be widens it; that this covers the error is observed.
         """
-        return known_ends(part_ends(eps, (*self.row, 0.0), up_to))
+        assert up_to == math.inf
+        return known_ends(shift_log_delta(eps, (*self.row, 0.0)))
 
 
 @dataclass(frozen=True)
 class ScaledBeta(HillLaw):
-    """``X = scale * B`` with ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``: the law of M2 (C7).
+    """``X = scale * B`` with ``B ~ Beta(a, b)``: the law of M2 (C7).
 
-    For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``.
+    For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``. In the coordinate ``t = ln(B / (1 - B))``, in which
+    ``X`` increases, the density is smooth with one hill.
     """
 
     a: float
@@ -148,12 +120,12 @@ class ScaledBeta(HillLaw):
 
     @property
     def start(self) -> float:
-        """The logit of the mean of ``B``."""
+        """The logit of the mean of ``B``, a ``t`` in the bulk of the law."""
         return math.log(self.a / self.b)
 
     @property
     def step(self) -> float:
-        """The standard deviation of the logit of ``B``, to first order."""
+        """The standard deviation of the logit of ``B``, to first order: the width of the bulk in ``t``."""
         return kernels.beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
@@ -189,7 +161,7 @@ class ScaledBeta(HillLaw):
 
 @dataclass(frozen=True)
 class ScaledGamma(HillLaw):
-    """``X = scale * U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / a)``: the law of the public sketch (C7).
+    """``X = scale * U`` with ``U ~ Gamma(a)``: the law of the public sketch (C7).
 
     For the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r``.
     """
@@ -211,25 +183,6 @@ class ScaledGamma(HillLaw):
     def supremum(self) -> float:
         """The supremum ``inf``: ``X`` is unbounded."""
         return math.inf
-
-    @property
-    def start(self) -> float:
-        """The coordinate 0 of the mean of ``U``."""
-        return 0.0
-
-    @property
-    def step(self) -> float:
-        """The standard deviation of ``ln U``, to first order."""
-        return 1.0 / math.sqrt(self.a)
-
-    def value(self, t: float) -> float:
-        """Return ``X = scale a e^t``."""
-        return self.mean * math.exp(min(t, 700.0))
-
-    def log_density(self, t: float) -> float:
-        """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
-        # ln[U^a e^-U / Gamma(a)] at U = a e^t
-        return kernels.log_gamma_front(self.a, math.expm1(t), math.exp(t)) if t < 700.0 else -math.inf
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(U > x / scale)``."""
@@ -259,7 +212,7 @@ class _ShiftedBeta:
     base: ScaledBeta
     shift: float
 
-    least_tail = HillLaw.least_tail
+    least_tail: ClassVar[float] = HillLaw.least_tail
 
     @property
     def mean(self) -> float:
@@ -324,7 +277,7 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, law: "SensitivityLaw | HillLaw") -> float:
+def gaussian_steepness(log_value: float, law: SensitivityLaw) -> float:
     """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, which bounds ``|d ln delta / d ln mu|`` (C20).
 
     ``mu`` is the root of the supremum of the law, or of its mean where it is unbounded.

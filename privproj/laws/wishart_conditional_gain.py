@@ -83,47 +83,31 @@ class ConditionalGain:
         """The constants ``k = (d + r - 1)/2``, ``a = (d + 1 - r)/2`` and ``r - 1``, in this order."""
         return 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
 
-    def falling(self, y: Array, start: Array) -> Array:
-        """Return the gain ``G(tau - y)`` before ``tau`` at every ``y > 0``, of shape ``(n, e)``.
+    def at(self, y: Array, start: Array, side: float) -> Array:
+        """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-        It is a difference of two incomplete gamma functions, or a quadrature where that would cancel.
+        ``side`` is 1 before ``tau``, where the gain falls, and -1 beyond. It is a difference of two incomplete gamma
+        functions, or a quadrature where that keeps too few digits, and 0 where it is invisible.
         """
         k, a, c = self.constants
         y = y[:, None]
-        grown = np.expm1(y)
-        place = (a * y + start) / grown
+        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y),   b = (a y + e')/(e^y - 1) cut at 0, before tau (C12)
+        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y),  b = (a y - e')/(1 - e^-y) cut at 0, beyond
+        rate = side * np.expm1(side * y)
+        place = (a * y + side * start) / rate
         b = np.maximum(place, 0.0)
-        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y), b = (a y + e')/(e^y - 1) cut at 0 (C12)
-        first = special.gammaincc(k, b)
-        value = _safe_difference(first, start - c * y, special.gammaincc(k, b * (1.0 + grown)))
-        return self.mend_difference(value, first, np.broadcast_to(grown, place.shape), place, 1.0)
-
-    def rising(self, y: Array, start: Array) -> Array:
-        """Return the gain ``G(tau + y)`` beyond ``tau`` at every ``y > 0``, of shape ``(n, e)``.
-
-        It is a difference of two incomplete gamma functions, or a quadrature where that would cancel.
-        """
-        k, a, c = self.constants
-        y = y[:, None]
-        shrunk = -np.expm1(-y)
-        place = (a * y - start) / shrunk
-        b = np.maximum(place, 0.0)
-        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y), b = (a y - e')/(1 - e^-y) cut at 0 (C12)
-        first = special.gammainc(k, b)
-        value = _safe_difference(first, start + c * y, special.gammainc(k, b * (1.0 - shrunk)))
-        return self.mend_difference(value, first, np.broadcast_to(shrunk, place.shape), place, -1.0)
-
-    def mend_difference(self, value: Array, first: Array, rate: Array, place: Array, sign: float) -> Array:
-        """Return ``value``, but by quadrature where it keeps too few digits, and 0 where it is invisible.
-
-        ``value`` is a difference whose first term is ``first``. ``rate``, ``place`` and ``sign`` are those of
-        :func:`privproj.numerics.gamma_hockey_stick.log_gamma_hockey_stick`.
-        """
+        first = self.tail(b, side)
+        value = _safe_difference(first, start - side * c * y, self.tail(b * (1.0 + side * rate), side))
         weak = (first > INVISIBLE_PROBABILITY) & ~(value > LEAST_SHARE_OF_DIFFERENCE * first)
         value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
         if np.any(weak):
-            value[weak] = np.exp(log_gamma_hockey_stick(self.constants[0], rate[weak], place[weak], sign))
+            rate = np.broadcast_to(rate, place.shape)
+            value[weak] = np.exp(log_gamma_hockey_stick(k, rate[weak], place[weak], side))
         return np.clip(np.nan_to_num(value), 0.0, 1.0)
+
+    def tail(self, v: Array, side: float) -> Array:
+        """Return ``Q(k, v)`` before ``tau`` (``side = 1``), and ``P(k, v)`` beyond (-1)."""
+        return (special.gammaincc if side > 0.0 else special.gammainc)(self.constants[0], v)
 
     def density(self, v: Array) -> Array:
         """Return ``N(v) = v g_k(v)``, where ``g_k`` is the density of ``Gamma(k)``; 0 for ``v <= 0``."""
@@ -133,71 +117,47 @@ class ConditionalGain:
         log_value = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
         return np.where(v > 0.0, np.exp(log_value), 0.0)
 
-    def falling_rate(self, v: Array) -> Array:
-        """Return ``R(v) = v g_k(v) + (r-1) Q(k, v)``, whose slope is ``R' = (a - v) g_k(v)`` (C12, step 1)."""
-        k, _, c = self.constants
-        # R(v) = v g_k(v) + (r-1) Q(k, v)
-        return self.density(v) + c * special.gammaincc(k, np.maximum(v, 0.0))
+    def slope_rate(self, v: Array, side: float) -> Array:
+        """Return ``R(v)`` before ``tau`` (``side = 1``), and ``J(v)`` beyond (-1).
 
-    def rising_rate(self, v: Array) -> Array:
-        """Return ``J(v) = v g_k(v) - (r-1) P(k, v)``, whose slope is ``J' = (a - v) g_k(v)`` (C12, step 1)."""
-        k, _, c = self.constants
-        # J(v) = v g_k(v) - (r-1) P(k, v)
-        return self.density(v) - c * special.gammainc(k, np.maximum(v, 0.0))
+        The slope of both is ``(a - v) g_k(v)`` (C12, step 1).
+        """
+        # R(v) = v g_k(v) + (r-1) Q(k, v),  J(v) = v g_k(v) - (r-1) P(k, v)
+        return self.density(v) + side * self.constants[2] * self.tail(np.maximum(v, 0.0), side)
 
-    def falling_slopes(self, y: Array, start: Array) -> _SlopePanels:
-        """Return bounds of ``-G'(tau - y)`` between neighbouring ``y``, which increase from 0 or above.
+    def slopes(self, y: Array, start: Array, side: float) -> _SlopePanels:
+        """Return bounds of the slope between neighbouring ``y``, which increase from 0 or above.
 
-        ``-G'(x) = e^(e' - (r-1) y) R(v)`` at ``v = (a y + e')/(1 - e^-y)``. ``R(v(y))`` is quasi-concave, so its least
-        value is at an end and its largest at an end or the peak.
+        Before ``tau`` (``side = 1``) ``-G'(tau - y) = e^(e' - (r-1) y) R(v)`` at ``v = (a y + e')/(1 - e^-y)``. Beyond
+        (-1) ``G'(tau + y) = e^(e' + (r-1) y) J(v)`` at ``v = (a y - e')/(e^y - 1)``. ``R(v(y))`` and ``J(v(y))`` are
+        quasi-concave, so the least value is at an end and the largest at an end or the peak. ``J`` may be negative.
         """
         _, a, c = self.constants
         y = y[:, None]
-        shrunk = -np.expm1(-y)
+        rise = -side * np.expm1(-side * y)
         with np.errstate(all="ignore"):
-            v = np.maximum((a * y + start) / shrunk, 0.0)
-        v = np.where(y > 0.0, v, np.where(start > 0.0, np.inf, np.where(start < 0.0, 0.0, max(a, 0.0))))
-        rate = self.falling_rate(np.minimum(v, LARGEST_THRESHOLD))
-        # The largest R(v(y)) is at an end, or where v turns, a (e^y - 1 - y) = e', or at v = a (C12, step 1).
+            v = np.maximum((a * y + side * start) / rise, 0.0)
+        at_tau = np.where(side * start > 0.0, np.inf, np.where(side * start < 0.0, 0.0, max(a, 0.0)))
+        v = np.where(y > 0.0, v, at_tau)
+        rate = self.slope_rate(np.minimum(v, LARGEST_THRESHOLD), side)
+        # The largest rate is at an end, or where v turns, a (e^(side y) - 1 - side y) = e', or at v = a (C12, step 1).
         near, far = rate[:-1], rate[1:]
         top, least = np.maximum(near, far), np.minimum(near, far)
         if a > 0.0:
-            turn = a * (np.expm1(np.minimum(y, LARGEST_BOUND_EXPONENT)) - y) - start
-            peaked = np.where(start >= 0.0, (turn[:-1] <= 0.0) & (turn[1:] >= 0.0), (v[:-1] <= a) & (v[1:] >= a))
-            lowest = np.maximum((a * y[:-1] + start) / shrunk[1:], a)
-            spot = np.where(start >= 0.0, lowest, a)
-            top[peaked] = np.maximum(top[peaked], self.falling_rate(spot[peaked]))
-        # -G' = e^(e' - (r-1) y) R(v), and the exponential falls with y
-        exponent = start - c * y
-        return _SlopePanels(
-            exp_from_above(exponent[:-1]) * top, np.exp(np.minimum(exponent[1:], LARGEST_BOUND_EXPONENT)) * least
-        )
-
-    def rising_slopes(self, y: Array, start: Array) -> _SlopePanels:
-        """Return bounds of ``G'(tau + y)`` between neighbouring ``y``, which increase from 0 or above.
-
-        ``G'(x) = e^(e' + (r-1) y) J(v)`` at ``v = (a y - e')/(e^y - 1)``. ``J(v(y))`` is quasi-concave and may be
-        negative.
-        """
-        _, a, c = self.constants
-        y = y[:, None]
-        grown = np.expm1(y)
-        with np.errstate(all="ignore"):
-            v = np.maximum((a * y - start) / grown, 0.0)
-        v = np.where(y > 0.0, v, np.where(start > 0.0, 0.0, np.where(start < 0.0, np.inf, max(a, 0.0))))
-        rate = self.rising_rate(np.minimum(v, LARGEST_THRESHOLD))
-        # The largest J(v(y)) is at an end, or where v turns, a (y - 1 + e^-y) = e', or at v = a (C12, step 1).
-        near, far = rate[:-1], rate[1:]
-        top, least = np.maximum(near, far), np.minimum(near, far)
-        if a > 0.0:
-            turn = start - a * (y + np.expm1(-y))
-            peaked = np.where(start >= 0.0, (turn[:-1] >= 0.0) & (turn[1:] <= 0.0), (v[:-1] >= a) & (v[1:] <= a))
+            turn = a * (np.expm1(np.minimum(side * y, LARGEST_BOUND_EXPONENT)) - side * y) - start
+            passes_a = (side * (v[:-1] - a) <= 0.0) & (side * (v[1:] - a) >= 0.0)
+            peaked = np.where(start >= 0.0, (turn[:-1] <= 0.0) & (turn[1:] >= 0.0), passes_a)
             with np.errstate(all="ignore"):
-                highest = np.fmin((a * y[1:] - start) / grown[:-1], a)
-            spot = np.where(start >= 0.0, np.maximum(highest, 0.0), a)
-            top[peaked] = np.maximum(top[peaked], self.rising_rate(spot[peaked]))
-        # G' = e^(e' + (r-1) y) J(v), and the exponential rises with y
-        light, heavy = np.exp(np.minimum(start + c * y[:-1], LARGEST_BOUND_EXPONENT)), exp_from_above(start + c * y[1:])
+                if side > 0.0:
+                    extreme = np.maximum((a * y[:-1] + start) / rise[1:], a)
+                else:
+                    extreme = np.maximum(np.fmin((a * y[1:] - start) / rise[:-1], a), 0.0)
+            spot = np.where(start >= 0.0, extreme, a)
+            top[peaked] = np.maximum(top[peaked], self.slope_rate(spot[peaked], side))
+        # e^(e' - side (r-1) y) times the rate; the exponential falls with y before tau and rises beyond
+        exponent = start - side * c * y
+        larger, smaller = (exponent[:-1], exponent[1:]) if side > 0.0 else (exponent[1:], exponent[:-1])
+        heavy, light = exp_from_above(larger), np.exp(np.minimum(smaller, LARGEST_BOUND_EXPONENT))
         return _SlopePanels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
 
 

@@ -39,26 +39,8 @@ ABOVE_ONE = 2
 PANEL_NODES = 24
 """Gauss nodes of a panel. Speed only."""
 
-PANEL_ELLIPSES = (3.0, 2.0)
-"""Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only."""
-
-NATS_IN_PANEL = 20.0
-"""Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only."""
-
-FOLDS_IN_PANEL = 0.7
-"""Log of how many times farther from a singular point the far end of a first panel lies. Speed only."""
-
-SCALES_IN_PANEL = 4.0
-"""Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only."""
-
-STEPS_IN_PANEL = 5.0
-"""Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only."""
-
 STEP_DEVIATIONS = 30.0
 """How many deviations around the mean that matters. Speed only."""
-
-NATS_TO_DOUBLE = 40.0
-"""First panels so many nats below the top are twice as wide. Speed only."""
 
 LEAST_SHARE_LEFT = 0.2
 """A first panel next to a singular point counts as if it began at this share of its width from there. Speed only."""
@@ -71,12 +53,6 @@ PANEL_ERROR_SHARE = 1e-13
 
 TABLE_PANEL_ERROR_SHARE = 1e-12
 """What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
-
-NATS_TO_CUT = 8.0
-"""A panel is cut in one part more for so many nats that its error is too large. Speed only."""
-
-MOST_PARTS = 6
-"""Most parts that a panel is cut in at once. Speed only."""
 
 MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
@@ -94,26 +70,11 @@ Soundness (measured)."""
 FARTHEST_LOG_ALIGNMENT = 45.0
 """``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
 
-PANELS_TOWARDS_THRESHOLD = 46.0
-"""Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only."""
-
 FIRST_PLACE = 1e-7
 """Width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there. Speed only."""
 
 PLACE_GROWTH = 2.0
 """How many times as wide as the one before a piece is. Speed only."""
-
-PLACES_BELOW = 44
-"""Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only."""
-
-PLACES_ABOVE = 40
-"""Number of pieces that grow from the threshold above ``A = 1``. Speed only."""
-
-FAR_GROWTH = 16.0
-"""How many times as wide as the one before a piece beyond them is. Speed only."""
-
-FAR_PLACES = 24
-"""One more than the number of pieces beyond them. Speed only."""
 
 BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
 """Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
@@ -445,7 +406,8 @@ class WishartIntegral:
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
-        for ellipse in PANEL_ELLIPSES:
+        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only.
+        for ellipse in (3.0, 2.0):
             left = np.flatnonzero(best > enough)
             if not len(left):
                 break
@@ -597,12 +559,14 @@ class WishartIntegral:
         """
         m, spread = self.misalignment[:, None], (self.unit / math.sqrt(self.rank))[:, None]
         start, kink = FIRST_PLACE * np.minimum(spread, 1.0), self.kink[:, None]
-        growing = np.minimum(start * PLACE_GROWTH ** np.arange(PLACES_BELOW), 0.5)
+        # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
+        growing = np.minimum(start * PLACE_GROWTH ** np.arange(44), 0.5)
         whole = np.broadcast_to(np.concatenate([[0.0, 1.0], 1.0 - 0.5 ** np.arange(1.0, 41.0)]), (len(m), 42))
         edges = [whole, growing, np.clip(m + spread * BULK, 0.0, 1.0)]
         turn = self.turn[:, None]
         if self.a <= 0.0:
-            edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, PANELS_TOWARDS_THRESHOLD))]
+            # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
+            edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
         found = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
         if self.a <= 0.0:
             found.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
@@ -610,8 +574,10 @@ class WishartIntegral:
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
             scale = FIRST_PLACE * np.minimum(np.minimum(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
             centre = -m - np.expm1(np.minimum(kink, 600.0))
-            growing = np.minimum(scale * PLACE_GROWTH ** np.arange(PLACES_ABOVE), end)
-            farther = np.minimum(growing[:, -1:] * FAR_GROWTH ** np.arange(1.0, FAR_PLACES), end)
+            # Number of pieces that grow from the threshold above ``A = 1``. Speed only.
+            growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
+            # Beyond them are 23 pieces more, each 16 times as wide as the one before. Speed only.
+            farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
             fixed = np.broadcast_to([0.0, end], (len(m), 2))
             above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
             found.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
@@ -653,9 +619,14 @@ class WishartIntegral:
         left = turn - p.low
         nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
         folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
-        size = (fall + rise) / NATS_IN_PANEL + folds / FOLDS_IN_PANEL + angle / SCALES_IN_PANEL
-        size += np.abs(steps[1] - steps[0]) / STEPS_IN_PANEL
-        size /= 1.0 + (top[p.index] - most[kept]) / NATS_TO_DOUBLE
+        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only.
+        # Log of how many times farther from a singular point the far end of a first panel lies. Speed only.
+        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only.
+        size = (fall + rise) / 20.0 + folds / 0.7 + angle / 4.0
+        # Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only.
+        size += np.abs(steps[1] - steps[0]) / 5.0
+        # First panels so many nats below the top are twice as wide. Speed only.
+        size /= 1.0 + (top[p.index] - most[kept]) / 40.0
         parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
         # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
         p, size = p.cut(parts), np.repeat(size / parts, parts)
@@ -714,8 +685,10 @@ class WishartIntegral:
                 gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
                 small = (gap <= enough) | (high == -np.inf)
                 sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
-                panels, parts = panels[~small], 2.0 + (error - enough)[~small] / NATS_TO_CUT
-                parts = np.where(parts < np.inf, np.clip(parts, 2.0, MOST_PARTS), 2.0)
+                # A panel is cut in one part more for so many nats that its error is too large. Speed only.
+                panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
+                # Most parts that a panel is cut in at once. Speed only.
+                parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
                 panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):
                 return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)

@@ -51,12 +51,6 @@ ANSWER_SPACING = 2.0**-34
 Speed only.
 """
 
-ANSWER_RTOL = 2.0**-44
-"""Relative width of the bracket of an inverse: ``ln delta`` falls by less there than its enclosure is wide.
-
-Speed only.
-"""
-
 GUESS_LADDER = 2.0 ** np.arange(-4.0, 5.0)
 """Where a search for an epsilon looks first, in units of a rough deviation of the loss. Speed only."""
 
@@ -65,15 +59,6 @@ GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)
 
 GUESS_POINTS = 5
 """Values of the profile that are interpolated for a guess. Speed only."""
-
-LEAST_DEPTH = 1e-3
-"""Least ``ln(1/delta)`` that a guess is read off. Speed only."""
-
-GUESS_PANEL_ERROR_SHARES = (1e-2, 1e-9)
-"""What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
-
-Speed only.
-"""
 
 KEPT_VALUES = 20000
 """Values of profiles that are remembered. Speed only."""
@@ -151,13 +136,15 @@ class VectorWishart:
 
     def profile(self) -> PrivacyProfile:
         """Return its profile, which is answered on a lattice that is wider than the enclosures."""
+        # Relative width of the bracket of an inverse: ``ln delta`` falls by less there than its enclosure is wide.
+        # Speed only.
         return PrivacyProfile(
             self.log_delta,
             table=self.table,
             guess=self.guess_epsilon,
             resolution=24.0,
             inverse_spacing=ANSWER_SPACING,
-            inverse_rtol=ANSWER_RTOL,
+            inverse_rtol=2.0**-44,
         )
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -209,12 +196,15 @@ class VectorWishart:
         m, r = self.misalignment, self.rank
         scale = math.sqrt(m * (2.0 - m) / r * (0.5 * (r + self.dim - 1.0) + r * r) * -2.0 * log_delta)
         found, goal = scale, math.log(-log_delta)
-        for steps, share in zip((GUESS_LADDER, GUESS_STEPS), GUESS_PANEL_ERROR_SHARES, strict=True):
+        # What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
+        # Speed only.
+        for steps, share in zip((GUESS_LADDER, GUESS_STEPS), (1e-2, 1e-9), strict=True):
             eps = found * steps
             if not eps[-1] < FARTHEST_EPSILON:
                 return None
             # ln eps is nearly linear in ln ln(1/delta)
-            depth = np.log(np.maximum(-self.log_deltas(eps, share)[0], LEAST_DEPTH))
+            # Least ``ln(1/delta)`` that a guess is read off. Speed only.
+            depth = np.log(np.maximum(-self.log_deltas(eps, share)[0], 1e-3))
             if not depth[0] < goal < depth[-1]:
                 return None
             near = min(max(0, int(np.searchsorted(depth, goal)) - GUESS_POINTS // 2), len(eps) - GUESS_POINTS)

@@ -234,7 +234,7 @@ def _gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> _GainLaye
         own = -np.expm1(np.minimum(start, 0.0))[None, :]
         _fill_panels_before(gain, parts[0], values, i, np.append(0.0, (tau - x[:at])[::-1]), start, own)
         y = np.append(0.0, x[at + 1 :] - tau)
-        values[i, at:] = np.vstack([own, gain.rising(y[1:], start)])
+        values[i, at:] = np.vstack([own, gain.at(y[1:], start, -1.0)])
         valley[i] = values[i, at:].min(axis=0)
         _fill_panels_beyond(gain, parts[1:], values[i, at:], i, y, start)
     return _GainLayers(parts[0], parts[1], parts[2], valley, values)
@@ -244,9 +244,9 @@ def _fill_panels_before(
     gain: ConditionalGain, part: _GainPart, values: Array, i: int, y: Array, start: Array, own: Array
 ) -> None:
     """Fill in ``part`` and ``values`` of ratio ``i`` on the panels left of ``tau``, where the gain grows with ``y``."""
-    side = np.maximum.accumulate(np.vstack([own, gain.falling(y[1:], start)]), axis=0)
+    side = np.maximum.accumulate(np.vstack([own, gain.at(y[1:], start, 1.0)]), axis=0)
     # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken.
-    slopes, change = gain.falling_slopes(y, start), np.diff(side, axis=0)
+    slopes, change = gain.slopes(y, start, 1.0), np.diff(side, axis=0)
     spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * slopes.high)
     fine, at = spread < 0.5 * change, len(y) - 1
     for target, found in zip(
@@ -261,7 +261,7 @@ def _fill_panels_beyond(
 ) -> None:
     """Fill in the parts of ratio ``i`` right of ``tau``: falling to the least node, rising from there."""
     # (h/4) (S - s) as before the ratio; where G' may change its sign, means are taken too (C12, step 3).
-    slopes, change, count = gain.rising_slopes(y, start), np.diff(side, axis=0), len(y) - 1
+    slopes, change, count = gain.slopes(y, start, -1.0), np.diff(side, axis=0), len(y) - 1
     size = np.maximum(np.abs(slopes.high), np.abs(slopes.low))
     spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * size)
     falls = np.arange(count)[:, None] < np.argmin(side, axis=0)[None, :]
@@ -284,8 +284,8 @@ def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> t
     first, last = grid.ratios[None, :-1, None], grid.ratios[None, 1:, None]
     e = eps + c * x
     least, most = e[:-1], e[1:]
-    left = _log_largest_bend(gain, *_threshold_range_left(k, first - x[1:], last - x[:-1], least, most), 1.0) + most
-    right = _log_largest_bend(gain, *_threshold_range_right(k, x[:-1] - last, x[1:] - first, least, most), -1.0) + most
+    left = _log_largest_bend(gain, *_threshold_range(k, first - x[1:], last - x[:-1], least, most, 1.0), 1.0) + most
+    right = _log_largest_bend(gain, *_threshold_range(k, x[:-1] - last, x[1:] - first, least, most, -1.0), -1.0) + most
     left, right = np.where(last > x[:-1], left, -np.inf), np.where(x[1:] > first, right, -np.inf)
     on_panels = exp_from_above(np.maximum(left, right))
     reached = a * (first - LOWEST_LOG_ALIGNMENT) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
@@ -296,26 +296,17 @@ def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> t
     return on_panels, exp_from_above(under)[0], np.full_like(under[0], over)
 
 
-def _threshold_range_left(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
-    """Return the range of ``v`` left of ``tau``, for ``low <= y <= high`` cut at 0 and ``least <= e <= most``."""
-    low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
-    # v = k y/(1 - e^-y) + e/(1 - e^-y): the first term rises with y, the second is monotone in y and e.
-    near, far = -np.expm1(-low), -np.expm1(-high)
-    return (
-        k * low / near + np.where(least > 0.0, least / far, least / near),
-        k * high / far + np.where(most > 0.0, most / near, most / far),
-    )
+def _threshold_range(k: float, low: Array, high: Array, least: Array, most: Array, side: float) -> tuple[Array, Array]:
+    """Return the range of ``v`` for ``low <= side y <= high`` cut at 0 and ``least <= e <= most``.
 
-
-def _threshold_range_right(k: float, low: Array, high: Array, least: Array, most: Array) -> tuple[Array, Array]:
-    """Return the range of ``v`` right of ``tau``, for ``low <= w <= high`` cut at 0, ``w = -y``."""
+    ``side`` is 1 left of ``tau`` and -1 right of it.
+    """
     low, high = np.maximum(low, LEAST_POSITIVE), np.maximum(high, LEAST_POSITIVE)
-    # v = k w/(e^w - 1) - e/(e^w - 1): the first term falls with w, the second is monotone in w and e.
-    near, far = np.expm1(low), np.expm1(high)
-    return (
-        k * high / far - np.where(most > 0.0, most / near, most / far),
-        k * low / near - np.where(least > 0.0, least / far, least / near),
-    )
+    # v = k w/near + side e/near at w = side y: the first term is monotone in w, and the second in w and in e.
+    near, far = -side * np.expm1(-side * low), -side * np.expm1(-side * high)
+    one = k * low / near + side * np.where(least > 0.0, least / far, least / near)
+    other = k * high / far + side * np.where(most > 0.0, most / near, most / far)
+    return (one, other) if side > 0.0 else (other, one)
 
 
 def _log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:

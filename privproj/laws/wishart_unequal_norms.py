@@ -32,41 +32,14 @@ from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 ChosenCells = NDArray[np.bool_]
 """A choice of panels or of cells."""
 
-UNEQUAL_INVERSE_SPACING = 2.0**-9
-"""Spacing of the log deltas that are answered: the enclosure is no narrower. Speed only."""
-
-UNEQUAL_INVERSE_RTOL = 1e-5
-"""Relative bracket of the epsilons that are answered: the enclosure is no narrower. Speed only."""
-
 SEARCH_GOAL = 2e-3
 """Relative width of the enclosure at which a search ends. Speed only."""
-
-MOST_REFINEMENTS = 30
-"""Refinements of a grid after which a search ends, close or not. Speed only."""
-
-MOST_ALIGNMENTS = 400
-"""Misalignments on a grid from which on no more are added. Speed only."""
-
-MOST_RATIOS = 60
-"""Ratios of norms on a grid from which on no more are added. Speed only."""
-
-MOST_NODES = 4000
-"""Nodes in ``ln A`` on a grid from which on no more are added. Speed only."""
-
-PANEL_COST_SHARE = 600.0
-"""Panels with more than one part in so many of the error that is allowed are halved. Speed only."""
 
 EPSILONS_PER_GRID = 32
 """How many values of eps of a table share a grid. Speed only."""
 
 LOG2_EPSILONS_PER_GRID = 0.125
 """Log to base 2 of the factor within which single values of eps share a grid: ``2^(1/8)``. Speed only."""
-
-KEPT_GRIDS = 256
-"""Grids that are remembered. Speed only."""
-
-UNEQUAL_VALUES_PER_DEVIATION = 8.0
-"""Evaluations per deviation of the loss where releases are composed. Speed only."""
 
 UNEQUAL_NORMS_MARGIN = 1e-8
 """Relative error allowed to special functions and sums: gains keep nine digits; measured. Soundness (measured)."""
@@ -95,13 +68,16 @@ class UnequalNorms:
     def profile(self) -> PrivacyProfile:
         """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
         found = {"worst_pair": "enclosed", "search_goal": SEARCH_GOAL}
+        # Spacing of the log deltas that are answered: the enclosure is no narrower. Speed only.
+        # Relative bracket of the epsilons that are answered: the enclosure is no narrower. Speed only.
+        # Evaluations per deviation of the loss where releases are composed. Speed only.
         return PrivacyProfile(
             self.log_delta,
             table=self.table,
-            resolution=UNEQUAL_VALUES_PER_DEVIATION,
+            resolution=8.0,
             numerics=found,
-            inverse_spacing=UNEQUAL_INVERSE_SPACING,
-            inverse_rtol=UNEQUAL_INVERSE_RTOL,
+            inverse_spacing=2.0**-9,
+            inverse_rtol=1e-5,
         )
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -155,7 +131,7 @@ class UnequalNorms:
         # max of G(0) at tau = ln kappa and tau = -ln kappa, e' = eps + (r-1) tau (C12, step 4, parallel vectors)
         gain, size, c = ConditionalGain(self.dim, self.rank), np.array([self.log_ratio]), self.rank - 1.0
         with np.errstate(all="ignore"):
-            both = gain.falling(size, eps + c * size)[0], gain.rising(size, eps - c * size)[0]
+            both = gain.at(size, eps + c * size, 1.0)[0], gain.at(size, eps - c * size, -1.0)[0]
         return np.maximum(*both)
 
     def bounds(self, grid: CellGrid, eps: Array) -> CellBounds:
@@ -183,7 +159,8 @@ def _delta_ends(bounds: CellBounds) -> tuple[Array, Array]:
     return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
 
 
-@lru_cache(maxsize=KEPT_GRIDS)
+# Grids that are remembered. Speed only.
+@lru_cache(maxsize=256)
 def _kept_grid(worst: UnequalNorms, place: int) -> CellGrid:
     """Return the grid that every ``eps`` from ``2^(place/8)`` to ``2^((place+1)/8)`` shares, remembered."""
     return search_grid(worst, 2.0 ** (LOG2_EPSILONS_PER_GRID * np.array([place, place + 1.0])), worst.first_grid())
@@ -194,7 +171,8 @@ def search_grid(worst: UnequalNorms, eps: Array, grid: CellGrid) -> CellGrid:
 
     The search starts with ``grid``. Bounds on every grid are valid; the search only decides how close they are.
     """
-    for _ in range(MOST_REFINEMENTS):
+    # Refinements of a grid after which a search ends, close or not. Speed only.
+    for _ in range(30):
         bounds = worst.bounds(grid, eps)
         finer = _refine_grid(grid, bounds)
         if finer is None:
@@ -213,11 +191,14 @@ def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
     todo = upper > goal
     if not todo.any():
         return None
-    panels = _costly_panels(bounds, todo, SEARCH_GOAL * lower) & (len(grid.points) < MOST_NODES)
+    # Nodes in ``ln A`` on a grid from which on no more are added. Speed only.
+    panels = _costly_panels(bounds, todo, SEARCH_GOAL * lower) & (len(grid.points) < 4000)
     active = (bounds.cells > goal) & todo
     alignments, ratios = _costly_cells(bounds, active, SEARCH_GOAL * lower, bool(panels.any()))
-    alignments &= len(grid.misalignments) < MOST_ALIGNMENTS
-    ratios &= len(grid.ratios) < MOST_RATIOS
+    # Misalignments on a grid from which on no more are added. Speed only.
+    alignments &= len(grid.misalignments) < 400
+    # Ratios of norms on a grid from which on no more are added. Speed only.
+    ratios &= len(grid.ratios) < 60
     if not (panels.any() or alignments.any() or ratios.any()):
         return None
     near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
@@ -254,7 +235,8 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
             # The gap of both means times the change of the gain, and the change of the tail times the errors
             cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
             cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
-        found |= cost > 0.4 * allowed[i] / PANEL_COST_SHARE
+        # Panels with more than one part in so many of the error that is allowed are halved. Speed only.
+        found |= cost > 0.4 * allowed[i] / 600.0
     return found
 
 

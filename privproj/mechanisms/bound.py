@@ -31,6 +31,19 @@ OF_ONE_RECORD: dict[str, Any] = {
 """Fields of a bound about one record that is there or not, as a group or a replaced record change more than that."""
 
 
+def _promise_of_rank_one(mechanism: Mechanism) -> tuple[str, ...]:
+    """The promise that every change has rank one; none where the shape of the query allows no other."""
+    return () if getattr(mechanism, "largest_rank", None) == 1 else (RANK_PROMISE.format(k=1),)
+
+
+OF_RANK_ONE: dict[str, Any] = {
+    **OF_ONE_RECORD,
+    "status": Status.CONDITIONAL,
+    "promises_of": _promise_of_rank_one,
+}
+"""Fields of a bound about one record whose change has rank one."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """What a bound is called where others are compared with it, as plainer accounting of the same question.
@@ -149,8 +162,3 @@ class Bound:
     def guarantees(self, mechanism: Mechanism) -> bool:
         """True unless the bound is refuted for these parameters, or asymptotic."""
         return (self.status_of(mechanism) if self.status_of else self.status) in GUARANTEES
-
-    @property
-    def guarantee(self) -> bool:
-        """True unless the bound is refuted for some parameters, or asymptotic."""
-        return self.status in GUARANTEES

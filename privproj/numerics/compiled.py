@@ -14,6 +14,7 @@ import math
 import os
 import types
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,14 +43,14 @@ ROWS_WORTH_ONE_PROCESS = 20_000
 ROWS_PER_TURN = 20_000
 """Rows that one thread takes at a time; between turns a user can interrupt. Speed only."""
 
-FLOATS_OF_A_TABLE = 4
-"""A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only."""
-
 NOT_KEPT = (
     "expected a folder in which machine code can be kept, got none that can be written: large tables are slower, since "
     "every process runs plain Python or compiles anew; set NUMBA_CACHE_DIR to a folder that can be written"
 )
 """What is said, once, where numba can keep nothing. Contract."""
+
+_rows_run: defaultdict[Callable[..., None], float] = defaultdict(float)
+"""Rows that this process was asked for by each loop, in epsilons of M2."""
 
 _work: ContextVar[tuple[float, bool]] = ContextVar("work", default=(0.0, True))
 
@@ -80,9 +81,8 @@ def over_rows(
     with the plain ones up to rounding and do not depend on ``threads``. A row counts ``weight`` times.
     """
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
-    count, may_load = _work.get()
     loop = _loop_over(kernel)
-    if not _is_worth_it(loop, (count or len(first)) * weight, may_load):
+    if not _is_worth_it(loop, len(first), weight):
         found = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
         pair = np.array(found, float).reshape(len(found), 2)
         return pair[:, 0], pair[:, 1]
@@ -104,8 +104,16 @@ def over_rows(
     return one, other
 
 
-def _is_worth_it(loop: Callable[..., Any], count: float, may_load: bool) -> bool:
-    """True where machine code of a loop takes less time than so many rows of plain Python."""
+def _is_worth_it(loop: Callable[..., Any], rows: int, weight: float) -> bool:
+    """True where machine code of a loop takes less time than all rows that are to come, or than those that came.
+
+    Who has asked for so many rows before will ask again: then the time that plain Python took is lost but once more.
+    """
+    to_come, may_load = _work.get()
+    count = (to_come or rows) * weight
+    if may_load:
+        _rows_run[loop] = _rows_run.get(loop, 0.0) + rows * weight
+        count = max(count, _rows_run[loop])
     if count < ROWS_WORTH_COMPILING:
         return may_load and count >= ROWS_WORTH_LOADING and _is_kept(loop)
     return count >= ROWS_WORTH_ONE_PROCESS or can_be_kept()
@@ -230,7 +238,8 @@ def _rebuilt(function: Any, done: dict[Any, Any], compiler: Any, name: str | Non
     def translated(value: Any) -> Any:
         if isinstance(value, types.FunctionType):
             return _rebuilt(value, done, callee)
-        if type(value) is tuple and len(value) >= FLOATS_OF_A_TABLE:
+        # A constant tuple with so many entries becomes an array, which machine code indexes in place. Speed only.
+        if type(value) is tuple and len(value) >= 4:
             return np.array(value, float)
         return value
 

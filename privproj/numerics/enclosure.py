@@ -68,6 +68,11 @@ def log1m_exp(x: float) -> float:
     return math.log(-math.expm1(x)) if x > -0.7 else math.log1p(-math.exp(x))
 
 
+def log_difference(x: float, y: float, gap: float = 0.0) -> float:
+    """Return ``ln(e^x - e^y)``; ``-inf`` unless ``x - y`` is above ``gap``, so that the difference keeps its digits."""
+    return x + log1m_exp(y - x) if x - y > gap else -math.inf
+
+
 def next_up(x: float) -> float:
     """Return ``x`` moved up past the error of a handful of roundings, relative :data:`NEXT_UP_RELATIVE_STEP`."""
     return x + NEXT_UP_RELATIVE_STEP * abs(x)

@@ -21,12 +21,6 @@ QUADRATURE_RELATIVE_ERROR = 2e-11
 Soundness (measured).
 """
 
-LARGEST_RISE_WITHOUT_LAYERS = 60.0
-"""Largest rise of the gain's exponent, in nats, over a range without layers of its own. Speed only."""
-
-FIRST_LAYER_RISE = 30.0
-"""Rise of the gain's exponent, in nats, over the first layer. Speed only."""
-
 LAYER_GROWTH = 300.0
 """Each layer is this many times as wide as the one before. Speed only."""
 
@@ -57,7 +51,8 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inn
     low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
     log_total = _log_panel_integral(k, rate, place, reached, low, high, sign, inner)
-    steep = rate * k * (high - low) > LARGEST_RISE_WITHOUT_LAYERS
+    # Largest rise of the gain's exponent, in nats, over a range without layers of its own. Speed only.
+    steep = rate * k * (high - low) > 60.0
     if inner >= INNER_NODES and np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
         log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
@@ -76,7 +71,8 @@ def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
     """Return ``ln`` of the integral by layers from ``place``, each :data:`LAYER_GROWTH` times as wide as the last."""
-    layer, parts = FIRST_LAYER_RISE / (k * rate), []
+    # Rise of the gain's exponent, in nats, over the first layer. Speed only.
+    layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
         ends = (low, corner) if sign > 0.0 else (corner, high)

@@ -35,9 +35,6 @@ PANEL_COEFFICIENTS = 26
 PANEL_ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
 
-PANEL_WIDTH = 0.36
-"""Width of a panel in units of the natural scale at its inner end. Speed only."""
-
 WIDE_PANELS = (0.8, 1.6)
 """Width of panels where ``|w|`` is above :data:`WIDE_PANELS_FROM`, of ``above`` and of ``below``. Speed only."""
 
@@ -56,17 +53,8 @@ SLOPE_TERMS = 17
 RATIO_NODES = 32
 """Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
 
-RATIO_PARTS = 3
-"""Parts of a ratio's own integral. Speed only."""
-
-MORE_RATIO_PARTS = 20
-"""This number over ``k`` more parts: for a small shape the integral is longer. Speed only."""
-
 CUT_OFF_NATS = 44.0
 """Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
-
-CUT_OFF_STEPS = 20
-"""Steps of Newton's method towards that place, which need not be exact. Speed only."""
 
 SLIM_SHARE = 0.1
 """Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
@@ -102,9 +90,6 @@ SERIES_RANGE = 0.3
 SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
 """Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Soundness."""
 
-PART_ELLIPSES = (1.6, 2.5, 4.0, 6.0)
-"""Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only."""
-
 
 def deviance(w: Array) -> Array:
     """Return ``D(w) = e^w - 1 - w`` at every entry, without cancellation near 0."""
@@ -139,7 +124,8 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
     y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
-    for _ in range(CUT_OFF_STEPS):
+    # The place need not be exact. Speed only.
+    for _ in range(20):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
         step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
         y = np.maximum(y - np.clip(step, 0.0, 0.9 * (y - top)), top)
@@ -153,7 +139,8 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
     - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    end, parts = _cut_off_place(k, sign, w), RATIO_PARTS + int((MORE_RATIO_PARTS if sign < 0.0 else 2.0) / k)
+    # Three parts of a ratio's own integral, and more for a small shape, where it is longer. Speed only.
+    end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     whole = (w > DIFFERENCE_FROM)[:, None]
     for part in range(parts):
@@ -183,7 +170,8 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
     """Return proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
-    for ellipse in PART_ELLIPSES:
+    # Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only.
+    for ellipse in (1.6, 2.5, 4.0, 6.0):
         beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
         height = 0.25 * width * (ellipse - 1.0 / ellipse)
         turn = np.cos(np.minimum(height, math.pi))
@@ -274,9 +262,8 @@ def _panel_edges(k: float, sign: float) -> Array:
     place, wide = -2.2 * unit, WIDE_PANELS[0 if sign > 0.0 else 1]
     while place < end:
         edges.append(place)
-        place += (
-            wide if place > WIDE_PANELS_FROM else PANEL_WIDTH * float(_ratio_scale(k, sign, np.array(sign * place)))
-        )
+        # Width of a panel in units of the natural scale at its inner end. Speed only.
+        place += wide if place > WIDE_PANELS_FROM else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
 
 

@@ -58,14 +58,6 @@ def newton_step(eps, value, slope, log_delta, low, high):
     return min(max(moved, SMALLEST_EPSILON), LARGEST_EPSILON)
 
 
-ROOT_END = 1e-6
-"""Product of the last two misses, in nats, after which a root by both values and slopes is at rounding. Speed only."""
-
-
-ROUNDED_MISS = 1e-12
-"""Miss of a root in nats, for each nat of ``ln delta`` and one more, that is as good as none. Speed only."""
-
-
 def inverse_of(ends):
     """Return the kernel ``find_epsilon(log_delta, law, state, start)`` of a profile.
 
@@ -100,7 +92,8 @@ def _find_root(log_delta, law, state, start):
         if upper == inf or (eps >= LARGEST_EPSILON and upper > log_delta):
             return inf, inf
         miss = upper - log_delta
-        if fabs(miss) <= ROUNDED_MISS * (1.0 - log_delta):
+        # Miss of a root in nats, for each nat of ``ln delta`` and one more, that is as good as none. Speed only.
+        if fabs(miss) <= 1e-12 * (1.0 - log_delta):
             return eps, miss
         if miss > 0.0:
             low = eps
@@ -126,7 +119,8 @@ def _find_root(log_delta, law, state, start):
             between = u * u * near + t * t * far
             if -2.0 < t < 3.0 and low < between < high:
                 moved = between
-                if fabs(missed * miss) <= ROOT_END:
+                # By this product of the last two misses, in nats, the root is at rounding. Speed only.
+                if fabs(missed * miss) <= 1e-6:
                     return moved, miss
         if fabs(moved - eps) <= NEWTON_END * eps or high - low <= NEWTON_END * low:
             return moved, miss

@@ -311,33 +311,43 @@ def log_gamma_below(a, e, ratio):
     """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``, by its series of positive terms."""
     if ratio <= 0.0:
         return -inf
-    # u^a e^-u / Gamma(a) [1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ...], u = a ratio
-    term = 1.0 / a
-    total = term
-    for n in range(1, 10000000):
-        term = term * (ratio / (1.0 + n / a))
-        total = total + term
-        if term <= 1e-17 * total:
-            break
-    return min(0.0, log_gamma_front(a, e, ratio) + log(total))
+    return min(0.0, log_gamma_front(a, e, ratio) + log(gamma_series(a, ratio, 10000000)))
 
 
 def log_gamma_tail(a, e, ratio):
     """Return ``ln P(U > a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``: continued fraction above the mean."""
     if a * e < 1.0:
         return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
-    b = 1.0 + a * e
+    return log_gamma_front(a, e, ratio) + log(gamma_fraction(a, a * e, 10000000))
+
+
+def gamma_series(a, ratio, most):
+    """Return ``P(U <= a ratio) / [u^a e^-u / Gamma(a)]`` by its series; -1 where so many terms are too few."""
+    # 1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ..., u = a ratio
+    term = 1.0 / a
+    total = term
+    for n in range(1, most):
+        term = term * (ratio / (1.0 + n / a))
+        total = total + term
+        if term <= 1e-17 * total:
+            return total
+    return -1.0
+
+
+def gamma_fraction(a, excess, most):
+    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]``, ``excess = u - a >= 0``, by its continued fraction; -1 as above."""
+    b = 1.0 + excess
     d = 1.0 / b
     step = d
     total = d
-    for n in range(1, 10000000):
+    for n in range(1, most):
         b = b + 2.0
         d = 1.0 / (b + n * (a - n) * d)
         step = step * (b * d - 1.0)
         total = total + step
-        if fabs(step) <= 1e-17 * fabs(total):
-            break
-    return log_gamma_front(a, e, ratio) + log(total)
+        if fabs(step) <= 1e-17 * total:
+            return total
+    return -1.0
 
 
 # --- the Beta-tail bound of M2: minimum over tau --------------------------------------------------

@@ -22,9 +22,6 @@ LOG_NEGLIGIBLE_HEIGHT = -1000.0
 LOG_DROP_AT_EDGE = 46.0
 """Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Soundness."""
 
-FINE_NODES = 20
-"""Gauss nodes of a panel whose sum is the value. Speed only."""
-
 CHECK_NODES = 13
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
 Soundness (measured)."""
@@ -95,7 +92,8 @@ def log_integral(
         return Enclosure(-math.inf, 0.0)
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
-        fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, at_many) for count in (FINE_NODES, CHECK_NODES))
+        # Gauss nodes of a panel whose sum is the value. Speed only.
+        fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, at_many) for count in (20, CHECK_NODES))
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
             break

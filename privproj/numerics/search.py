@@ -6,12 +6,6 @@ from collections.abc import Callable
 from privproj.errors import NotConverged
 from privproj.numerics.enclosure import Enclosure
 
-LEAST_RELATIVE_LOOK = 2.0**-51
-"""Least relative distance of the next look from the ends of a bracket. Speed only."""
-
-LARGEST_BRACKET_FACTOR = 1e60
-"""Largest factor from one look to the next while a bracket is sought. Speed only."""
-
 LEAST_RELATIVE_VALLEY = 2.0**-26
 """Least relative width of a valley: nearer to the bottom, values differ by less than a rounding. Speed only."""
 
@@ -55,7 +49,8 @@ def find_crossing(
         near, at_near = far, at_far
         far = min(high, far * factor) if seeks_safe else max(low, far / factor)
         at_far = checked(far)
-        factor = min(factor**3, LARGEST_BRACKET_FACTOR)
+        # Largest factor from one look to the next while a bracket is sought. Speed only.
+        factor = min(factor**3, 1e60)
     ends = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
     return _shrink_bracket(checked, *ends, rtol=rtol)
 
@@ -77,7 +72,8 @@ def _shrink_bracket(
         value = f(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
         x1, f1, x2, f2 = _update_bracket(x1, f1, x2, f2, x, value)
-        share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, LEAST_RELATIVE_LOOK) * x2)
+        # Least relative distance of the next look from the ends of a bracket. Speed only.
+        share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
     return Enclosure(x1, x2)
 
 

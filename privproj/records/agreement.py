@@ -13,8 +13,9 @@ from typing import Any
 
 from privproj.assumptions import PUBLIC_RECORD_COUNT, THIS_LEDGER_ALONE
 from privproj.records.ledger import Account
-from privproj.records.ledger_check import AS_FAR_AS_IT_GOES, LedgerVerdict
+from privproj.records.ledger_check import LedgerVerdict
 from privproj.records.statement_check import ROUNDING_RTOL, StatementVerdict
+from privproj.records.verdict import Verdict
 
 STATEMENT_HOLDS = "the statement alone holds"
 """The claim that checking the statement by itself found nothing wrong."""
@@ -55,12 +56,11 @@ NOT_COMPARED = ("name", "public_size", "planned")
 
 
 @dataclass(frozen=True)
-class AgreementVerdict:
-    """What comparing found: the verdicts on both files, every claim about the two, and how their phases differ."""
+class AgreementVerdict(Verdict):
+    """What comparing found: every claim about the two files, the verdicts on both, and how their phases differ."""
 
     statement: StatementVerdict
     ledger: LedgerVerdict
-    claims: dict[str, bool]
     differences: tuple[str, ...]
 
     @property
@@ -69,11 +69,9 @@ class AgreementVerdict:
         return max(self.ledger.account.releases_planned, self.statement.statement.account.spent)
 
     @property
-    def word(self) -> str:
-        """The verdict in words: both files hold and agree; as far as they go, where planned releases are missing."""
-        if not all(self.claims.values()):
-            return "fails"
-        return AS_FAR_AS_IT_GOES if self.ledger.account.spent < self.planned else "holds"
+    def missing(self) -> int:
+        """The number of releases that were planned and are not in the ledger."""
+        return self.planned - self.ledger.account.spent
 
 
 def compare_with_ledger(
@@ -89,19 +87,18 @@ def compare_with_ledger(
     claimed = statement.statement.result
     target = account.target or {}
     made, said = _made(account), _made(stated)
+    fewer = all(ours <= theirs for (_, ours), (_, theirs) in zip(made, said, strict=False))
     claims = {
         STATEMENT_HOLDS: statement.holds,
         LEDGER_HOLDS: ledger.holds,
         SAME_RUN: not differences,
-        COUNTED: len(made) <= len(said)
-        and all(ours <= theirs for (_, ours), (_, theirs) in zip(made, said, strict=False)),
+        COUNTED: len(made) <= len(said) and fewer,
     }
     if account.spent and claimed.usable:
         # epsilon of the ledger <= that of the statement, but for the rounding of numbers that are computed twice.
         found = account.epsilon(float(claimed.delta or 0.0))
-        claims[COVERED] = found.usable and float(found.value or 0.0) <= float(claimed.value or 0.0) * (
-            1 + ROUNDING_RTOL
-        )
+        most = float(claimed.value or 0.0) * (1 + ROUNDING_RTOL)
+        claims[COVERED] = found.usable and float(found.value or 0.0) <= most
         rests_on = {*claimed.promises, *claimed.assumes, *OF_THE_LEDGER}
         claims[SAME_FOUNDATION] = {*found.promises, *found.assumes} <= rests_on
     if "delta" in target:
@@ -110,7 +107,7 @@ def compare_with_ledger(
     for name, digest in (digests or {}).items():
         if name in named or name != "ledger":
             claims[SAME_FILE.format(name=name)] = named.get(name) == digest
-    return AgreementVerdict(statement, ledger, claims, differences)
+    return AgreementVerdict(claims, statement, ledger, differences)
 
 
 def _made(account: Account) -> list[tuple[dict[str, Any], int]]:

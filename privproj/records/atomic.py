@@ -52,6 +52,26 @@ def _opened(path: str | Path, name: str) -> Iterator[BufferedReader]:
         raise InvalidParameter(name, path, "a readable file", "its name cannot be read") from None
 
 
+def open_alone(path: str | Path, name: str) -> int:
+    """The descriptor of a file opened for reading and appending, under a lock that no other process holds.
+
+    Raises :class:`InvalidParameter` under this name where it cannot be opened, or where another process has it.
+    """
+    import fcntl
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise InvalidParameter(name, path, "a file that can be written", str(error.strerror)) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        expected = f"a {name} that no other process is writing"
+        raise InvalidParameter(name, path, expected, f"one {name} belongs to one run at a time") from None
+    return file
+
+
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
     """Let an error of the file system, which often names no file, name this one."""

@@ -8,17 +8,18 @@ of one release at another precision. Claims C21 and C29 say what is proved.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question, question_about
 from privproj.accounting.spec import check_keys
 from privproj.assumptions import ROUNDING_AS_MEASURED
-from privproj.errors import InvalidParameter, MissingPackage, NotConverged, PrecisionLimit, Refused, raise_within
+from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
+from privproj.lazy import import_extra
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.certified_runs import (
     LEAST_BITS,
@@ -33,17 +34,16 @@ from privproj.records.certified_runs import (
     prove_run,
 )
 from privproj.records.run_file import from_data
-from privproj.records.strict_json import Ambiguous, parse_json, same_json
+from privproj.records.strict_json import Ambiguous, parse_json, read_table, same_json
+from privproj.records.verdict import Verdict
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs.targets import delta_target
-from privproj.validation import NUMBER, TABLE, TEXT, WHOLE, privacy_epsilon, quoted, real, whole
+from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, number, quoted, real, whole_number
 
 if TYPE_CHECKING:
     from flint import arb
 
     from privproj.rigorous.profiles import BallProfile
-
-Answer = TypeVar("Answer")
 
 SCHEMA = 4
 """Version of the certificate's fields. Contract."""
@@ -69,8 +69,11 @@ MOST_TRIES = 12
 WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
 
-DECIMAL = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
+DIGITS = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
 """How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
+
+DECIMAL = Kind("a decimal number", lambda text: isinstance(text, str) and bool(DIGITS.fullmatch(text)), {})
+"""The text of an end. Contract."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,35 +218,34 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     (True, True)
     """
     _check_answered(result)
-    _require_flint()
+    flint = import_extra("flint", "a certificate", "certify")
     result = _without_measured_rounding(result)
     question = _question_of(result)
+    epsilon = float(result.epsilon or 0.0)
     if is_run(question.phases):
         result, question, run = _prove_run(result, question)
-        ends, bits = _ends_of_run(run, float(result.epsilon or 0.0)), run.bits
-        grid, shown = grid_record(run.grids), {"witness": {}, "grid_step": run.grids.grid.step}
+        epsilon, grid, bits = float(result.epsilon or 0.0), grid_record(run.grids), run.bits
+        shown: dict[str, Any] = {"witness": {}, "grid_step": run.grids.grid.step}
+        ends = _written_ends(run.lower(epsilon), run.upper(epsilon), RUN_SPREAD)
         if result.quantity == "delta":
             result = _with_delta(result, Decimal(ends[1]))
     else:
-        assert result.epsilon is not None
         profile = ball_profile(question.only, question.only.run.steps)
-        grid = profile.witness(result.epsilon)
-        ball, bits = enclosure(profile, result.epsilon, grid)
+        grid = profile.witness(epsilon)
+        ball, bits = enclosure(profile, epsilon, grid)
         _check_side(result, ball)
-        ends, shown = _written_ends(ball), {"witness": grid}
+        shown, ends = {"witness": grid}, _written_ends(ball, ball, WRITTEN_SPREAD)
     certificate = Certificate(
         question=_data_of(question),
-        epsilon=float(result.epsilon or 0.0),
+        epsilon=epsilon,
         target=target_field(result),
         lower=ends[0],
         upper=ends[1],
         bits=bits,
         grid=grid,
     )
-    if not _is_target_met(certificate):
+    if not ball_meets(certificate.target, certificate.upper):
         raise Refused("the value of this answer is not what its parameters give")
-
-    import flint
 
     note = {"lower": ends[0], "upper": ends[1], "bits": bits, **shown}
     note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"
@@ -263,14 +265,6 @@ def _check_answered(result: Result) -> None:
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
-
-
-def _require_flint() -> None:
-    """Raise :class:`MissingPackage` where python-flint is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("flint") is None:
-        raise MissingPackage("python-flint", "a certificate", "certify")
 
 
 def _without_measured_rounding(result: Result) -> Result:
@@ -361,31 +355,16 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
     return enclose_to_goal(lambda: profile.delta(arb(epsilon), witness), PRECISION_LADDER[first:])
 
 
-def _written_ends(ball: "arb") -> tuple[str, str]:
-    """The two ends around the ball as decimal text, each :data:`WRITTEN_SPREAD` further out."""
-    from privproj.rigorous.balls import decimal_ends
-
-    low, high = map(Decimal, decimal_ends(ball, WRITTEN_DIGITS))
-    return _spread_out(low, high, WRITTEN_SPREAD)
-
-
-def _ends_of_run(run: CertifiedRun, epsilon: float, spread: Decimal = RUN_SPREAD) -> tuple[str, str]:
-    """The two ends of delta as decimal text, each ``spread`` further out; 0 below where nothing is known."""
-    from privproj.rigorous.balls import decimal_ends
-
-    low, high = decimal_ends(run.lower(epsilon), WRITTEN_DIGITS)[0], decimal_ends(run.upper(epsilon), WRITTEN_DIGITS)[1]
-    return _spread_out(max(Decimal(low), Decimal(0)), Decimal(high), spread)
-
-
-def _spread_out(low: Decimal, high: Decimal, spread: Decimal) -> tuple[str, str]:
-    """Two ends as decimal text, each a relative ``spread`` further out; the upper is at most 1."""
-    from privproj.rigorous.balls import EXACT_DECIMALS
+def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
+    """Ends around two balls as decimal text, each a relative ``spread`` further out; 0 below where nothing is known."""
+    from privproj.rigorous.balls import EXACT_DECIMALS, decimal_ends
 
     down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()
     down.prec = up.prec = WRITTEN_DIGITS
     down.rounding, up.rounding = ROUND_FLOOR, ROUND_CEILING
-    lower = str(down.multiply(low, 1 - spread)) if low else "0"
-    return lower, str(min(up.multiply(high, 1 + spread), Decimal(1)))
+    lower = down.multiply(Decimal(decimal_ends(low, WRITTEN_DIGITS)[0]), 1 - spread)
+    upper = up.multiply(Decimal(decimal_ends(high, WRITTEN_DIGITS)[1]), 1 + spread)
+    return str(lower) if lower > 0 else "0", str(min(upper, Decimal(1)))
 
 
 def target_field(result: Result) -> dict[str, float]:
@@ -403,27 +382,16 @@ def _check_side(result: Result, ball: "arb") -> None:
         raise NotConverged(sentence)
 
 
-def ball_meets(target: dict[str, float], ball: "arb") -> bool:
-    """True if the whole ball is at most the target; a delta of 1 is met by definition."""
+def ball_meets(target: dict[str, float], found: "arb | str") -> bool:
+    """True if a whole ball, or a decimal number, is at most the target; a delta of 1 is met by definition."""
     from flint import arb, ctx
 
     with ctx.workprec(320):
+        # A decimal number is read as a ball that holds it.
+        upper = arb(found).upper()
         if "delta" in target:
-            return bool(ball.upper() <= arb(target["delta"])) or target["delta"] >= 1.0
-        return bool(ball.upper() <= arb(10) ** arb(target["log10_delta"]))
-
-
-def _is_target_met(certificate: Certificate) -> bool:
-    """True if the claimed upper end is at most the target, compared in exact decimals."""
-    from privproj.rigorous.balls import EXACT_DECIMALS
-
-    upper, target = Decimal(certificate.upper), certificate.target
-    if "delta" in target:
-        return upper <= Decimal(target["delta"])
-    # The decimal logarithm is right to a unit of its last of 100 digits; 1e-90 of it is more than that.
-    power = EXACT_DECIMALS.log10(upper) if upper else Decimal("-Infinity")
-    most = Decimal(target["log10_delta"])
-    return EXACT_DECIMALS.add(power, EXACT_DECIMALS.multiply(abs(power), Decimal("1e-90"))) <= most
+            return bool(upper <= arb(target["delta"])) or target["delta"] >= 1.0
+        return bool(upper <= arb(10) ** arb(target["log10_delta"]))
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -462,23 +430,20 @@ def read_certificate(content: bytes, path: str | Path) -> Certificate:
         raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
     except (ValueError, RecursionError):
         raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
-    return _within_certificate(_from_record, data)
-
-
-def _within_certificate(read: Callable[[Any], Answer], content: Any) -> Answer:
-    """What a reader makes of a certificate; what is wrong with a part of it is said to be in the certificate."""
-    try:
-        return read(content)
-    except MissingPackage:
-        raise
-    except InvalidParameter as error:
-        raise_within(error, "certificate")
+    with within("certificate"):
+        return _from_record(data)
 
 
 KINDS = {
-    "question": TABLE, "epsilon": NUMBER, "target": TABLE, "lower": TEXT, "upper": TEXT, "bits": WHOLE, "grid": TABLE,
+    "question": TABLE,
+    "epsilon": number("an epsilon from 0 to 1e+09", 0.0, LARGEST_EPSILON),
+    "target": TABLE,
+    "lower": DECIMAL,
+    "upper": DECIMAL,
+    "bits": whole_number("a precision in bits"),
+    "grid": TABLE,
     "schema": WHOLE,
-}  # fmt: skip
+}
 """What the fields of a certificate may be. Contract."""
 
 
@@ -495,25 +460,18 @@ def _from_record(content: object) -> Certificate:
         newer = type(schema) is int and schema > SCHEMA
         remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
         raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
-    check_keys(given, KINDS)
-    for name in KINDS:
-        if name not in given:
-            raise InvalidParameter(name, "nothing", f"the key {name} in the certificate")
-    for name in ("lower", "upper"):
-        if not DECIMAL.fullmatch(given[name]):
-            raise InvalidParameter(name, quoted(given[name]), "a decimal number in the certificate")
-    check_keys(given["target"], dict.fromkeys(("delta", "log10_delta"), NUMBER))
-    delta_target(given["target"].get("delta"), given["target"].get("log10_delta"))
-    epsilon, bits = privacy_epsilon(given["epsilon"], zero=True), whole("bits", given["bits"], "a precision", 1)
-    return Certificate(**{**given, "epsilon": epsilon, "bits": bits})
+    found = Certificate(**read_table("keys", given, KINDS))
+    check_keys(found.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
+    delta_target(found.target.get("delta"), found.target.get("log10_delta"))
+    return found
 
 
 # --- checking -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class CertificateVerdict:
-    """What checking a certificate found.
+class CertificateVerdict(Verdict):
+    """What checking a certificate found; its ``holds`` is True if every claim does.
 
     Attributes:
         claims: Every claim of the certificate in words, and whether it holds.
@@ -529,15 +487,9 @@ class CertificateVerdict:
     (True, '1.0000e-05', 'analytic')
     """
 
-    claims: dict[str, bool]
     lower: str
     upper: str
     result: Result
-
-    @property
-    def holds(self) -> bool:
-        """True if every claim of the certificate holds."""
-        return all(self.claims.values())
 
 
 def verify(certificate: Certificate) -> CertificateVerdict:
@@ -562,8 +514,9 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     >>> verify(certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))).holds
     True
     """
-    _require_flint()
-    return _within_certificate(_verdict_on, certificate.record)
+    import_extra("flint", "a certificate", "certify")
+    with within("certificate"):
+        return _verdict_on(certificate.record)
 
 
 def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
@@ -579,7 +532,7 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
     (lower, upper), more = check(claim, question.phases)
     claims = {
         "the enclosure holds": Decimal(claim.lower) <= Decimal(lower) <= Decimal(upper) <= Decimal(claim.upper),
-        "the target is met": _is_target_met(claim),
+        "the target is met": ball_meets(claim.target, claim.upper),
         **more,
     }
     side = Side.UPPER if of_run else question.side(question.curve())
@@ -590,7 +543,7 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
 
 def _check_release(claim: Certificate, phases: Sequence[Phase]) -> tuple[tuple[str, str], dict[str, bool]]:
     """A new enclosure of one release at a higher precision, and the claim about its own precision."""
-    from privproj.rigorous.balls import PRECISION_LADDER, decimal_ends
+    from privproj.rigorous.balls import PRECISION_LADDER
 
     if claim.bits not in PRECISION_LADDER:
         raise InvalidParameter("bits", claim.bits, "one of the precisions " + ", ".join(map(str, PRECISION_LADDER)))
@@ -598,7 +551,7 @@ def _check_release(claim: Certificate, phases: Sequence[Phase]) -> tuple[tuple[s
     _check_free_parameters(claim.grid, profile)
     bits = enclosure(profile, claim.epsilon, claim.grid, rung)[1]
     ball = enclosure(profile, claim.epsilon, claim.grid, max(1, rung))[0]
-    return decimal_ends(ball, WRITTEN_DIGITS), {f"{claim.bits} bits are enough": bits == claim.bits}
+    return _written_ends(ball, ball), {f"{claim.bits} bits are enough": bits == claim.bits}
 
 
 def _check_run(claim: Certificate, phases: Sequence[Phase]) -> tuple[tuple[str, str], dict[str, bool]]:
@@ -606,7 +559,7 @@ def _check_run(claim: Certificate, phases: Sequence[Phase]) -> tuple[tuple[str, 
     if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):
         raise InvalidParameter("bits", claim.bits, f"a multiple of 64 from {LEAST_BITS} to {MOST_BITS}")
     run = CertifiedRun(phases, grid_from_record(claim.grid, phases), claim.bits)
-    return _ends_of_run(run, claim.epsilon, spread=Decimal(0)), {}
+    return _written_ends(run.lower(claim.epsilon), run.upper(claim.epsilon)), {}
 
 
 def _check_free_parameters(given: dict[str, Any], profile: "BallProfile") -> None:

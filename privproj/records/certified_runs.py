@@ -16,10 +16,11 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
+from privproj.records.strict_json import LIST, read_table
 from privproj.result import as_plain_value
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
-from privproj.validation import quoted
+from privproj.validation import TABLE, number, quoted, whole_number
 
 if TYPE_CHECKING:
     from flint import arb
@@ -71,6 +72,31 @@ MOST_BITS = 4096
 LEAST_EPSILON = 1e-9
 """Least epsilon above 0 that is sought. Contract."""
 
+ORDER = number("an order of Chernoff's bound above 0 and at most 1e6", 0.0, 1e6, open_low=True)
+"""An order of Chernoff's bound. Contract."""
+
+WINDOW = {
+    "first": whole_number("a window whose first cell is at most 2^40 away", -(1 << 40), 1 << 40),
+    "size": whole_number(f"a window of 2 to {MOST_CELLS} cells", 2, MOST_CELLS),
+    "right": ORDER,
+    "left": ORDER,
+}
+"""What a window holds. Contract."""
+
+EPOCH = {
+    "level": whole_number(f"a level of at most {MOST_LEVEL} in size", -MOST_LEVEL, MOST_LEVEL),
+    "knots": LIST,
+    "window": TABLE,
+}
+"""What a grid of an epoch holds. Contract."""
+
+GRID = {
+    "step": number("a step above 0 and at most 100 nats", 0.0, 100.0, open_low=True),
+    "knots": LIST,
+    "windows": LIST,
+}
+"""What a grid of a run holds, beside those of its epochs. Contract."""
+
 
 def is_run(phases: Sequence[Phase]) -> bool:
     """True unless there is one release on the whole data set, or a closed form in balls for several."""
@@ -85,24 +111,19 @@ def check_provable(phases: Sequence[Phase]) -> None:
     if len(phases) > MOST_PHASES:
         raise Refused(f"certificates are about at most {MOST_PHASES} phases, got {len(phases)}")
     for phase in phases:
-        run, bound = phase.run, phase.bound
-        if run.group_size > 1 and not _is_group_in_balls(phase):
-            raise Refused(
-                f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on "
-                f"Poisson batches, and at most {MOST_IN_GROUP} records"
-            )
-        if run.max_batch_size is not None:
-            raise Refused("certificates are about whole batches; expected no max_batch_size")
-        if phase.mechanism.adapts_clip:
-            raise Refused("certificates are about a fixed clip; expected no adaptive_clipping_sigma")
-        if bound.provable is None:
-            raise Refused(f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}")
-        alike = _one_layer(phase.mechanism)
-        if isinstance(alike, M2) and alike.layers and not alike.unprojected:
-            raise Refused(
-                "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim "
-                "and rank, or one layer"
-            )
+        run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
+        lacks = {
+            f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on Poisson "
+            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not _is_group_in_balls(phase),
+            "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
+            "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
+            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.provable is None,
+            "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim and "
+            "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
+        }
+        for reason, holds in lacks.items():
+            if holds:
+                raise Refused(reason)
 
 
 def _is_group_in_balls(phase: Phase) -> bool:
@@ -171,7 +192,7 @@ def _is_one_sided(phase: Phase) -> bool:
 
 def _blocks(phase: Phase) -> list[int]:
     """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
-    from privproj.rigorous.allocation import blocks_of
+    from privproj.composition.allocation import blocks_of
 
     return [size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1]
 
@@ -243,34 +264,26 @@ class CertifiedRun:
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> CertifiedRun:
     """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
 
-    Grids up to four times as fine are tried until the certified epsilon is close to the guess. Raises
-    :class:`PrecisionLimit` where even a coarse one takes too long a window or too high a precision.
+    Grids up to four times as coarse as the default one are tried until one does not take too much work, and then
+    grids up to four times as fine until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit`
+    where even a coarse one takes too long a window or too high a precision.
     """
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    best, fineness = _prove_on_some_grid(phases, log_delta)
-    while fineness < 4.0 and best.epsilon(log_delta, guess) > guess * (1.0 + 5e-4):
-        fineness *= 2.0
+    best, fineness = None, 1.0
+    while True:
         try:
             best = _prove_on_grid(phases, log_delta, fineness)
         except PrecisionLimit:
-            break
-    return best
-
-
-def _prove_on_some_grid(phases: Sequence[Phase], log_delta: float) -> tuple[CertifiedRun, float]:
-    """The run in balls on the default grid, or on one up to four times as coarse where that takes too much work.
-
-    With it goes the fineness of the grid.
-    """
-    fineness = 1.0
-    while True:
-        try:
-            return _prove_on_grid(phases, log_delta, fineness), fineness
-        except PrecisionLimit:
-            if fineness <= 0.25:
+            if best is None and fineness > 0.25:
+                fineness *= 0.5
+                continue
+            if best is None:
                 raise
-            fineness *= 0.5
+            return best
+        if fineness >= 4.0 or best.epsilon(log_delta, guess) <= guess * (1.0 + 5e-4):
+            return best
+        fineness *= 2.0
 
 
 def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> CertifiedRun:
@@ -281,7 +294,6 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -
     profiles = _profiles_in_floats(phases)
     releases = [release for phase in profiles for release in releases_of(*phase)]
     grid = propose_grid(releases, log_delta, fineness)
-    _check_size(grid)
     chosen = [floats for floats, phase in zip(profiles, phases, strict=True) if _in_epochs(phase)]
     composed = sum(run.steps for _, run in releases)
     grids = _RunGrids(grid, tuple(propose_epochs(*floats, log_delta, composed, fineness) for floats in chosen))
@@ -306,21 +318,12 @@ def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
     cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
     places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
     dearest = max(ball_profile(phase).effort * phase.run.group_size for phase in phases)
-    if cells * bits > 64 * MOST_WORK or places * dearest * bits > 64 * MOST_PLACES:
+    too_large = max(windows) > MOST_CELLS or max(map(len, grids.grid.knots)) > MOST_KNOTS
+    if too_large or cells * bits > 64 * MOST_WORK or places * dearest * bits > 64 * MOST_PLACES:
         raise PrecisionLimit(
             f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
             "bits; certify fewer steps or a larger delta, or take the answer in floating point, whose errors are "
             "bounded too"
-        )
-
-
-def _check_size(grid: "Grid") -> None:
-    """Raise :class:`PrecisionLimit` for a grid that takes too much work."""
-    size = max(window.size for window in grid.windows)
-    if size > MOST_CELLS or max(map(len, grid.knots)) > MOST_KNOTS:
-        raise PrecisionLimit(
-            f"expected a run whose lattice has at most {MOST_CELLS} cells, got {size}; certify fewer steps, or take "
-            "the answer in floating point, whose errors are bounded too"
         )
 
 
@@ -336,78 +339,62 @@ def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
 
     blocks = [_blocks(phase) for phase in phases]
     chosen = [sizes for sizes, phase in zip(blocks, phases, strict=True) if _in_epochs(phase)]
-    _check_table(given, {"step": float, "knots": list, "windows": list, **({"epochs": list} if chosen else {})})
-    _check(0.0 < given["step"] <= 100.0, given["step"], "a step above 0 and at most 100 nats")
-    releases = sum(map(len, blocks))
-    _check(len(given["knots"]) == releases, len(given["knots"]), f"knots for each of {releases} kinds of release")
-    for cells in given["knots"]:
-        _check_cells(cells)
-        _check(0 in cells, cells, "knots with 0 among them")
-        far = max(-cells[0], cells[-1]) * given["step"]
-        _check(far <= LARGEST_LOSS, far, f"losses of at most {LARGEST_LOSS:g} nats at the knots")
+    table = read_table("grid", given, GRID | ({"epochs": LIST} if chosen else {}))
     orders = 2 if any(map(_is_one_sided, phases)) else 1
-    _check(len(given["windows"]) == orders, len(given["windows"]), f"a window for each order, {orders} in all")
-    grid = Grid(given["step"], tuple(map(tuple, given["knots"])), tuple(map(_window_from, given["windows"])))
-    if not chosen:
-        return _RunGrids(grid)
-    _check(len(given["epochs"]) == len(chosen), len(given["epochs"]), f"epochs of {len(chosen)} phases")
-    return _RunGrids(grid, tuple(map(_epoch_grids_from, given["epochs"], chosen)))
+    counts = {"knots": sum(map(len, blocks)), "windows": orders} | ({"epochs": len(chosen)} if chosen else {})
+    for name, count in counts.items():
+        _check(len(table[name]) == count, len(table[name]), f"{count} {name} for this run")
+    for cells in table["knots"]:
+        far = max(map(abs, cells)) * table["step"] if _are_cells(cells) else math.inf
+        words = f"{CELLS}, 0 among them, for losses of at most {LARGEST_LOSS:g} nats"
+        _check(far <= LARGEST_LOSS and 0 in cells, cells, words)
+    grid = Grid(table["step"], tuple(map(tuple, table["knots"])), tuple(map(_window_from, table["windows"])))
+    return _RunGrids(grid, tuple(map(_epoch_grids_from, table.get("epochs", ()), chosen)))
 
 
 def _epoch_grids_from(given: Any, sizes: Sequence[int]) -> "tuple[tuple[EpochGrid, ...], ...]":
     """The grids of the blocks of an epoch that plain values describe; blocks of one batch have none."""
-    from privproj.rigorous.allocation import EpochGrid
-
     blocks = sum(size > 1 for size in sizes)
     _check(isinstance(given, list) and len(given) == blocks, given, f"grids for each of {blocks} sizes of blocks")
     found = []
     for block in given:
-        _check(isinstance(block, list) and 1 <= len(block) <= MOST_EPOCH_GRIDS, block, "1 to 16 grids of an epoch")
-        for grid in block:
-            _check_table(grid, {"level": int, "knots": list, "window": dict})
-            _check(abs(grid["level"]) <= MOST_LEVEL, grid["level"], f"a level of at most {MOST_LEVEL} in size")
-            _check_cells(grid["knots"])
-            _check(grid["knots"][0] >= 1, grid["knots"][0], "knots of ratios above 0")
-            far = grid["knots"][-1].bit_length() + grid["level"]
-            _check(far <= MOST_LEVEL, far, f"ratios of at most 2^{MOST_LEVEL}")
-        found.append(tuple(EpochGrid(g["level"], tuple(g["knots"]), _window_from(g["window"])) for g in block))
+        fine = isinstance(block, list) and 1 <= len(block) <= MOST_EPOCH_GRIDS
+        _check(fine, block, f"1 to {MOST_EPOCH_GRIDS} grids of an epoch")
+        found.append(tuple(map(_epoch_grid_from, block)))
     return tuple(found)
 
 
-def _check_cells(cells: Any) -> None:
-    """Raise :class:`InvalidParameter` unless these are knots."""
+def _epoch_grid_from(given: Any) -> "EpochGrid":
+    """The grid of an epoch that plain values describe."""
+    from privproj.rigorous.allocation import EpochGrid
+
+    table = read_table("grid", given, EPOCH)
+    cells, level = table["knots"], table["level"]
+    fine = _are_cells(cells) and cells[0] >= 1 and cells[-1].bit_length() + level <= MOST_LEVEL
+    _check(fine, cells, f"{CELLS}, for ratios above 0 and of at most 2^{MOST_LEVEL}")
+    return EpochGrid(level, tuple(cells), _window_from(table["window"]))
+
+
+CELLS = f"3 to {MOST_KNOTS} whole numbers in increasing order as knots"
+"""What knots are, in words."""
+
+
+def _are_cells(cells: Any) -> bool:
+    """True for knots."""
     whole = isinstance(cells, list) and all(type(cell) is int for cell in cells)
-    _check(whole and 3 <= len(cells) <= MOST_KNOTS, cells, f"3 to {MOST_KNOTS} whole numbers as knots")
-    _check(all(a < b for a, b in pairwise(cells)), cells, "knots in increasing order")
+    return whole and 3 <= len(cells) <= MOST_KNOTS and all(a < b for a, b in pairwise(cells))
 
 
 def _window_from(given: Any) -> "Window":
     """The window that plain values describe."""
     from privproj.rigorous.composition import Window
 
-    _check_table(given, {"first": int, "size": int, "right": float, "left": float})
-    power = 2 <= given["size"] <= MOST_CELLS and given["size"].bit_count() == 1
-    _check(power, given["size"], f"a window of 2 to {MOST_CELLS} cells, a power of two")
-    _check(abs(given["first"]) <= 1 << 40, given["first"], "a window whose first cell is at most 2^40 away")
-    for side in ("right", "left"):
-        _check(0.0 < given[side] <= 1e6, given[side], "an order of Chernoff's bound above 0 and at most 1e6")
-    return Window(**given)
+    table = read_table("grid", given, WINDOW)
+    _check(table["size"].bit_count() == 1, table["size"], "a window whose size is a power of two")
+    return Window(**table)
 
 
 def _check(fine: bool, value: object, expected: str) -> None:
     """Raise :class:`InvalidParameter` about the grid of a certificate unless all is fine."""
     if not fine:
         raise InvalidParameter("grid", quoted(value), f"{expected}, in the certificate")
-
-
-def _check_table(given: Any, kinds: dict[str, type]) -> None:
-    """Raise :class:`InvalidParameter` unless this is a table of exactly these keys, each of its type and finite."""
-    _check(isinstance(given, dict) and set(given) == set(kinds), given, "the keys " + ", ".join(kinds))
-    for name, kind in kinds.items():
-        value = given[name]
-        fine = type(value) is kind and (kind is not float or math.isfinite(value))
-        _check(fine, value, _WORDS[kind])
-
-
-_WORDS = {float: "a finite number with a point", int: "a whole number", list: "a list", dict: "a table"}
-"""What messages call the types of JSON values."""

@@ -5,21 +5,21 @@ again. Work is a function of a list of tasks, so that it can be sent to other pr
 a Dask cluster (:func:`run_on_dask`).
 """
 
-import fcntl
 import json
 import os
 import pickle
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shutil import copyfileobj
 from typing import Any, BinaryIO
 
-from privproj.errors import InvalidParameter, MissingPackage, NotConverged
-from privproj.records.atomic import naming
+from privproj.errors import InvalidParameter, NotConverged
+from privproj.lazy import import_extra
+from privproj.records.atomic import naming, open_alone
 
 Row = str
 """One line of text, without its end."""
@@ -48,13 +48,7 @@ class Journal:
     def __init__(self, path: str | Path, title: dict[str, Any]) -> None:
         self.path, self.count = Path(path), 0
         self.head = (json.dumps(title, sort_keys=True) + "\n").encode()
-        try:
-            self.file = open(path, "a+b")  # noqa: SIM115 (held until close)
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidParameter("journal", path, "a journal that no other process writes") from None
-        except OSError as error:
-            raise InvalidParameter("journal", path, "a file that can be written", str(error.strerror)) from None
+        self.file = os.fdopen(open_alone(path, "journal"), "a+b")
         self._take_up()
 
     def __len__(self) -> int:
@@ -99,7 +93,7 @@ class Journal:
         file.write(f"{first}\n".encode())
         with self.path.open("rb") as rows:
             rows.seek(len(self.head))
-            shutil.copyfileobj(rows, file)
+            copyfileobj(rows, file)
 
     def close(self) -> None:
         """Close the file, so that other processes may write it."""
@@ -184,12 +178,9 @@ def run_on_dask(address: str) -> Runner:
     """
 
     def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+        distributed = import_extra("distributed", "--dask", "sweep")
         try:
-            from distributed import Client
-        except ImportError:
-            raise MissingPackage("distributed", "--dask", "sweep") from None
-        try:
-            client = Client(address, timeout="10s", set_as_default=False)
+            client = distributed.Client(address, timeout="10s", set_as_default=False)
         except (OSError, ValueError) as error:
             raise InvalidParameter("dask", address, "the address of a running scheduler", str(error)) from None
         with client, client.as_current():

@@ -39,7 +39,7 @@ from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.extensions.filter import Filter
-from privproj.records.atomic import read_bounded
+from privproj.records.atomic import open_alone, read_bounded
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.records.strict_json import same_json
 from privproj.result import Result, round_outward
@@ -225,17 +225,18 @@ class Account:
     @property
     def to_end(self) -> "Account":
         """The account with its last phase run to its planned end."""
-        *before, (entry, steps) = self.phases
-        return replace(self, phases=(*before, (entry, max(steps, planned_releases(entry)))))
+        return self._to_end_from(len(self.phases) - 1)
 
     @property
     def planned(self) -> "Account":
         """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last."""
         begun = self.begun
-        if self.filtered:
-            return begun.to_end
-        ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in begun.phases)
-        return replace(self, phases=ends)
+        return begun.to_end if self.filtered else begun._to_end_from(0)
+
+    def _to_end_from(self, first: int) -> "Account":
+        """The account with its phases from one on run to their planned ends."""
+        ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in self.phases[first:])
+        return replace(self, phases=(*self.phases[:first], *ends))
 
     @property
     def releases_planned(self) -> int:
@@ -376,8 +377,8 @@ class Account:
         plans = [words for words in self.assumes if words in PLANS]
         of_run = tuple(words for words in of_run if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        parts: Any = {"mechanism": {**found.mechanism, "assumes": tuple(assumed)}}
-        return replace(found, **parts, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
+        mechanism: Any = {**found.mechanism, "assumes": tuple(assumed)}
+        return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
@@ -438,10 +439,10 @@ def read_ledger(path: str | Path) -> Account:
     >>> account.spent, account.left
     (4, 6)
     """
-    return parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
+    return _parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
 
 
-def parse_ledger(content: bytes, path: str) -> "Reading":
+def _parse_ledger(content: bytes, path: str) -> "Reading":
     """The bytes of a ledger, read to their end; ``path`` is for messages.
 
     Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
@@ -459,6 +460,14 @@ def parse_ledger(content: bytes, path: str) -> "Reading":
         reading.take(line)
     if reading.half_opened and content.endswith(b"\n"):
         raise reading.damaged("it has an end and is not whole")
+    return reading
+
+
+def parse_begun(content: bytes, path: str) -> "Reading":
+    """The bytes of a ledger that has a phase, read as :func:`_parse_ledger` does; refused where it has none."""
+    reading = _parse_ledger(content, path)
+    if not reading.account.phases:
+        raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
     return reading
 
 
@@ -573,7 +582,7 @@ class Ledger:
     ) -> None:
         self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
         self.keep, self.kept, self.reading = lambda releases: None, 0, Reading(str(path))
-        self.file = _open_exclusively(self.path)
+        self.file = open_alone(self.path, "ledger")
         try:
             self.check_place()
             self._take_stock()
@@ -622,7 +631,7 @@ class Ledger:
     def _take_stock(self) -> None:
         """Read the file; a last line without its end gets it with the next."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
-        self.reading, self.size, self.unsure = parse_ledger(written, str(self.path)), len(written), False
+        self.reading, self.size, self.unsure = _parse_ledger(written, str(self.path)), len(written), False
         self.end = b"\n" if written and not written.endswith(b"\n") else b""
 
     @property
@@ -698,18 +707,13 @@ class Ledger:
     def check_place(self) -> None:
         """Raise where the path names another file than the one that is open: it was removed, moved or replaced."""
         if self.file < 0:
-            raise InvalidParameter(
-                "ledger",
-                self.path,
-                "a run that is not closed",
-                "call make_private again, which goes on with it",
-            )
-        own = os.fstat(self.file)
+            remedy = "call make_private again, which goes on with it"
+            raise InvalidParameter("ledger", self.path, "a run that is not closed", remedy)
         try:
-            there = os.stat(self.path)
+            is_there = os.path.samestat(os.fstat(self.file), os.stat(self.path))
         except OSError:
             raise self.moved("it was removed or moved away") from None
-        if (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino):
+        if not is_there:
             raise self.moved("another file was put in its place")
 
     def moved(self, why: str) -> InvalidParameter:
@@ -728,24 +732,6 @@ class Ledger:
             finally:
                 os.close(self.file)
                 self.file = -1
-
-
-def _open_exclusively(path: Path) -> int:
-    """The descriptor of the file, opened for appending under a lock that no other process holds."""
-    import fcntl
-
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise InvalidParameter("ledger", path, "a file that can be written", str(error.strerror)) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise InvalidParameter(
-            "ledger", path, "a ledger that no other process is writing", "one ledger belongs to one run at a time"
-        ) from None
-    return file
 
 
 def _sync_folder(path: Path) -> None:

@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from privproj.errors import InvalidParameter
-from privproj.records.ledger import MARKS, Account, Reading, parse_ledger, planned_releases
+from privproj.records.ledger import MARKS, Account, Reading, parse_begun, planned_releases
 from privproj.records.run_file import phase_from
+from privproj.records.verdict import Verdict
 
 AS_WRITTEN = "every line is as privproj writes it"
 """The claim that no line has a word more, less or otherwise than the writer gives it."""
-
-AS_FAR_AS_IT_GOES = "consistent as far as it goes"
-"""The verdict on a file in which nothing is wrong and planned releases are missing. Contract."""
 
 KEPT = "no phase planned more than the target in force"
 """The claim that the targets of the file were kept."""
@@ -32,21 +29,15 @@ SECRET = "no noise came from a given seed"
 
 
 @dataclass(frozen=True)
-class LedgerVerdict:
-    """What checking a ledger found: its account, and every claim of it in words with whether it holds."""
+class LedgerVerdict(Verdict):
+    """What checking a ledger found, and its account."""
 
     account: Account
-    claims: dict[str, bool]
 
     @property
-    def holds(self) -> bool:
-        """True if every claim of the ledger holds."""
-        return all(self.claims.values())
-
-    @property
-    def word(self) -> str:
-        """The verdict in words, of which only "holds" is about all planned releases."""
-        return "fails" if not self.holds else AS_FAR_AS_IT_GOES if self.account.missing else "holds"
+    def missing(self) -> int:
+        """The number of releases that were planned and are not there, over all phases that were begun."""
+        return self.account.missing
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
@@ -55,10 +46,8 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     Raises :class:`InvalidParameter` for a ledger that is damaged or opens no phase, and whatever computing the epsilon
     of a plan raises.
     """
-    reading = parse_ledger(content, path)
+    reading = parse_begun(content, path)
     account = reading.account
-    if not account.phases:
-        raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
     plans = list(_plans_under_targets(reading))
     claims = {
         AS_WRITTEN: not reading.half_opened and _opened_as_written(reading),
@@ -66,7 +55,7 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
         WITHIN_PLAN: all(made <= planned_releases(entry) for entry, made in account.phases),
         SECRET: not account.insecure,
     }
-    return LedgerVerdict(account, claims)
+    return LedgerVerdict(claims, account)
 
 
 def _opened_as_written(reading: Reading) -> bool:

@@ -1,6 +1,7 @@
 """Regression of bounds: entries that say what is asked, which value is expected, and how far it may move."""
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from privproj.accounting.spec import (
     target_from,
     with_unique_keys,
 )
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name, within
 from privproj.result import Outcome, Result, Status
 from privproj.validation import TEXT, real, whole
 
@@ -60,21 +61,25 @@ class _ExpectedBound:
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
-        try:
+        with within(self.place):
             return answer_entry(self.query, self.given)
-        except InvalidParameter as error:
-            raise_within(error, self.place)
 
     def check(self) -> "CheckVerdict":
         """The verdict: a finite answer, of the pinned status, within tolerance, and not above ``at_most``."""
+        began = time.perf_counter()
+        problem, result = self._answered()
+        return CheckVerdict(self, problem, result, time.perf_counter() - began)
+
+    def _answered(self) -> tuple[str, Result | None]:
+        """What is wrong with the answer, in words, and the answer where it is finite."""
         try:
             result = self.ask()
         except Unanswered as error:
-            return CheckVerdict(self, f"no answer: {error}")
+            return f"no answer: {error}", None
         value = None if result.value is None else float(result.value)
         if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
-            return CheckVerdict(self, f"no finite answer (outcome {result.outcome})")
-        return CheckVerdict(self, self.judged(result, self.expect), result)
+            return f"no finite answer (outcome {result.outcome})", None
+        return self.judged(result, self.expect), result
 
     def judged(self, result: Result, expect: float | None) -> str:
         """What is wrong with a finite answer, in words; empty if nothing is."""
@@ -106,11 +111,15 @@ def change_words(before: float, now: float) -> str:
 
 @dataclass(frozen=True)
 class CheckVerdict:
-    """What became of an entry: the ``problem`` with it, empty where it holds, and its answer, where that is finite."""
+    """What became of an entry: the ``problem`` with it, empty where it holds, and its answer, where that is finite.
+
+    With it goes how many ``seconds`` the answer took.
+    """
 
     entry: _ExpectedBound
     problem: str
     result: Result | None = None
+    seconds: float = 0.0
 
     @property
     def holds(self) -> bool:

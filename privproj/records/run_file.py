@@ -15,7 +15,7 @@ from privproj.accounting.spec import (
     question_from,
     with_unique_keys,
 )  # fmt: skip
-from privproj.errors import InvalidParameter, Refused, raise_within
+from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.events import event_from_data
 from privproj.runs import RUN_PARAMETERS
 from privproj.validation import NUMBER, TABLE, TEXT, WHOLE, Kind
@@ -62,40 +62,35 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     """
     given = with_unique_keys(data, where)
     entries = given.pop("phase", None)
-    try:
+    with within(where):
         check_keys(given, {name: KINDS[name] for name in FOR_ALL})
-    except InvalidParameter as error:
-        raise_within(error, where)
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
     if len(entries) > MOST_PHASES:
         raise InvalidParameter(f"{where}: phase", f"{len(entries)} phases", f"at most {MOST_PHASES} phases")
     shared = {"relation": given.pop("relation")} if "relation" in given else {}
     phases = [phase_from(entry, shared, f"{where}: phase {i + 1}") for i, entry in enumerate(entries)]
-    try:
+    with within(where):
         return Schedule(tuple(phases), **given)
-    except InvalidParameter as error:
-        raise_within(error, where)
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
     given = with_unique_keys(entry, where)
     try:
-        for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
-            if key in given:
-                raise InvalidParameter(key, given[key], f"{key} once, before the phases")
-        if "event" in given:
-            check_keys(given, {name: KINDS[name] for name in EVENT_KEYS})
-            given = _own_phase(given, shared) or given
-        if "event" not in given:
-            check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
-        name = given.get("name", where.rsplit(": ", 1)[-1])
-        phase = _event_phase(given, shared, name) if "event" in given else question_from({**given, **shared}).only
-        phase.check()
-        return replace(phase, name=name, planned=given.get("planned", False))
-    except InvalidParameter as error:
-        raise_within(error, where)
+        with within(where):
+            for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
+                if key in given:
+                    raise InvalidParameter(key, given[key], f"{key} once, before the phases")
+            if "event" in given:
+                check_keys(given, {name: KINDS[name] for name in EVENT_KEYS})
+                given = _own_phase(given, shared) or given
+            if "event" not in given:
+                check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
+            name = given.get("name", where.rsplit(": ", 1)[-1])
+            phase = _event_phase(given, shared, name) if "event" in given else question_from({**given, **shared}).only
+            phase.check()
+            return replace(phase, name=name, planned=given.get("planned", False))
     except Refused as error:
         raise Refused(f"{where}: {error}") from None
 
@@ -141,7 +136,7 @@ def _own_phase(given: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str,
 def _check_own_event(level: Mapping[str, Any]) -> None:
     """Raise :class:`InvalidParameter` for a key of such an event that is too much, missing, or of another type."""
     kind, known = level["type"], OWN_EVENTS[level["type"]]
-    try:
+    with within("event"):
         check_keys({key: value for key, value in level.items() if key != "type"}, known)
         missing = next((key for key in known if key not in level and key not in MAY_BE_MISSING), None)
         if missing:
@@ -150,5 +145,3 @@ def _check_own_event(level: Mapping[str, Any]) -> None:
         twice = next((key for key in inner if key != "name" and key in (*RUN_PARAMETERS, *PHASE_KEYS)), None)
         if twice:
             raise InvalidParameter(f"mechanism: {twice}", inner[twice], "the name and the parameters of a mechanism")
-    except InvalidParameter as error:
-        raise_within(error, "event")

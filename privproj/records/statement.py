@@ -5,16 +5,19 @@ author says of it. It ends with them as one line of JSON, so that whoever has it
 (:mod:`privproj.records.statement_check`). Names of phases are free words that nothing could check, so phases are
 numbered instead; the author's words stand under a heading that says so.
 
-It is written for a reader who is no expert. What it says of attackers is an upper bound of what the best one reaches,
-read from the whole curve and rounded up (C30).
+Its words are those of ``statement.toml``, for a reader who is no expert. What it says of attackers is an upper bound of
+what the best one reaches, read from the whole curve and rounded up (C30).
 """
 
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from privproj.accounting.queries import compare, solve_epsilon
@@ -31,46 +34,25 @@ from privproj.accounting.spec import (
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
-from privproj.errors import InvalidParameter, raise_within
+from privproj.errors import InvalidParameter, within
 from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
-from privproj.result import Outcome, Result, Status, round_outward
+from privproj.records.strict_json import LIST, read_table
+from privproj.result import Outcome, Result, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 from privproj.runs.targets import delta_target
-from privproj.validation import WHOLE, quoted
+from privproj.validation import TABLE, TRUTH, WHOLE, quoted
 from privproj.version import __version__
 
-UNITS = {
-    "add-remove": "one record added to or removed from the data",
-    "replace": "one record replaced by any other",
-    "zero-out": "one record whose contribution is replaced by zero",
-}
+WORDS: dict[str, Any] = tomllib.loads(files("privproj.records").joinpath("statement.toml").read_text(encoding="utf-8"))
+"""The sections of a statement, and the words of their fields."""
+
+UNITS: dict[str, str] = WORDS["change"]
 """What a statement protects, by neighbouring relation."""
-
-WHETHER = {
-    "add-remove": "{it} belonged to the data or not",
-    "replace": "{it} belonged to the data or {another} did instead",
-    "zero-out": "{it} had a part in the result or counted for nothing",
-}
-"""What somebody may want to know of a record, or of those of a person, by neighbouring relation."""
-
-NOT_COVERED = (
-    "more records of one person than is assumed or promised above",
-    "choices made by looking at the data: tuning, early stopping, preprocessing, published test scores",
-    "anything else that is released: other models, statistics, logs, checkpoints trained without this accounting",
-    "a program that differs from its description, a poor random number generator, timing, rounding of the noise",
-)
-"""What no statement covers, whatever the numbers are."""
-
-STRENGTH = {
-    Status.PROVED: "proved, and asks nothing of the data beyond the clipping",
-    Status.CONDITIONAL: "proved as long as the promises below are kept, which the mechanism does not enforce",
-}
-"""What the status of a bound means, in words."""
 
 RATES = (0.001, 0.01)
 """The false positive rates at which a statement names an attacker's success."""
@@ -80,7 +62,6 @@ LARGEST_FACTOR = 1e9
 
 LEAST_CHANCE = 1e-12
 """A delta below this is not said as a chance of one in so many."""
-
 FIELDS = {
     "date": "Day of the statement, YYYY-MM-DD; unchecked.",
     "author": "Who makes the statement; unchecked.",
@@ -191,17 +172,14 @@ def account_data(account: Account) -> dict[str, Any]:
 
 def _account_from(data: Mapping[str, Any], where: str) -> Account:
     """The account that :func:`account_data` has written."""
-    keys = ("phase", "made", *STATED, "notes")
-    if set(data) - {"filter"} != set(keys):
-        raise InvalidParameter(where, quoted([*data]), f"the keys {', '.join(keys)}")
-    if data["notes"] not in ([], [CUT_SHORT]):
-        raise InvalidParameter(f"{where}: notes", quoted(data["notes"]), "notes that privproj writes")
-    entries, made = data["phase"], data["made"]
-    if not isinstance(entries, list) or not isinstance(made, list) or not len(entries) == len(made) > 0:
+    kinds = {"phase": LIST, "made": LIST, **dict.fromkeys(STATED, TRUTH), "notes": LIST}
+    with within(where):
+        given = read_table("ledger", data, kinds | ({"filter": TABLE} if "filter" in data else {}))
+    entries, made = given["phase"], given["made"]
+    if not len(entries) == len(made) > 0:
         raise InvalidParameter(f"{where}: made", quoted(made), "a number of releases for each phase")
-    for mark in STATED:
-        if type(data[mark]) is not bool:
-            raise InvalidParameter(f"{where}: {mark}", quoted(data[mark]), "true or false")
+    if given["notes"] not in ([], [CUT_SHORT]):
+        raise InvalidParameter(f"{where}: notes", quoted(given["notes"]), "notes that privproj writes")
     account = Account()
     for i, (entry, steps) in enumerate(zip(entries, made, strict=True)):
         place = f"{where}: phase {i + 1}"
@@ -211,7 +189,7 @@ def _account_from(data: Mapping[str, Any], where: str) -> Account:
         account = account.opened({"phase": entry, **opening}, place)
         own = phase_from(entry, {}, place).as_dict()
         account = replace(account, phases=(*account.phases[:-1], (own, steps)))
-    return replace(account, notes=tuple(data["notes"]), **{mark: data[mark] for mark in STATED})
+    return replace(account, notes=tuple(given["notes"]), **{mark: given[mark] for mark in STATED})
 
 
 def _said_from(given: Mapping[str, Any]) -> dict[str, str]:
@@ -252,11 +230,9 @@ def statement_from(
         result, curve, others = account.epsilon(delta), account.curve(), []
     else:
         entry = with_unique_keys(data["question"], where)
-        try:
+        with within(where):
             check_keys(entry, keys_of(mechanism_type_of(entry), ("mechanism", "bound")))
             mechanism, bound, run = mechanism_bound_and_run(entry)
-        except InvalidParameter as error:
-            raise_within(error, where)
         own = question_data(mechanism, bound, run)
         question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
         result, curve, account = (
@@ -279,43 +255,63 @@ def _account_of_plan(phases: Iterable[Phase]) -> Account:
     return Account(tuple((entry, planned_releases(entry)) for entry in entries))
 
 
+# --- its words ----------------------------------------------------------------------------------------
+
+
 def sections(statement: Statement) -> list[Section]:
     """What a statement says, heading by heading: first for any reader, the appendix for experts."""
     result = statement.result
     if result.outcome is not Outcome.OK or result.epsilon is None or result.delta is None:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
-    claim = f"This release is differentially private: {claim_of(result)}."
-    unit = f"This is about any two data sets that differ by {_unit_words(result)}."
-    return [
-        Section("What is protected, and against whom", _what_is_protected(statement)),
-        Section("Guarantee", (claim, unit, _meaning_of_epsilon(result.epsilon, result.delta))),
-        Section("What the best attack could reach", _best_attack(statement), items=True),
-        Section("What was done", _what_was_done(result), items=True),
-        Section("What it rests on", _what_it_rests_on(result), items=True),
-        Section("What is not covered", NOT_COVERED, items=True),
-        Section("In the words of its author, which nobody has checked", tuple(_author_words(statement)), items=True),
-        *_appendix(statement),
-    ]
+    fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
+    parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
+    said = [
+        Section(part["title"], tuple(line for words in part["lines"] for line in _said_once(words, fields)),
+                part.get("items", False))
+        for part in parts
+    ]  # fmt: skip
+    return [section for section in said if section.lines]
 
 
-def _what_is_protected(statement: Statement) -> tuple[str, ...]:
-    """Three sentences: what is protected and how well, against whom, and what is not; or that nothing is."""
-    if statement.account.insecure:
-        return (f"Nothing is protected here: {INSECURE}.", "What follows would be true of noise that nobody knows.")
-    size, whether = statement.result.run["group_size"], WHETHER[str(statement.result.run["relation"])]
-    what, it, another = "every single record", "it", "another one"
-    if size != 1:
-        what, it, another = f"every person with at most {size} records", "these", "others"
-    # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
-    right = _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * statement.advantage)))
-    return (
-        f"Protected is {what}: whoever wants to know whether {whether.format(it=it, another=another)}, and holds "
-        f"both for equally likely, finds the right answer in at most {right} of cases, and by tossing a coin in 50 %.",
-        "That holds against anyone who sees everything that was released, now or later, whatever they compute and "
-        "whatever else they know, be it all other records, but for the random numbers that were kept secret.",
-        "Not protected is what the release would show just as well without that record, such as a habit that many "
-        'share; and all of this holds only as long as every line under "What it rests on" is true.',
-    )
+def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
+    """A line with its fields filled in, or for a field with several values a line for each of them."""
+    line = Template(words)
+    several = next((name for name in line.get_identifiers() if isinstance(fields[name], tuple)), None)
+    if several is None:
+        return [line.substitute(fields)]
+    return [line.substitute({**fields, several: value}) for value in fields[several]]
+
+
+def _fields(statement: Statement) -> dict[str, Any]:
+    """What stands in the place of each field; a tuple for what is said line by line."""
+    result, said = statement.result, statement.said
+    relation, size = str(result.run["relation"]), result.run["group_size"]
+    who = WORDS["record" if size == 1 else "person"]
+    found: dict[str, Any] = {"size": size, "change": UNITS[relation], "them": who["them"], "insecure": INSECURE}
+    found |= {name: Template(who[name]).substitute(found) for name in ("protected", "unit")}
+    return {
+        **found,
+        "whether": who["whether"][relation],
+        # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
+        "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * statement.advantage))),
+        "claim": claim_of(result),
+        "meaning": _meaning_of_epsilon(result.epsilon or 0.0, result.delta or 0.0),
+        "attacks": tuple(map(_best_attack, RATES, statement.rates, [who["them"]] * len(RATES))),
+        "advantage": _percent_rounded_up(statement.advantage),
+        "done": _what_was_done(result),
+        "bound": result.bound,
+        "source": result.source,
+        "strength": WORDS["strength"].get(str(result.status), str(result.status)),
+        "promises": tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED),
+        "rounding": tuple(words for words in result.promises if words == ROUNDING_AS_MEASURED),
+        "persons": assumed_of_persons(result),
+        "assumes": result.assumes,
+        "notes": result.warnings,
+        "author": tuple(f"{name}: {said[name]}" for name in FIELDS if name in said),
+        "digests": tuple(f"{name}: {said[name]}" for name in DIGESTS if name in said),
+        "missing": (", ".join(name for name in (*FIELDS, *DIGESTS) if name not in said),) * (len(said) < len(FORMS)),
+        "others": tuple(map(_other_bound, statement.others)),
+    }
 
 
 def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
@@ -323,51 +319,24 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > LARGEST_FACTOR:
-        return "By itself this epsilon limits next to nothing: it allows a factor of more than a billion."
+        return WORDS["meaning"]["nothing"]
     shown = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
     chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if LEAST_CHANCE <= delta <= 0.1 else ""
-    return (
-        f"Whatever anyone concludes or does because of the release: with either of the two it is at most {shown} times "
-        f"as likely as with the other, plus {delta!r}{chance}."
-    )
+    return Template(WORDS["meaning"]["factor"]).substitute(factor=shown, delta=repr(delta), chance=chance)
 
 
-def _best_attack(statement: Statement) -> tuple[str, ...]:
-    """What no attack exceeds: rates and odds at rare false alarms, and the advantage, each rounded up."""
-    them = "records" if statement.result.run["group_size"] == 1 else "persons"
+def _best_attack(rate: float, most: float, them: str) -> str:
+    """What no attack exceeds at a rate of false alarms: the rate of true ones and the odds, each rounded up."""
     # From even odds a record with an alarm is inside at odds of b/a, by the rates b of true and a of false alarms.
-    rates = (
-        f"With one false alarm in {1 / rate:.0f} {them} outside of the data it finds at most "
-        f"{_percent_rounded_up(most)} of those inside (true positive rate at false positive rate {100.0 * rate:g} %): "
-        f"odds of 1 to 1 before an alarm are at most {_rounded_up(most, 1 / Decimal(str(rate)))} to 1 after it."
-        for rate, most in zip(RATES, statement.rates, strict=True)
-    )
-    return (
-        *rates,
-        "True minus false positive rate of any attack, its advantage, is at most "
-        f"{_percent_rounded_up(statement.advantage)}.",
-        "Each number is an upper bound, rounded up: no attack reaches more as long as this statement holds.",
-    )
+    odds = _rounded_up(most, 1 / Decimal(str(rate)))
+    numbers = {"one": f"{1 / rate:.0f}", "rate": f"{100.0 * rate:g}", "most": _percent_rounded_up(most), "odds": odds}
+    return Template(WORDS["attack"]["rate"]).substitute(numbers, them=them)
 
 
-def _author_words(statement: Statement) -> Iterable[str]:
-    """The fields and digests that were given, and the names of those that were not."""
-    yield from (f"{name}: {statement.said[name]}" for name in FIELDS if name in statement.said)
-    yield from (f"SHA-256 of the {name}: {statement.said[name]}" for name in DIGESTS if name in statement.said)
-    missing = [name for name in (*FIELDS, *DIGESTS) if name not in statement.said]
-    if missing:
-        yield f"not given: {', '.join(missing)}"
-
-
-def _appendix(statement: Statement) -> list[Section]:
-    """What other bounds say, for experts; nothing where none of them answers."""
-    lines = (
-        f"epsilon {round_outward(float(other.value or 0.0))} by the bound {other.bound} ({other.status}"
-        f"{''.join(f'; {promise}' for promise in other.promises)})"
-        for other in statement.others
-    )
-    title = "Appendix: other bounds on the same question, not claimed"
-    return [Section(title, tuple(lines), items=True)] if statement.others else []
+def _other_bound(other: Result) -> str:
+    """What another bound says, for experts."""
+    rests = "; ".join((str(other.status), *other.promises))
+    return f"{round_outward(float(other.value or 0.0))} by the bound {other.bound} ({rests})"
 
 
 def _rounded_up(share: float, times: Decimal) -> str:
@@ -386,58 +355,30 @@ def claim_of(result: Result) -> str:
     return f"{found} at delta {result.delta!r}"
 
 
-def _unit_words(result: Result) -> str:
-    """By what neighbouring data sets differ: one record, or as many as a person is promised to have at most."""
-    size, unit = result.run["group_size"], UNITS[str(result.run["relation"])]
-    return unit if size == 1 else f"at most {size} changes of this kind: {unit}"
-
-
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
     """What a reader assumes of persons who takes a number about records for one about them; a group is a promise."""
     return (ONE_RECORD_OF_A_PERSON,) if result.run["group_size"] == 1 else ()
 
 
+def listed(table: Mapping[str, Any], *hidden: str) -> str:
+    """The keys of a table with their values, but for some of them."""
+    shown = {key: event_words(value) if key == "event" else value for key, value in table.items() if key not in hidden}
+    return ", ".join(f"{key} {value}" for key, value in shown.items())
+
+
 def _what_was_done(result: Result) -> tuple[str, ...]:
     """Mechanism, parameters and run in words, or the phases of a run."""
-    phases = result.mechanism.get("phases")
+    phases, run = result.mechanism.get("phases"), result.run
     if isinstance(phases, list):
         kept: Any = result.mechanism.get("filter")
-        items = phases if kept is None else [*phases, {"filter": "fixed in advance", **kept}]
-        return tuple(
-            ", ".join(f"{key} {event_words(value) if key == 'event' else value}" for key, value in item.items())
-            for item in items
-        )
-    run = result.run
-    hidden = ("assumes", "name")
-    given = ", ".join(f"{key} {value}" for key, value in result.mechanism.items() if key not in hidden)
-    sampling = "each on the whole data set"
+        return tuple(map(listed, phases if kept is None else [*phases, {"filter": "fixed in advance", **kept}]))
+    mechanism = f"mechanism {result.mechanism['name']}: {listed(result.mechanism, 'assumes', 'name')}"
     if run["sampling"] in IN_EPOCHS:
-        return (
-            f"mechanism {result.mechanism['name']}: {given}",
-            f"epochs: {run['steps']}, {scheme_of(run['sampling']).words(run)}",
-        )
+        return mechanism, f"epochs: {run['steps']}, {scheme_of(run['sampling']).words(run)}"
+    sampling = "each on the whole data set"
     if run["sampling"] is not None:
         rate: Any = run["sampling_rate"]
         sampling = f"each on a {run['sampling']} sample at rate {rate!r} ({100.0 * rate:.3g} % of the records)"
-        if "max_batch_size" in run:
-            sampling += (
-                f", cut at {run['max_batch_size']} of {run['dataset_size']} records, the surplus dropped at random"
-            )
-    return (f"mechanism {result.mechanism['name']}: {given}", f"releases: {run['steps']}, {sampling}")
-
-
-def _asked_of(promise: str) -> str:
-    """What a promise is about: the data, but for that on the rounding of an accountant."""
-    return "promise on the accountant" if promise == ROUNDING_AS_MEASURED else "promise on the data"
-
-
-def _what_it_rests_on(result: Result) -> tuple[str, ...]:
-    """Bound, strength, promises, assumptions and notes in words."""
-    strength = STRENGTH.get(result.status, str(result.status))
-    return (
-        f"bound {result.bound} ({result.source}): {strength}",
-        *(f"{_asked_of(promise)}: {promise}" for promise in result.promises),
-        *(f"assumed of the data: {words}" for words in assumed_of_persons(result)),
-        *(f"assumed of the program: {words}" for words in result.assumes),
-        *(f"note: {warning}" for warning in result.warnings),
-    )
+    if "max_batch_size" in run:
+        sampling += f", cut at {run['max_batch_size']} of {run['dataset_size']} records, the surplus dropped at random"
+    return mechanism, f"releases: {run['steps']}, {sampling}"

@@ -15,6 +15,7 @@ from typing import Any
 from privproj.errors import InvalidParameter
 from privproj.records.statement import PARAMETERS, STYLES, Statement, statement_from
 from privproj.records.strict_json import Ambiguous, parse_json
+from privproj.records.verdict import Verdict
 from privproj.validation import quoted
 from privproj.version import __version__
 
@@ -53,7 +54,7 @@ class _Difference:
 
 
 @dataclass(frozen=True)
-class StatementVerdict:
+class StatementVerdict(Verdict):
     """What checking a statement found: the statement written anew, where it stands in the file, and what differs.
 
     ``claimed`` are the epsilons that the words of the file name, each with its delta and once.
@@ -65,17 +66,11 @@ class StatementVerdict:
     lines: int
     claimed: tuple[str, ...]
     differences: tuple[_Difference, ...]
-    claims: dict[str, bool]
 
     @property
     def outside(self) -> int:
         """The number of lines of the file that are not part of the statement."""
         return self.lines - (self.last - self.first + 1)
-
-    @property
-    def holds(self) -> bool:
-        """True if every claim holds."""
-        return all(self.claims.values())
 
 
 def verify_statement(content: str, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
@@ -103,7 +98,7 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
     )
     claims = {AS_WRITTEN: not found, VERSION: version == __version__}
     claimed = tuple(dict.fromkeys(CLAIM.findall(" ".join(" ".join(lines[first : last + 1]).split()))))
-    return StatementVerdict(statement, first + 1, last + 1, len(lines), claimed, found, claims)
+    return StatementVerdict(claims, statement, first + 1, last + 1, len(lines), claimed, found)
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:

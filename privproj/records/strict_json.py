@@ -6,10 +6,15 @@ usual reader keeps the last of two keys, and rounds the number without a word.
 
 import json
 import math
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from privproj.validation import quoted
+from privproj.errors import InvalidParameter
+from privproj.validation import Kind, quoted
+
+LIST = Kind("a list", lambda value: isinstance(value, list), {"type": "array"})
+"""A list within an object."""
 
 
 class Ambiguous(ValueError):
@@ -37,6 +42,19 @@ def same_json(one: object, other: object) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same_json, one, other))
     return type(one) is type(other) and one == other
+
+
+def read_table(name: str, given: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """The values of an object of exactly these keys, each of its kind and within its range.
+
+    Raises :class:`InvalidParameter` for anything else; ``name`` is that of the object.
+    """
+    if not isinstance(given, dict) or set(given) != set(kinds):
+        raise InvalidParameter(name, quoted(given), "the keys " + ", ".join(kinds))
+    for key, kind in kinds.items():
+        if not kind.fits(given[key]):
+            raise InvalidParameter(key, quoted(given[key]), kind.words)
+    return {key: kind.check(key, given[key]) for key, kind in kinds.items()}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ from privproj.accounting.spec import (
     target_from,
     with_unique_keys,
 )
-from privproj.errors import InvalidParameter, MissingPackage, PrivprojError, Unanswered, raise_within, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
+from privproj.lazy import import_extra
 from privproj.records.atomic import write_atomically
 from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
 from privproj.result import Outcome, Result, Side
@@ -39,7 +40,6 @@ from privproj.validation import TEXT
 
 if TYPE_CHECKING:
     from privproj.accounting.column_rows import Asked, Reading
-    from privproj.numerics.arrays import Array
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
@@ -136,7 +136,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
     """
     given = with_unique_keys(data, where)
     axes = with_unique_keys(given.pop("grid", None), f"{where}: grid")
-    try:
+    with within(where):
         query = check_type("query", given.pop("query", "epsilon"), TEXT)
         if query not in TARGETS:
             raise unknown_name("query", query, "a query", TARGETS)
@@ -148,8 +148,6 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
         if len(found) > MOST_POINTS:
             raise InvalidParameter("grid", f"{len(found)} points", f"at most {MOST_POINTS} points")
         _check_points(found)
-    except InvalidParameter as error:
-        raise_within(error, where)
     return found
 
 
@@ -162,13 +160,10 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
             raise InvalidParameter(place, values, f"{name} either fixed or in [grid], not both")
         if not isinstance(values, list) or not values:
             raise InvalidParameter(place, values, "a list that is not empty")
-        seen = set[Any]()
+        # Equal numbers are one value, whatever their types are.
+        if len({value if isinstance(value, int | float) else repr(value) for value in values}) < len(values):
+            raise InvalidParameter(place, values, "a list of different values")
         for value in values:
-            # Equal numbers are one value, whatever their types are.
-            key = value if isinstance(value, int | float) else repr(value)
-            if key in seen:
-                raise InvalidParameter(place, value, "a list of different values")
-            seen.add(key)
             try:
                 check_keys({name: value}, known)
             except InvalidParameter as error:
@@ -177,12 +172,12 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 def _check_points(grid: _Grid) -> None:
     """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
-    first = None
-    query, work = grid.query, grid.work()
-    for index in islice(range(len(grid)), PROBED_POINTS):
+    first, query, work = None, grid.query, grid.work()
+    for index in range(min(len(grid), PROBED_POINTS)):
+        given = work.keys(grid.values(index))
         try:
-            given = work.keys(grid.values(index))
-            question, _ = question_from(given, query), target_from(given, query)
+            question = question_from(given, query)
+            target_from(given, query)
             question.check()
             return
         except Unanswered:
@@ -212,18 +207,22 @@ class _Points:
         rows = self._rows_in_columns(points) if in_columns else [None] * len(points)
         return [row or self._row_alone(point) for row, point in zip(rows, points, strict=True)]
 
+    def keys(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """All keys of the question at a point."""
+        return {**self.fixed, **dict(zip(self.axes, values, strict=True))}
+
     def _row_alone(self, point: tuple[Any, ...]) -> Row:
         """The row of a point that is asked for itself."""
-        answered = dict(zip(COLUMNS, _row_of(self.query, self.keys(point)), strict=True))
-        return _line_of([*map(_value_text, point), *(answered[name] for name in self.shown)])
-
-    @property
-    def shown(self) -> list[str]:
-        """Those of :data:`COLUMNS` that are no axes."""
-        return [name for name in COLUMNS if name not in self.axes]
+        given = self.keys(point)
+        own = {name: _cell(given[name]) for name in self.axes}
+        cells = {**_cells_of(self.query, given), **own}
+        return _line_of([cells.get(name) for name in column_names(self)])
 
     def _rows_in_columns(self, points: Sequence[tuple[Any, ...]]) -> list[Row | None]:
-        """The rows of points that columns answer; None for those that must be asked one by one."""
+        """The rows of points that columns answer; None for those that must be asked one by one.
+
+        They are those of :meth:`_row_alone`, but for the margins of the numbers.
+        """
         from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
         from privproj.accounting.columns import checked_phase
         from privproj.numerics.compiled import rows_to_come
@@ -232,45 +231,71 @@ class _Points:
             given = self.keys(points[i])
             return checked_phase(question_from(given, self.query).only, aim_from(given, self.query))
 
-        columns = dict(zip(self.axes, zip(*points, strict=True), strict=True))
-        asked = asked_rows(self.query, {**self.fixed, **columns}, len(points))
+        axes = dict(zip(self.axes, zip(*points, strict=True), strict=True))
+        asked = asked_rows(self.query, {**self.fixed, **axes}, len(points))
+        own = {name: list(map(_quoted, column)) for name, column in axes.items()}
         free = ("epsilon", "delta", "log10_delta", "noise_multiplier")
-        others = [list(map(_key_of, column)) for name, column in columns.items() if name not in free]
+        others = [list(map(repr, column)) for name, column in axes.items() if name not in free]
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
         with rows_to_come(self.size * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(asked, others, phase_at)
         if not read.phases:
             return [None] * len(points)
-        axes = [list(map(_axis_text, column)) for column in columns.values()]
-        lines = map(",".join, zip(*axes, *_cells_of(asked, read, self.shown), strict=True))
-        return [line if shape >= 0 else None for line, shape in zip(lines, read.shape.tolist(), strict=True)]
-
-    def keys(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """All keys of the question at a point."""
-        return {**self.fixed, **dict(zip(self.axes, values, strict=True))}
+        cells = {**_cells_in_columns(asked, read), **own}
+        rows = map(",".join, zip(*(cells[name] for name in column_names(self)), strict=True))
+        return [row if shape >= 0 else None for row, shape in zip(rows, read.shape.tolist(), strict=True)]
 
 
-def _row_of(query: str, given: dict[str, Any]) -> list[str]:
-    """The answer of one point as text, in :data:`COLUMNS`; a refusal says why in the note."""
+def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The answer of one point, by column; a refusal says why in the note."""
     try:
-        return _result_row(answer_entry(query, given))
-    except Unanswered as error:
-        if isinstance(error.result, Result):
-            return _result_row(error.result, str(error))
-        outcome, note = error.outcome, str(error)
-    except InvalidParameter as error:
-        outcome, note = "invalid", str(error)
+        return _cells_of_result(answer_entry(query, given))
     except PrivprojError as error:
-        outcome, note = "not_converged", str(error)
+        if isinstance(known := getattr(error, "result", None), Result):
+            return _cells_of_result(known, str(error))
+        outcome, note = getattr(error, "outcome", "invalid"), str(error)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
         outcome, note = "not_converged", f"an undefined value ({error}); please report these parameters"
-    return [{"outcome": outcome, "note": _one_line(note)}.get(name, "") for name in COLUMNS]
+    return {"outcome": outcome, "note": _one_line(note)}
 
 
-def _result_row(result: Result, note: str = "") -> list[str]:
-    """A result as text, in :data:`COLUMNS`."""
+def _cells_of_result(result: Result, note: str = "") -> dict[str, Any]:
+    """A result, by column."""
     plain = result.as_dict()
-    return [*(_value_text(plain[name]) for name in COLUMNS[:-1]), _one_line(note or "; ".join(result.warnings))]
+    return {name: plain.get(name) for name in COLUMNS} | {"note": _one_line(note or "; ".join(result.warnings))}
+
+
+def _cells_in_columns(asked: "Asked", read: "Reading") -> dict[str, Any]:
+    """What columns answer, by column: lists with the text of a cell for each row."""
+    query, value = asked.quantity, read.value
+    of_delta = query == "delta"
+    numbers = {"epsilon": asked.eps, "delta": asked.deltas, "noise_multiplier": asked.noises}
+    numbers |= {"value": value, "lower": read.lower, "upper": value, "log10_delta": read.log10_delta}
+    numbers["noise_multiplier" if query == "sigma" else query] = value
+    # What stands in several columns is made text once.
+    texts = {id(column): list(map(repr, column.tolist())) for column in numbers.values()}
+    found: dict[str, Any] = {name: texts[id(column)] for name, column in numbers.items()}
+    # A delta of 1 is no answer, a lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
+    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": asked.deltas == 0.0}
+    for name, where in nothing.items():
+        found[name] = [*found[name]]
+        for i in where.nonzero()[0].tolist():
+            found[name][i] = ""
+    # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
+    special = value >= 1.0 if of_delta else value == 0.0
+    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True))
+    words = {key: _words_of(query, read, *key) for key in set(keys)}
+    return {**found, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
+
+
+def _words_of(query: str, read: "Reading", shape: int, small: bool, special: bool) -> tuple[str, ...]:
+    """The words of a row of this shape, in :data:`WORDS`."""
+    phase = read.phases[shape]
+    side = Side.UPPER if small else read.sides[shape]
+    outcome = Outcome.VACUOUS if special and query == "delta" else Outcome.OK
+    notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
+    words = (side, phase.bound.name, phase.status, outcome, _one_line("; ".join(notes)))
+    return tuple(map(_quoted, words))
 
 
 def _one_line(words: str) -> str:
@@ -278,90 +303,22 @@ def _one_line(words: str) -> str:
     return " ".join(words.splitlines())
 
 
-def _value_text(value: object) -> str:
-    """A value as text, a number with all its digits; empty for None."""
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
-
-
-def _line_of(cells: Sequence[str]) -> Row:
-    """Cells as a line of CSV, without its end."""
+def _line_of(cells: Sequence[Any]) -> Row:
+    """Cells as a line of CSV, without its end; None is empty."""
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(cells)
     return text.getvalue()
 
 
-def _axis_text(value: Any) -> str:
-    """A value of an axis as CSV has it."""
-    return repr(value) if isinstance(value, int | float) else _line_of([_value_text(value)])
-
-
-def _key_of(value: Any) -> Any:
-    """What tells a value of an axis from the others, where it is a list too."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-# --- rows in columns: the same text as row by row, but for the margins of the numbers -----------------
-
-
-def _cells_of(asked: "Asked", read: "Reading", shown: Sequence[str]) -> list[list[str]]:
-    """What stands in some of :data:`COLUMNS` as CSV has it: lists with a text for each row, one of them for all words.
-
-    It is what :func:`_row_of` writes of rows that are asked alone.
-    """
-    query, value = asked.quantity, read.value
-    of_delta = query == "delta"
-    numbers = {
-        "value": _texts(value, value >= 1.0 if of_delta else None),
-        "lower": _texts(read.lower, read.lower == 0.0 if of_delta else None),
-        "upper": _texts(value),
-        "epsilon": _texts(value if query == "epsilon" else asked.eps),
-        "delta": _texts(value) if of_delta else _texts(asked.deltas, asked.deltas == 0.0),
-        "log10_delta": _texts(read.log10_delta),
-        "noise_multiplier": _texts(value if query == "sigma" else asked.noises),
-    }
-    # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
-    special = value >= 1.0 if of_delta else value == 0.0
-    known: dict[tuple[int, bool, bool], tuple[str, str]] = {}
-    middle, notes = [], []
-    for key in zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True):
-        words = known.get(key)
-        if words is None:
-            words = known[key] = _words_of(query, read, shown, *key)
-        middle.append(words[0])
-        notes.append(words[1])
-    cells = [numbers[name] for name in shown if name not in WORDS]
-    place = shown.index("side")
-    return [*cells[:place], middle, *cells[place:], notes]
-
-
-def _words_of(
-    query: str, read: "Reading", shown: Sequence[str], shape: int, small: bool, special: bool
-) -> tuple[str, str]:
-    """The words of a row of this shape as CSV has them, and its note."""
-    phase = read.phases[shape]
-    own = {
-        "side": Side.UPPER if small else read.sides[shape],
-        "bound": phase.bound.name,
-        "status": phase.status,
-        "outcome": Outcome.VACUOUS if special and query == "delta" else Outcome.OK,
-    }
-    notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
+def _quoted(value: Any) -> str:
+    """A value as CSV has it, in quotes where it needs them."""
     # A cell before it, as an empty one alone is written in quotes.
-    note = _line_of(["", _one_line("; ".join(notes))])[1:]
-    return _line_of([str(own[name]) for name in shown if name in own]), note
+    return repr(value) if isinstance(value, int | float) else _line_of(["", _cell(value)])[1:]
 
 
-def _texts(numbers: "Array", empty: Any = None) -> list[str]:
-    """Numbers as text with all their digits; nothing where ``empty`` says so."""
-    first = float(numbers[0])
-    same = (numbers == first).all()
-    found = [repr(first)] * len(numbers) if same else list(map(repr, numbers.tolist()))
-    if empty is not None:
-        for i in empty.nonzero()[0].tolist():
-            found[i] = ""
-    return found
+def _cell(value: Any) -> Any:
+    """A value of an axis as a cell of the table."""
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -393,7 +350,7 @@ def run_sweep(
     return counts
 
 
-def column_names(grid: _Grid) -> list[str]:
+def column_names(grid: _Grid | _Points) -> list[str]:
     """The columns of the table: the axes, then those of :data:`COLUMNS` that are no axes."""
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
 
@@ -421,7 +378,7 @@ def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
 
 def _says(text: str, value: object) -> bool:
     """True if the text is that of the value, or for a number that of an equal one."""
-    return text == _value_text(value) or (isinstance(value, int | float) and float(text) == value)
+    return text == str(_cell(value)) or (isinstance(value, int | float) and float(text) == value)
 
 
 def _read_csv(path: Path) -> Iterator[list[str]]:
@@ -432,15 +389,20 @@ def _read_csv(path: Path) -> Iterator[list[str]]:
 
 def _read_parquet(path: Path) -> Iterator[list[str]]:
     """The names of the columns and then the rows of a Parquet table, as text."""
-    table = _import_arrow()[2].ParquetFile(path)
+    table = _import_arrow(".parquet").ParquetFile(path)
     yield table.schema_arrow.names
     for batch in table.iter_batches():
-        yield from zip(*(map(_value_text, column.to_pylist()) for column in batch.columns), strict=True)  # pyright: ignore
+        yield from zip(*(map(_text, column.to_pylist()) for column in batch.columns), strict=True)  # pyright: ignore
+
+
+def _text(value: object) -> str:
+    """A cell as text; empty for None."""
+    return "" if value is None else str(value)
 
 
 def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:
     """Write the rows of a journal as Parquet, whole or not at all; numbers become numbers."""
-    arrow, reader, parquet = _import_arrow()
+    arrow, reader, parquet = map(_import_arrow, ("", ".csv", ".parquet"))
     types = dict.fromkeys(COLUMNS, arrow.float64()) | dict.fromkeys(WORDS, arrow.string())
     for name, values in grid.axes.items():
         kinds = set(map(type, values))
@@ -459,12 +421,6 @@ def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:
     write_atomically(path, fill)
 
 
-def _import_arrow() -> tuple[Any, Any, Any]:
-    """Arrow, its readers of CSV and of Parquet; raises :class:`InvalidParameter` where they are missing."""
-    try:
-        import pyarrow
-        from pyarrow import csv as reader
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingPackage("pyarrow", "a .parquet file", "sweep", ", or write a .csv") from None
-    return pyarrow, reader, parquet
+def _import_arrow(part: str = "") -> Any:
+    """Arrow, or its reader of CSV or of Parquet; raises :class:`InvalidParameter` where it is missing."""
+    return import_extra(f"pyarrow{part}", "a .parquet file", "sweep", ", or write a .csv")

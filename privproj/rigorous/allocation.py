@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from flint import arb, ctx
 
+from privproj.composition.allocation import blocks_of
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step, step_pairs
 from privproj.curves.profile import PrivacyProfile
@@ -240,14 +241,6 @@ def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[Epo
         BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(found))
         for batches, steps in blocks_of(run)
     ]
-
-
-def blocks_of(run: Run) -> list[tuple[int, int]]:
-    """Return the sizes of the blocks of a record, and how many of each there are in the run."""
-    assert run.batches is not None
-    size, longer = divmod(run.batches, run.batches_per_record)
-    blocks = ((size, run.batches_per_record - longer), (size + 1, longer))
-    return [(batches, run.steps * count) for batches, count in blocks if count]
 
 
 # --- grids, in floats --------------------------------------------------------------------------------

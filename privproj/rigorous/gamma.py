@@ -14,17 +14,8 @@ from privproj.errors import PrecisionLimit
 LEAST_SHAPE = 400.0
 """Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
 
-SPACING = 0.125
-"""Distance of such points in deviations. Speed only."""
-
-FARTHEST = 16.0
-"""Deviations from the shape at which there are such points. Speed only."""
-
 TERMS = 20
 """Terms of such a series. Speed only."""
-
-LARGEST_REST = 2.0**-48
-"""What the rest of such a series may be beside ``P`` and ``Q``; else Arb's functions are taken. Speed only."""
 
 MOST_TERMS = 1_000_000
 """Terms of a series after which the certificate is refused. Contract."""
@@ -94,8 +85,10 @@ class NearbyValues:
     """
 
     def __init__(self, k: arb) -> None:
-        self.k, self.shape, self.width = k, float(k), SPACING * math.sqrt(float(k))
-        self.farthest = FARTHEST * math.sqrt(self.shape)
+        # Distance of the points of series in deviations. Speed only.
+        self.k, self.shape, self.width = k, float(k), 0.125 * math.sqrt(float(k))
+        # Deviations from the shape at which there are such points. Speed only.
+        self.farthest = 16.0 * math.sqrt(self.shape)
         self._points: dict[tuple[int, int], _Point | None] = {}
 
     def lower(self, z: arb) -> arb:
@@ -159,7 +152,8 @@ class NearbyValues:
         part = rho / radius
         rest = front * size * radius * part**TERMS / (TERMS * (1 - part))
         below, above = lower(k, point), upper(k, point)
-        if not rest < LARGEST_REST * below.min(above):
+        # What the rest of the series may be beside ``P`` and ``Q``; else Arb's functions are taken. Speed only.
+        if not rest < 2.0**-48 * below.min(above):
             return None
         series[0] = arb(0, rest.abs_upper())
         return _Point(below, above, point, rho.lower(), arb_poly(series))

@@ -14,27 +14,23 @@ from privproj.rigorous.integral import positive_integral
 class BallLaw(ABC):
     """``X`` as an increasing function of a coordinate ``t``, whose log density is concave and analytic near the line.
 
-    Arguments and results are balls that hold the exact values. ``a`` is the first shape of the law, and ``scale`` its
-    factor.
+    Arguments and results are balls that hold the exact values.
     """
 
     a: arb
+    """The first shape of the law."""
+
     scale: arb
+    """The factor of ``X``."""
 
-    @property
-    @abstractmethod
-    def mean(self) -> arb:
-        """The mean ``E X``."""
+    mean: arb
+    """The mean ``E X``."""
 
-    @property
-    @abstractmethod
-    def supremum(self) -> arb | None:
-        """The supremum of ``X``; None where ``X`` is unbounded."""
+    supremum: arb | None = None
+    """The supremum of ``X``; None where ``X`` is unbounded."""
 
-    @property
-    @abstractmethod
-    def hill(self) -> tuple[float, float]:
-        """The centre of the density of ``t`` and its width, as floats that only guide a search."""
+    hill: tuple[float, float]
+    """The centre of the density of ``t`` and its width, as floats that only guide a search."""
 
     @property
     @abstractmethod
@@ -97,21 +93,9 @@ class BallBetaLaw(BallLaw):
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
         self.a, self.b, self.scale = a, b, scale
         self.log_front = a.lgamma() + b.lgamma() - (a + b).lgamma()
-
-    @property
-    def mean(self) -> arb:
-        """The mean ``E X = scale a / (a + b)``."""
-        return self.scale * self.a / (self.a + self.b)
-
-    @property
-    def supremum(self) -> arb:
-        """The supremum ``scale`` of ``X``."""
-        return self.scale
-
-    @property
-    def hill(self) -> tuple[float, float]:
-        """The logit of the mean of ``B``, and the standard deviation of the logit to first order."""
-        return float((self.a / self.b).log()), float((1 / self.a + 1 / self.b).sqrt())
+        self.mean, self.supremum = scale * a / (a + b), scale
+        # The logit of the mean of B, and the standard deviation of the logit to first order
+        self.hill = float((a / b).log()), float((1 / a + 1 / b).sqrt())
 
     @property
     def size_biased(self) -> "BallBetaLaw":
@@ -146,21 +130,9 @@ class BallGammaLaw(BallLaw):
     def __init__(self, a: arb, scale: arb, centre: arb | None = None) -> None:
         self.a, self.scale, self.centre = a, scale, a if centre is None else centre
         self.log_front = a.lgamma() - a * self.centre.log()
-
-    @property
-    def mean(self) -> arb:
-        """The mean ``E X = scale a``."""
-        return self.scale * self.a
-
-    @property
-    def supremum(self) -> None:
-        """None: ``X`` is unbounded."""
-        return None
-
-    @property
-    def hill(self) -> tuple[float, float]:
-        """The coordinate of the mean of ``U``, and the standard deviation of ``ln U`` to first order."""
-        return float((self.a / self.centre).log()), float(self.a.rsqrt())
+        self.mean = scale * a
+        # The coordinate of the mean of U, and the standard deviation of ln U to first order
+        self.hill = float((a / self.centre).log()), float(a.rsqrt())
 
     @property
     def size_biased(self) -> "BallGammaLaw":
@@ -185,7 +157,7 @@ class BallGammaLaw(BallLaw):
         return self.a * t - u - self.log_front, self.a - u, -u
 
 
-class BallInverseGammaLaw(BallLaw):
+class BallInverseGammaLaw(BallGammaLaw):
     """``X = scale / U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln(c / U)``, with ``c = centre``, ``a`` by default.
 
     The density is ``c^a e^(-a t - c e^-t) / Gamma(a)``. Its twin in floats is
@@ -193,32 +165,15 @@ class BallInverseGammaLaw(BallLaw):
     """
 
     def __init__(self, a: arb, scale: arb, centre: arb | None = None) -> None:
-        self.a, self.scale, self.centre = a, scale, a if centre is None else centre
-        self.log_front = a.lgamma() - a * self.centre.log()
-
-    @property
-    def mean(self) -> arb:
-        """The mean ``E X = scale / (a - 1)``, ``inf`` for ``a`` up to 1."""
-        return self.scale / (self.a - 1) if self.a > 1 else arb("inf")
-
-    @property
-    def supremum(self) -> None:
-        """None: ``X`` is unbounded."""
-        return None
-
-    @property
-    def hill(self) -> tuple[float, float]:
-        """The coordinate of the mean of ``U``, and the standard deviation of ``ln U`` to first order."""
-        return float((self.centre / self.a).log()), float(self.a.rsqrt())
+        super().__init__(a, scale, centre)
+        # E X = scale / (a - 1), infinite for a up to 1
+        self.mean = scale / (a - 1) if a > 1 else arb("inf")
+        self.hill = float((self.centre / a).log()), float(a.rsqrt())
 
     @property
     def size_biased(self) -> "BallInverseGammaLaw":
         """The size-biased law: ``scale`` over ``Gamma(a - 1)``, in the same coordinate."""
         return BallInverseGammaLaw(self.a - 1, self.scale, self.centre)
-
-    def strip(self, t: acb) -> bool:
-        """Return True: everything is entire in ``t``."""
-        return True
 
     def value(self, t: acb) -> acb:
         """Return ``sqrt(X) = sqrt(scale / c) e^(t/2)``."""

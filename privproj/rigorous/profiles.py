@@ -7,7 +7,6 @@ point and written into the certificate. A class here is the twin of a bound: the
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
 
 from flint import acb, arb, ctx
 
@@ -23,55 +22,36 @@ Witness = dict[str, float]
 """The values of the free parameters of a profile, by name."""
 
 
-class BallProfile(Protocol):
-    """``delta(eps)`` of a bound in balls, at the working precision of the call.
+class BallProfile:
+    """``delta(eps)`` of a bound in balls, at the working precision of the call; without free parameters unless named.
 
-    * ``free``: the names of the free parameters.
-    * ``needed``: those among them without which no value is defined.
-    * ``effort``: how many values of a law in closed form take as long as one value.
-
-    Whoever implements it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
+    Whoever extends it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
     """
 
-    free: tuple[str, ...]
-    needed: tuple[str, ...]
-    effort: int
+    free: tuple[str, ...] = ()
+    """The names of the free parameters."""
+
+    needed: tuple[str, ...] = ()
+    """The names of those among them without which no value is defined."""
+
+    effort: int = 1
+    """How many values of a law in closed form take as long as one value."""
 
     def witness(self, eps: float) -> Witness:
         """Return good values of the free parameters at this epsilon; none for a profile without any."""
-        ...
-
-    def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
-        ...
-
-    def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return a lower and an upper bound of the value of the bound at ``eps``, for runs (C29); 0 if unknown."""
-        ...
-
-
-class ExactProfile:
-    """A profile without free parameters."""
-
-    free: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    effort: int = 1
-
-    def witness(self, eps: float) -> Witness:
-        """Return an empty choice: there is no free parameter."""
         return {}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return a ball that holds the value at ``eps``; the witness is empty."""
+        """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
         raise NotImplementedError
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return both ends of the ball of delta, as exact numbers."""
+        """Return a lower and an upper bound of the value of the bound at ``eps``, for runs (C29); 0 if unknown."""
         ball = self.delta(eps, {})
         return ball.lower(), ball.upper()
 
 
-class BallGaussianProfile(ExactProfile):
+class BallGaussianProfile(BallProfile):
     """The profile of ``T = steps`` Gaussian releases (C3).
 
     ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, ``z`` the noise multiplier.
@@ -85,7 +65,7 @@ class BallGaussianProfile(ExactProfile):
         return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
 
 
-class BallBetaTail:
+class BallBetaTail(BallProfile):
     """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16).
 
     ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if ``sharp``,
@@ -94,7 +74,6 @@ class BallBetaTail:
 
     free: tuple[str, ...] = ("tau",)
     needed: tuple[str, ...] = ("tau",)
-    effort: int = 1
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
@@ -126,7 +105,7 @@ class BallBetaTail:
         return arb(0), self.delta(eps, self.witness(float(eps))).upper()
 
 
-class BallRandomSensitivity(ExactProfile):
+class BallRandomSensitivity(BallProfile):
     """The profile ``delta(eps) = E[h_eps(X)]`` of a change of rank one whose squared shift is ``X`` (C4).
 
     ``shape`` is ``(d, r)`` for M2, whose law is a Beta law, or the rank ``r`` of a public sketch, whose law is a Gamma
@@ -161,7 +140,7 @@ class BallRandomSensitivity(ExactProfile):
         return _expected_delta(eps, self.law())
 
 
-class BallRandomClip(ExactProfile):
+class BallRandomClip(BallProfile):
     """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
 
     effort: int = 8
@@ -314,7 +293,7 @@ def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
     return law.coordinate(low).union(law.coordinate(high))
 
 
-class BallLaplaceProfile(ExactProfile):
+class BallLaplaceProfile(BallProfile):
     """The profile ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0, of a Laplace release (C3)."""
 
     def __init__(self, noise_multiplier: float) -> None:
@@ -325,7 +304,7 @@ class BallLaplaceProfile(ExactProfile):
         return (-((eps - 1 / arb(self.noise)) / 2).expm1()).max(arb(0))
 
 
-class BallSecretSketch(ExactProfile):
+class BallSecretSketch(BallProfile):
     """The exact profile of a secret sketch for a change of rank one: the larger of two orders (C14).
 
     ``gamma_ratio`` is ``Gamma`` and ``nu = 1/Gamma``. ``F`` is the distribution function of ``chi2_r``.

@@ -15,14 +15,14 @@ what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flint import acb, arb, ctx
 
 from privproj.rigorous import gamma
 from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point, is_sharp
 from privproj.rigorous.integral import Integrand, positive_integral
-from privproj.rigorous.profiles import ExactProfile, Witness
+from privproj.rigorous.profiles import BallProfile, Witness
 
 
 class _BallGain(NamedTuple):
@@ -38,15 +38,9 @@ class _BallGain(NamedTuple):
 BITS_IN_RUNS = 16
 """Relative accuracy sought at one knot of a run, in bits; the integrals reach about twice as many. Speed only."""
 
-GUARD_BITS_IN_RUNS = 64
-"""Bits of the working precision beyond them. Speed only."""
-
 
 _ONE = _BallGain(lambda x, grown: arb(1), lambda x, analytic: acb(1))
 """The gain 1."""
-
-SHARED_BITS = 26
-"""Relative accuracy that shared nodes must reach, in bits; else an integral is computed alone. Speed only."""
 
 WIDEST_PANEL = 0.5
 """Width of the widest shared panels in ``ln x``. Speed only."""
@@ -60,9 +54,6 @@ ELLIPSE = 3.0
 MOST_PANELS = 400
 """Panels of one integral after which it is computed alone. Speed only."""
 
-MOST_CUTS = 24
-"""How often a panel is halved. Speed only."""
-
 NEGLIGIBLE_PART = 2.0**-48
 """Panels below this part of the largest are bounded by their largest gain. Speed only."""
 
@@ -70,7 +61,7 @@ LARGEST_PANEL_ERROR = 2.0**-42
 """Error of a panel, as a part of the largest one, for which it is not halved. Speed only."""
 
 
-class BallWishartProfile(ExactProfile):
+class BallWishartProfile(BallProfile):
     """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
 
     effort: int = 8
@@ -89,10 +80,12 @@ class BallWishartProfile(ExactProfile):
         """Return both ends of the same integrals, to fewer bits; what was found for a ball around ``eps`` serves."""
         around, found = self._known.get(float(eps.mid()), (None, None))
         if found is None or around is None or not around.contains(eps):
-            with ctx.workprec(BITS_IN_RUNS + GUARD_BITS_IN_RUNS):
+            # Bits of the working precision beyond those that are sought. Speed only.
+            with ctx.workprec(BITS_IN_RUNS + 64):
                 pair = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, BITS_IN_RUNS, self._near)
                 ball = self._by_shared_panels(pair)
-                if not (ball.is_finite() and ball.rel_accuracy_bits() >= SHARED_BITS):
+                # Bits that shared nodes must be right to; else an integral is computed alone. Speed only.
+                if not (ball.is_finite() and ball.rel_accuracy_bits() >= 26):
                     ball = pair.delta()
             found = ball.lower(), ball.upper()
             self._known[float(eps.mid())] = eps, found
@@ -156,7 +149,7 @@ class _RatioPair:
 
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
-        below, certain = _BallGain(self.below_at, self.below_around), _BallGain(self.certain_at, self.certain_around)
+        below, certain = _BallGain(self.below_at, self.below_around), _BallGain(self.certain, self.certain)
         if not self.a < 0:
             return self.side(below, 1, arb(0))
         turn = self.eps / -self.a
@@ -234,12 +227,8 @@ class _RatioPair:
                 return ball_of_size(gamma.upper_size(self.k, threshold) + tilt * gamma.upper_size(self.k, moved))
         return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
-    def certain_at(self, x: arb, grown: arb) -> arb:
-        """Return ``g_- = 1 - e^(eps - (r-1)x)`` at a real point, where ``U2 <= 0``."""
-        return -(self.eps - (self.r - 1) * x).expm1()
-
-    def certain_around(self, x: acb, analytic: bool) -> acb:
-        """Return ``g_- = 1 - e^(eps - (r-1)x)``, where ``U2 <= 0``, as an integrand."""
+    def certain(self, x: Any, _: object) -> Any:
+        """Return ``g_- = 1 - e^(eps - (r-1)x)`` where ``U2 <= 0``, at a real point or as an integrand."""
         return -(self.eps - (self.r - 1) * x).expm1()
 
     def above_at(self, x: arb, grown: arb) -> arb:
@@ -301,7 +290,7 @@ class _SharedPanels:
                     rest += most
                 else:
                     kept.append(panel)
-                outside = panel.bound_beyond(pair, sign) if step > 0 else panel.bound_below(pair, growth, sign)
+                outside = pair.beyond(panel.end[1], sign).upper() if step > 0 else panel.bound_below(pair, growth, sign)
                 number += step
                 if outside < top * NEGLIGIBLE_PART:
                     rest += outside
@@ -324,7 +313,8 @@ class _SharedPanels:
         if missed < enough:
             return panel.rule(pair, growth, sign) + arb(0, missed.upper())
         most = panel.largest(pair, growth, sign)
-        if most < enough or panel.depth >= MOST_CUTS:
+        # How often a panel is halved. Speed only.
+        if most < enough or panel.depth >= 24:
             return arb(0).union(most)
         halves = (self.panel(pair, 2 * panel.number + i, panel.depth + 1) for i in (0, 1))
         return sum((self.part(pair, growth, sign, half, enough) for half in halves), arb(0))
@@ -409,10 +399,6 @@ class _SharedPanel:
         """Return an upper bound of the integral below the panel."""
         most = pair.log_front + pair.tilts[sign].max(arb(0)) * self.end[0]
         return (self.end[0] * most.exp() * self.gain_at_end(pair, growth, sign, 0)).upper()
-
-    def bound_beyond(self, pair: "_RatioPair", sign: int) -> arb:
-        """Return an upper bound of the integral beyond the panel."""
-        return pair.beyond(self.end[1], sign).upper()
 
     def error(self, pair: "_RatioPair", growth: arb, sign: int) -> arb:
         """Return a bound of the error of the Gauss rule; not finite where none is known."""

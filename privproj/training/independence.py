@@ -8,7 +8,7 @@ first steps, and whenever something is new, it is also every record of a part in
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -57,7 +57,7 @@ SHORT = 1e-2
 """The same on a GPU, which may shorten factors of float32 to 10 bits (TF32). Contract."""
 
 FLOOR = 1e-4
-"""A difference of gradients, in units of the clip, that is never an error. Contract."""
+"""The share of the clip, or of a longer gradient, by which it may differ: half an eps of a shorter type. Contract."""
 
 
 Cause = tuple[str, str]
@@ -264,14 +264,8 @@ class IndependenceCheck:
             for parameter, flag in zip(trained, asked, strict=True):
                 parameter.grad = None
                 parameter.requires_grad_(flag)
-        limit = self.tolerance()
         # One question to the device for all of them.
-        for name, (one, other, apart) in zip(names, torch.stack(norms).tolist(), strict=True):
-            size = max(one, other)
-            # What is not finite on both sides contributes nothing.
-            if math.isfinite(one) != math.isfinite(other) or apart > limit * size + FLOOR * self.boundary.norm:
-                return name, apart / size if math.isfinite(apart) else math.inf
-        return None
+        return first_difference(list(zip(names, torch.stack(norms).tolist(), strict=True)), *self.limits())
 
     def refuse(self, name: str, share: float, cause: Cause) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
@@ -283,10 +277,39 @@ class IndependenceCheck:
             "a loss of each record that does not depend on the others of its batch", remedy,
         )  # fmt: skip
 
-    def tolerance(self) -> float:
-        """The largest relative difference that passes for rounding."""
+    def limits(self) -> tuple[float, float, float]:
+        """The largest relative difference that passes for rounding, the share of :data:`FLOOR`, and the clip."""
         types = {part.dtype for _, part in self.taps.tensors()} | self.types
-        return max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
+        limit = max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
+        # A probability near 1 is right to half an eps, and so is what a record misses of it.
+        share = max([FLOOR, *(0.5 * torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point)])
+        return limit, share, self.boundary.norm
+
+
+def first_difference(
+    norms: Sequence[tuple[str, Sequence[float]]], limit: float, share: float, clip: float
+) -> tuple[str, float] | None:
+    """Return the first layer at which gradients of the same records differ by more than rounding, and by what share.
+
+    A difference below ``share`` of the clip is none, nor one below that share of the whole gradient: what is longer
+    than the clip is scaled to it.
+
+    Args:
+        norms: For each tensor its layer, and the norms of both gradients and of their difference.
+        limit: The share of a layer's gradient that may be rounding.
+        share: The share of the whole gradient, or of the clip, that may be.
+        clip: The clip, in the unit of the gradients.
+
+    Returns:
+        The layer and its share of difference, or None.
+    """
+    whole = math.hypot(*(max(one, other) for _, (one, other, _) in norms if math.isfinite(one + other)))
+    for name, (one, other, apart) in norms:
+        size = max(one, other)
+        # What is not finite on both sides contributes nothing.
+        if math.isfinite(one) != math.isfinite(other) or apart > limit * size + share * max(clip, whole):
+            return name, apart / size if math.isfinite(apart) else math.inf
+    return None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def test_symmetry(capsys):
 def test_an_audit_that_could_not_refute_says_so(ceiling, refuted, noted):
     found = AuditVerdict(auc=0.6, epsilon_lower=0.5, confidence=0.95, ceiling=ceiling, trials=40, claimed_epsilon=2.0,
                          delta=1e-3, profile_refuted=refuted)  # fmt: skip
-    assert ("too few runs" in "\n".join(lines_of(found, 1.0))) == noted
+    assert ("too few runs" in "\n".join(lines_of(found))) == noted
 
 
 @pytest.mark.slow

@@ -1,11 +1,15 @@
 """No option is overruled or ignored."""
 
+from inspect import signature
+
 import click
 import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
 from privproj_cli.commands import COMMANDS, command_named
-from privproj_cli.options import Once
+from privproj_cli.options import Once, options_from
+
+from privproj.diagnostics import lora_noise
 
 
 @pytest.mark.parametrize(
@@ -54,3 +58,13 @@ def test_every_option_with_one_value_is_guarded():
 def test_a_number_as_people_write_it_gets_a_remedy(run, text, words):
     code, out, err = run(f"epsilon gaussian --noise-multiplier 1 --delta '{text}'")
     assert (code, out) == (2, "") and words in err
+
+
+def test_the_options_of_a_function_are_its_parameters_in_its_own_words():
+    found = {option.name: option for option in options_from(lora_noise)}
+    assert list(found) == list(signature(lora_noise).parameters)
+    assert found["rank"].required and not found["variance"].required
+    assert found["rank"].help == "r, the number of rows of A, at least 1."
+    assert list(found["initialisation"].type.choices) == ["gaussian", "uniform"]
+    assert found["initialisation"].help.endswith("[default: gaussian]")
+    assert [option.name for option in options_from(lora_noise, "row_sum", "rank")] == ["row_sum", "rank"]

@@ -14,7 +14,7 @@ import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.records.atomic import LARGEST_FILE
 from privproj.records.ledger import LARGEST_LEDGER
-from privproj.records.ledger_check import AS_FAR_AS_IT_GOES
+from privproj.records.verdict import AS_FAR_AS_IT_GOES
 from privproj.result import round_outward
 
 KINDS = ("certificate", "ledger", "statement")

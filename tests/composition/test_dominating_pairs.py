@@ -15,7 +15,7 @@ from privproj.composition.compose import compose_on_grid
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.enclosure import Enclosure, log1m_exp
 from privproj.runs import Run
 
 
@@ -67,7 +67,10 @@ def test_the_add_order_is_the_theorem_for_one_step():
 
 
 def privproj_delta(profile, eps):
-    return profile.log_delta_anywhere(eps).upper
+    if eps >= 0.0:
+        return profile.log_delta(eps).upper
+    # delta(eps) = 1 - e^eps (1 - delta(-eps)) for eps < 0 (C1)
+    return log1m_exp(eps + log1m_exp(profile.log_delta(-eps).upper))
 
 
 def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from privproj import M2, Gaussian, PublicSketch
-from privproj.curves.columns import ColumnProfile, known_ends
+from privproj.curves.columns import KernelColumns, known_ends
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.compiled import ROWS_WORTH_COMPILING
@@ -37,7 +37,7 @@ def mechanism_of(kind, draw):
     )
 
 
-def columns_of(kind, name, count, seed=5) -> tuple[Any, list, ColumnProfile, Any, Any]:
+def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any, Any]:
     """Mechanisms, their profile over columns and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]

@@ -8,7 +8,7 @@ from functools import cache
 import click
 from hypothesis import strategies as st
 from privproj_cli.commands import COMMANDS, command_named
-from privproj_cli.options import LayerShape, NormPair, Number
+from privproj_cli.options import Number
 from privproj_cli.query import MECHANISMS, example_words
 
 from privproj.mechanisms.registry import LINES, mechanism_named
@@ -129,7 +129,7 @@ def value_for(option: click.Option) -> st.SearchStrategy:
         )
     sane = st.sampled_from(SANE.get(str(option.name), ["1", "0.5", "10"]))
     absurd = st.one_of(st.sampled_from(ABSURD), decimals())
-    if isinstance(option.type, Number | LayerShape | NormPair) or str(option.name) in SANE:
+    if isinstance(option.type, Number) or str(option.name) in SANE:
         return often(sane, absurd, 4)
     names = st.sampled_from(sorted({bound for _, bound in LINES}))
     return often(names, absurd, 10)

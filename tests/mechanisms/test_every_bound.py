@@ -73,15 +73,6 @@ def test_epsilon_inverts_delta(bound):
             assert form.log_delta(found.upper).upper <= log_delta + 10 * tolerance
 
 
-@every_profile
-def test_negative_epsilon_follows_from_the_symmetry(bound):
-    form = form_of(bound)
-    for eps in (0.01, 0.5, 3.0):
-        delta = math.exp(form.log_delta(eps).upper)
-        mirrored = math.exp(form.log_delta_anywhere(-eps).upper)
-        assert mirrored == pytest.approx(1 - math.exp(-eps) * (1 - delta), rel=1e-12, abs=0)
-
-
 @convex_profiles
 def test_profile_is_convex_in_exp_epsilon(bound):
     form = form_of(bound, z=0.3)

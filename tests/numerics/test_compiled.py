@@ -41,7 +41,8 @@ def test_many_rows_have_the_values_of_one_whatever_the_threads():
     x, rows = random_rows(2 * ROWS_PER_TURN + 7)
     many = over_rows(gain, x, rows)
     shared = over_rows(gain, x, rows, threads=2)
-    few = [over_rows(gain, x[i : i + 100], rows[i : i + 100]) for i in (0, len(x) - 100)]
+    with rows_to_come(100, may_load=False):
+        few = [over_rows(gain, x[i : i + 100], rows[i : i + 100]) for i in (0, len(x) - 100)]
     assert np.array_equal(many, shared)
     np.testing.assert_allclose(np.array(many)[:, :100], few[0], rtol=1e-14)
     np.testing.assert_allclose(np.array(many)[:, -100:], few[1], rtol=1e-14)
@@ -101,6 +102,20 @@ def test_machine_code_that_is_kept_is_used_for_fewer_rows(cache, tmp_path, asked
     assert run_kernel(tmp_path, 8, 2.0, ROWS_WORTH_LOADING - 1) == 6.0 and len(asked) == 2
     with rows_to_come(ROWS_WORTH_LOADING, may_load=False):
         assert run_kernel(tmp_path, 9, 2.0, 10) == 6.0 and len(asked) == 2
+
+
+def test_rows_asked_for_in_many_calls_are_compiled_as_those_of_one_call(cache, tmp_path, asked):
+    """A process loses at most as much time again as it could save; a sweep does not look at what was before."""
+    assert run_kernel(tmp_path, 13, 2.0, ROWS_WORTH_LOADING - 1) == 6.0
+    kernel, part = importlib.import_module("caller_13").kernel, ROWS_WORTH_LOADING - 1
+    calls = 1
+    while not asked and calls < 9:
+        with rows_to_come(part, may_load=False):
+            over_rows(kernel, np.ones(part), np.ones((part, 1)))
+        assert not asked
+        over_rows(kernel, np.ones(part), np.ones((part, 1)))
+        calls += 1
+    assert calls * part >= ROWS_WORTH_COMPILING > (calls - 1) * part
 
 
 def test_where_no_machine_code_can_be_kept_it_is_said_once_and_none_is_made_but_for_large_tables(

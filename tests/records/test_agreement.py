@@ -24,9 +24,10 @@ from privproj.records.agreement import (
     compare_with_ledger,
 )
 from privproj.records.ledger import Ledger, read_ledger
-from privproj.records.ledger_check import AS_FAR_AS_IT_GOES, verify_ledger
+from privproj.records.ledger_check import verify_ledger
 from privproj.records.statement import account_data, question_data, run_data, statement_from
 from privproj.records.statement_check import verify_statement
+from privproj.records.verdict import AS_FAR_AS_IT_GOES
 
 DELTA = 1e-5
 TARGET = {"epsilon": 8.0, "delta": DELTA}

@@ -11,14 +11,8 @@ import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Ledger, read_ledger
-from privproj.records.ledger_check import (
-    AS_FAR_AS_IT_GOES,
-    AS_WRITTEN,
-    KEPT,
-    SECRET,
-    WITHIN_PLAN,
-    verify_ledger,
-)
+from privproj.records.ledger_check import AS_WRITTEN, KEPT, SECRET, WITHIN_PLAN, verify_ledger
+from privproj.records.verdict import AS_FAR_AS_IT_GOES
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from privproj.rigorous.allocation import (  # noqa: E402
 )
 from privproj.rigorous.composition import RunInBalls, Window  # noqa: E402
 from privproj.rigorous.grids import propose_grid  # noqa: E402
-from privproj.rigorous.profiles import BallGaussianProfile, ExactProfile  # noqa: E402
+from privproj.rigorous.profiles import BallGaussianProfile, BallProfile  # noqa: E402
 from privproj.runs import Run, Sampling  # noqa: E402
 
 BITS = 128
@@ -58,7 +58,7 @@ PLACES = (0.0, 0.1, 0.4, 0.9, 1.1, -0.1, -0.4, -0.9, -1.1)
 """Losses of an epoch, in units of that of a release."""
 
 
-class Coin(ExactProfile):
+class Coin(BallProfile):
     """A release that shows the record with a probability, and else a coin."""
 
     def __init__(self, infinite, loss=LOSS):

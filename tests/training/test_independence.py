@@ -1,6 +1,7 @@
 """A record's loss is its own, or the batch is refused: every way that was found to mix records."""
 
 import dataclasses
+import math
 import random
 from itertools import chain
 
@@ -16,6 +17,8 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, dropout  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
+
+from privproj.training.independence import first_difference  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
 
@@ -891,3 +894,15 @@ def test_a_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
     for _ in range(12):
         optimizer.step_on(own(module), next(batches))
     assert optimizer._steps == 12 and draw() == expected
+
+
+def test_what_is_less_than_rounding_of_the_whole_gradient_is_none():
+    """A layer with a small part of a long gradient is as inexact as the rest: scaled to the clip it moves nothing."""
+    limit, share, clip = 1e-3, 1e-4, 0.1
+    large, small = ("head", (50.0, 50.0, 0.0)), 0.01
+    for apart, seen in ((0.9 * share * 50.0, False), (1.2 * share * 50.0, True)):
+        assert bool(first_difference([large, ("query", (small, small, apart))], limit, share, clip)) is seen
+    for apart, seen in ((0.9 * share * clip, False), (small * limit + 1.1 * share * clip, True)):
+        assert bool(first_difference([("query", (small, small, apart))], limit, share, clip)) is seen
+    assert first_difference([large, ("query", (math.inf, 1.0, math.inf))], limit, share, clip) == ("query", math.inf)
+    assert first_difference([("query", (math.inf, math.inf, math.nan))], limit, share, clip) is None

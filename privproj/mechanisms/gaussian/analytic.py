@@ -73,13 +73,6 @@ TWO_SIDED = Bound(
 )
 
 
-def _gdp_of(mechanism: Gaussian) -> PrivacyProfile:
-    """The profile that belongs to the trade-off function; it composes in closed form and is not subsampled."""
-    # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
-    # T releases are mu sqrt(T)-GDP (Corollary 3.3).
-    return replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False)
-
-
 GDP = Bound(
     name="gdp",
     mechanism=Gaussian,
@@ -87,7 +80,9 @@ GDP = Bound(
     formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
     source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
     example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
-    representation=_gdp_of,
+    # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
+    # T releases are mu sqrt(T)-GDP (Corollary 3.3).
+    representation=lambda mechanism: replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False),
     exact=True,
     counts_clipped=True,
 )

@@ -19,12 +19,6 @@ def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
     )
 
 
-def _classical_of(mechanism: Gaussian) -> EpsilonDeltaRule:
-    """The rule of one release with the textbook constant 1.25."""
-    # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
-    return _classical_rule(mechanism.joint_mu, 1.25)
-
-
 CLASSICAL = Bound(
     name="classical",
     mechanism=Gaussian,
@@ -32,15 +26,10 @@ CLASSICAL = Bound(
     formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
     source="Dwork, Roth 2014, Theorem A.1",
     example="privproj epsilon gaussian --bound classical --noise-multiplier 10 --delta 1e-5",
-    representation=_classical_of,
+    # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
+    representation=lambda mechanism: _classical_rule(mechanism.joint_mu, 1.25),
     counts_clipped=True,
 )
-
-
-def _classical_2_of(mechanism: Gaussian) -> EpsilonDeltaRule:
-    """The rule of one release with constant 2; it is printed without a limit on eps, and held to the textbook range."""
-    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
-    return _classical_rule(mechanism.joint_mu, 2.0)
 
 
 CLASSICAL_2 = Bound(
@@ -50,6 +39,7 @@ CLASSICAL_2 = Bound(
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
     example="privproj epsilon gaussian --bound classical-2 --noise-multiplier 10 --delta 1e-5",
-    representation=_classical_2_of,
+    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
+    representation=lambda mechanism: _classical_rule(mechanism.joint_mu, 2.0),
     counts_clipped=True,
 )

@@ -6,7 +6,7 @@ For ``jl-clip`` ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from privproj.laws.squared_shift import log_gaussian_delta_at, log_gaussian_delta_slope
 from privproj.numerics import kernels
@@ -27,7 +27,7 @@ class InverseGamma:
     a: float
     scale: float
 
-    least_tail = -1e7
+    least_tail: ClassVar[float] = -1e7
     supremum = math.inf
 
     @property

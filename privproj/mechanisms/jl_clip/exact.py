@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.mechanisms import JLClip
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
@@ -18,12 +17,6 @@ def law(mechanism: JLClip) -> InverseGamma:
     half = 0.5 * mechanism.probes
     # X = mu^2 r / chi2_r (C32).
     return InverseGamma(half, mechanism.mu**2 * half)
-
-
-def _exact_of(mechanism: JLClip) -> PrivacyProfile:
-    """The profile of the pair (probes, release) as the record's vector grows without end."""
-    # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
-    return rank_one_profile(law(mechanism))
 
 
 def provable(mechanism: JLClip, steps: int) -> "BallProfile":
@@ -42,19 +35,14 @@ EXACT = Bound(
     source="privproj: the law of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
     proof="C32",
     example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
-    representation=_exact_of,
+    # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
+    representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     provable=provable,
     exact=True,
     **OF_ONE_RECORD,
 )
-
-
-def _any_records_of(mechanism: JLClip) -> PrivacyProfile:
-    """The any-rank profile of the law of one record whose vector has all of the sensitivity."""
-    # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
-    return any_rank_profile(law(mechanism))
 
 
 def refuses(mechanism: JLClip) -> str | None:
@@ -72,7 +60,8 @@ ANY_RECORDS = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C32",
     example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
-    representation=_any_records_of,
+    # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
+    representation=lambda mechanism: any_rank_profile(law(mechanism)),
     version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,

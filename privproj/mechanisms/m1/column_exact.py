@@ -15,6 +15,9 @@ from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.result import Status
 from privproj.runs import Run
 
+NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
+"""The profile of a column of which nothing is seen. Soundness."""
+
 
 @dataclass(frozen=True)
 class TwoParts:
@@ -27,7 +30,7 @@ class TwoParts:
         if run.sampling_rate < 1.0:
             raise Refused("column-exact has no theorem under subsampling; use known-projection")
         if not self.parts:
-            return PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
+            return NOTHING_LOST
         # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
         return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
 
@@ -62,12 +65,6 @@ COLUMN_EXACT = Bound(
 )
 
 
-def _residual_of(mechanism: M1) -> PrivacyProfile:
-    """The profile of the residual; without one nothing is lost."""
-    # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
-    return residual_profile(mechanism) or PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
-
-
 def refuses(mechanism: M1) -> str | None:
     """Why the residual alone is no bound on the release: there is a correlated part, or several columns change."""
     if mechanism.span_residual[0] > 0:
@@ -90,7 +87,8 @@ RESIDUAL = Bound(
     proof="C9",
     example="privproj epsilon m1 --bound residual --dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 "
     "--noise-multiplier 20 --delta 1e-5",
-    representation=_residual_of,
+    # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
+    representation=lambda mechanism: residual_profile(mechanism) or NOTHING_LOST,
     groups=False,
     status=Status.CONDITIONAL,
     promises_of=promises,

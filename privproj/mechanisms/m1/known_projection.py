@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
-from privproj.result import Status
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 
 if TYPE_CHECKING:
     from privproj.laws.panel_law import ScaledEnergy
@@ -20,12 +19,6 @@ def law(mechanism: M1) -> "ScaledEnergy":
     dim, rank = mechanism.shape
     # X = mu^2 |M u|^2 for a unit vector u: mu^2 U (U + Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1) (C7).
     return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
-
-
-def _known_projection_of(mechanism: M1) -> PrivacyProfile:
-    """The any-rank profile of that law."""
-    # delta(eps) = min_p E[g_p(X)] (C5).
-    return any_rank_profile(law(mechanism))
 
 
 def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
@@ -43,21 +36,11 @@ KNOWN_PROJECTION = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
-    representation=_known_projection_of,
+    # delta(eps) = min_p E[g_p(X)] (C5).
+    representation=lambda mechanism: any_rank_profile(law(mechanism)),
     allows=allowed,
     version=5,
 )
-
-
-def _rank_one_of(mechanism: M1) -> PrivacyProfile:
-    """The profile of the pair (projection, release) for a change of rank one."""
-    # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
-    return rank_one_profile(law(mechanism))
-
-
-def promises(mechanism: M1) -> tuple[str, ...]:
-    """The promise of rank one; none if the query has one column or one row."""
-    return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
 
 
 KNOWN_PROJECTION_RANK1 = Bound(
@@ -70,11 +53,10 @@ KNOWN_PROJECTION_RANK1 = Bound(
     proof="C4",
     example="privproj epsilon m1 --bound known-projection-rank1 --dim 1000 --rank 256 --noise-multiplier 20 "
     "--delta 1e-5",
-    representation=_rank_one_of,
+    # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
+    representation=lambda mechanism: rank_one_profile(law(mechanism)),
     allows=allowed,
     sees_projection=True,
-    status=Status.CONDITIONAL,
-    promises_of=promises,
     version=6,
-    **OF_ONE_RECORD,
+    **OF_RANK_ONE,
 )

@@ -245,17 +245,11 @@ class M2(ClippedSum):
             InvalidParameter: Neither ``dim`` with ``rank`` nor ``layers`` were given.
         """
         # E|U - S|^2 = (d/r - 1) |S|^2 + n d (z sqrt(d/r) C)^2 for each layer.
-        sizes = [(d, r, n * (m or self.columns or d)) for d, r, n, m in self._sizes]
+        shapes = [(x.dim, x.rank, x.count, x.columns) for x in self.layers] or [(*self.shape, 1, None)]
+        sizes = [(d, r, n * (m or self.columns or d)) for d, r, n, m in shapes]
         energy = sum(n * d * (d / r) for d, r, n in sizes) / sum(n * d for d, _, n in sizes)
         factor = max(d / r for d, r, _ in sizes)
         return Lift(math.sqrt(energy), factor, sum(n * r for _, r, n in sizes), sum(n * d for d, _, n in sizes))
-
-    @property
-    def _sizes(self) -> list[tuple[int, int, int, int | None]]:
-        """For every shape of layer: ``(dim, rank, count, columns)``."""
-        if not self.layers:
-            return [(*self.shape, 1, None)]
-        return [(x.dim, x.rank, x.count, x.columns) for x in self.layers]
 
     @property
     def parts(self) -> tuple[tuple[int, int, int, float], ...]:

@@ -1,17 +1,11 @@
 """The exact profile of M2 with a known projection when one record changes the query by a matrix of rank one."""
 
-from typing import TYPE_CHECKING
-
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
-from privproj.mechanisms.m2.rank_free import allowed, columns, law
-from privproj.result import Status
-
-if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound
+from privproj.mechanisms.m2.rank_free import allowed, columns, law, provable
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
@@ -20,11 +14,6 @@ def representation(mechanism: M2) -> PrivacyProfile:
         return gaussian_profile(mechanism.joint_mu)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
     return rank_one_profile(law(mechanism.alike))
-
-
-def promises(mechanism: M2) -> tuple[str, ...]:
-    """The promise of rank one; none if the query has one column or one row."""
-    return () if mechanism.largest_rank == 1 else (RANK_PROMISE.format(k=1),)
 
 
 def refuses(mechanism: M2) -> str | None:
@@ -43,15 +32,6 @@ def notes(mechanism: M2) -> tuple[str, ...]:
     return ()
 
 
-def provable(mechanism: M2, steps: int) -> "BallProfile":
-    """The integral in balls; the Gaussian profile where nothing is projected."""
-    from privproj.rigorous.profiles import BallGaussianProfile, BallRandomSensitivity
-
-    if mechanism.unprojected:
-        return BallGaussianProfile(mechanism.z)
-    return BallRandomSensitivity(mechanism.shape, mechanism.z)
-
-
 BOUND = Bound(
     name="exact-rank1",
     mechanism=M2,
@@ -62,14 +42,12 @@ BOUND = Bound(
     example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
     allows=lambda mechanism: allowed(mechanism)[:1],
-    provable=provable,
+    provable=lambda mechanism, steps: provable(mechanism, steps, rank_one=True),
     columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
     sees_projection=True,
-    status=Status.CONDITIONAL,
-    promises_of=promises,
     refuses=refuses,
     notes=notes,
     version=6,
     counts_clipped=True,
-    **OF_ONE_RECORD,
+    **OF_RANK_ONE,
 )

@@ -9,13 +9,6 @@ from privproj.mechanisms.bound import Baseline, Bound
 from privproj.mechanisms.m2.beta_tail import captured_energy_radius, needs, promises
 from privproj.runs.sampling import NeighbouringRelation
 
-
-def _good_event_of(mechanism: M2) -> GoodEvent:
-    """Good-event accounting with the union bound over all releases, as published."""
-    # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
-    return GoodEvent(mechanism.mu, captured_energy_radius(mechanism))
-
-
 GOOD_EVENT = Bound(
     name="good-event",
     mechanism=M2,
@@ -25,19 +18,14 @@ GOOD_EVENT = Bound(
     proof="C16",
     example="privproj epsilon m2 --bound good-event --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974"
     " --sampling-rate 0.01 --steps 2000 --delta 1e-5",
-    representation=_good_event_of,
+    # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
+    representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism)),
     splits=True,
     promises_of=promises,
     needs=needs,
     baseline=Baseline("published (k={k})", "composed", "even"),
     version=5,
 )
-
-
-def _good_event_q_of(mechanism: M2) -> GoodEvent:
-    """Good-event accounting in which a failure counts only where the record is sampled."""
-    # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
-    return GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True)
 
 
 GOOD_EVENT_Q = Bound(
@@ -49,7 +37,8 @@ GOOD_EVENT_Q = Bound(
     proof="C16",
     example="privproj epsilon m2 --bound good-event-q --dim 2048 --rank 16 --change-rank 10"
     " --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000 --delta 1e-5",
-    representation=_good_event_q_of,
+    # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
+    representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True),
     splits=True,
     promises_of=promises,
     needs=needs,

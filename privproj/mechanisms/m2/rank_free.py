@@ -108,13 +108,13 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     return (gaussian_profile(math.hypot(mechanism.mu * math.sqrt(captured), count) * (1.0 - 1e-15)),)
 
 
-def provable(mechanism: M2, steps: int) -> "BallProfile":
-    """The bound in balls, its tangent the witness; the Gaussian profile where nothing is projected."""
-    from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile
+def provable(mechanism: M2, steps: int, *, rank_one: bool = False) -> "BallProfile":
+    """The bound in balls, its tangent the witness, or that of rank one; Gaussian where nothing is projected."""
+    from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile, BallRandomSensitivity
 
     if mechanism.unprojected:
         return BallGaussianProfile(mechanism.z)
-    return BallAnyRank(mechanism.shape, mechanism.z)
+    return (BallRandomSensitivity if rank_one else BallAnyRank)(mechanism.shape, mechanism.z)
 
 
 BOUND = Bound(

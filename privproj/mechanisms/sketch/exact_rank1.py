@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-def _law(mechanism: Sketch) -> tuple[float, float]:
-    """The rank of all layers together, and the largest ``nu`` that a column can cause, which is the worst."""
-    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
-    return float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column
-
-
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     """The profile at ``rank`` and ``nu``; ``T`` fresh releases are one of rank ``T r``, since chi-squares add (C14)."""
 
@@ -50,7 +44,8 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
 
 def representation(mechanism: Sketch) -> PrivacyProfile:
     """The profile at the largest ``nu`` that a column can cause, which is the worst."""
-    return sketch_profile(*_law(mechanism))
+    # nu = B_S^2 / (lam + sigma_g^2/sigma_A^2) = 1/Gamma (C14).
+    return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
 def provable(mechanism: Sketch, steps: int) -> "BallProfile":

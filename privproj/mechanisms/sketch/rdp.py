@@ -5,7 +5,7 @@ One LoRA step, read as a sketch, is what is left of the claim that LoRA is priva
 
 from typing import Any
 
-from privproj.curves.renyi import BestCurve, ConcentratedCurve, RenyiCurve
+from privproj.curves.renyi import BestCurve, ConcentratedCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound
@@ -34,28 +34,17 @@ def _eigenvalues_of(mechanism: Sketch) -> int:
     return mechanism.eigenvalues
 
 
-def _rdp_of(mechanism: Sketch) -> RenyiCurve:
-    """The printed Renyi curve of one release."""
-    # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
-    return tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism))
-
-
 RDP = Bound(
     name="rdp",
     summary="the published Renyi curve, with a factor for the number of eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
     example="privproj epsilon sketch --bound rdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
-    representation=_rdp_of,
+    # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
+    representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism)),
     refuses=refuses_infinite_divergence,
     **OF_MATRICES,
 )
-
-
-def _rdp_tight_of(mechanism: Sketch) -> RenyiCurve:
-    """The printed Renyi curve of one release with one eigenvalue, which is the worst case."""
-    # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
-    return tight_curve(mechanism, mechanism.gamma_of_matrices)
 
 
 RDP_TIGHT = Bound(
@@ -64,7 +53,8 @@ RDP_TIGHT = Bound(
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     example="privproj epsilon sketch --bound rdp-tight --rank 16 --gamma 1000 --delta 1e-5",
-    representation=_rdp_tight_of,
+    # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
+    representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices),
     refuses=refuses_infinite_divergence,
     **OF_MATRICES,
     renyi=True,
@@ -133,12 +123,6 @@ class _OneStep:
         return self.curve.over_run(run)
 
 
-def _one_step_of(mechanism: Sketch) -> _OneStep:
-    """The curve of ``rdp-best`` for one release, at the ``Gamma`` of a clipped and averaged gradient."""
-    # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
-    return _OneStep(_rdp_best_of(mechanism))
-
-
 LORA_ONE_STEP = Bound(
     name="lora-one-step",
     summary="one LoRA step: the noisy sketch G A^T is released and A is discarded",
@@ -146,7 +130,8 @@ LORA_ONE_STEP = Bound(
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     example="privproj epsilon sketch --bound lora-one-step --rank 16 --frobenius-bound 1 --sensitivity 0.01 "
     "--noise-sigma 1 --enforced --delta 1e-5",
-    representation=_one_step_of,
+    # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
+    representation=lambda mechanism: _OneStep(_rdp_best_of(mechanism)),
     refuses=refuses_infinite_divergence,
     **OF_MATRICES,
 )

@@ -8,8 +8,7 @@ from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
-from privproj.mechanisms.bound import OF_ONE_RECORD, RANK_PROMISE, Bound
-from privproj.result import Status
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw
@@ -26,12 +25,6 @@ def _law_at(mechanism: PublicSketch, mu: Any) -> ScaledGamma:
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
     return ScaledGamma(0.5 * rank, 2.0 * mu**2 / rank)
-
-
-def _rank_free_of(mechanism: PublicSketch) -> PrivacyProfile:
-    """The any-rank profile of that law."""
-    # delta(eps) = min_p E[g_p(X)] (C5).
-    return any_rank_profile(law(mechanism))
 
 
 def _columns(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "RowOfLaw":
@@ -61,23 +54,13 @@ RANK_FREE = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
-    representation=_rank_free_of,
+    # delta(eps) = min_p E[g_p(X)] (C5).
+    representation=lambda mechanism: any_rank_profile(law(mechanism)),
     allows=allowed,
     provable=_rank_free_in_balls,
     columns=_columns,
     version=5,
 )
-
-
-def _rank_one_of(mechanism: PublicSketch) -> PrivacyProfile:
-    """The exact profile for a change of rank one."""
-    # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
-    return rank_one_profile(law(mechanism))
-
-
-def promises(mechanism: PublicSketch) -> tuple[str, ...]:
-    """The promise that every change has rank one."""
-    return (RANK_PROMISE.format(k=1),)
 
 
 def _rank_one_in_balls(mechanism: PublicSketch, steps: int) -> "BallProfile":
@@ -95,13 +78,12 @@ EXACT_RANK1 = Bound(
     source="privproj: the privacy loss given the sketch is Gaussian",
     proof="C4",
     example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
-    representation=_rank_one_of,
+    # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
+    representation=lambda mechanism: rank_one_profile(law(mechanism)),
     allows=lambda mechanism: allowed(mechanism)[:1],
     provable=_rank_one_in_balls,
     columns=lambda mechanism, mu: _columns(mechanism, mu, any_rank=0.0),
-    status=Status.CONDITIONAL,
     exact=True,
-    promises_of=promises,
     version=5,
-    **OF_ONE_RECORD,
+    **OF_RANK_ONE,
 )

@@ -1,9 +1,12 @@
 """What the data must promise for the bounds of the vector Wishart mechanism."""
 
+from typing import Any
+
 from privproj.mechanisms import Wishart
+from privproj.result import Status
 
 
-def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
+def _alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
     """The promise on the angle and on the norms of neighbouring vectors, in words."""
     m = mechanism.misalignment
     most = "at most the misalignment that is found" if m is None else f"<= {m:g}"
@@ -11,6 +14,15 @@ def alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
     return (
         f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do",
     )
+
+
+OF_ALIGNMENT: dict[str, Any] = {
+    "mechanism": Wishart,
+    "status": Status.CONDITIONAL,
+    "groups": False,
+    "promises_of": _alignment_promises,
+}
+"""What all bounds under this promise have."""
 
 
 def refuses_unequal_norms(mechanism: Wishart) -> str | None:

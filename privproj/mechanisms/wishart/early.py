@@ -12,11 +12,10 @@ from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._promises import alignment_promises, refuses_unequal_norms
+from privproj.mechanisms.wishart._promises import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.enclosure import log1m_exp
 from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_tail
 from privproj.numerics.search import find_crossing, minimise
-from privproj.result import Status
 from privproj.runs import Run
 
 ANSWER_SPACING = 2.0**-29
@@ -170,7 +169,6 @@ def refuses(mechanism: Wishart) -> str | None:
 
 EARLY = Bound(
     name="early",
-    mechanism=Wishart,
     summary="the bound of the early version, its parameters optimised; loose",
     formula="eps = |d-r-1|/2 ln(rho + sqrt(1-rho^2) sqrt(R^2/t^2-1)) + R^3 sqrt(2(1-rho))/(2t^2), delta = 1 - "
     "PhiBar(z) P(chi2_r > t+eta) + 2 exp(-(sqrt R - sqrt d - sqrt r)^2/2), z = (t(1-rho) - rho eta)/"
@@ -179,8 +177,6 @@ EARLY = Bound(
     proof="C11",
     example="privproj epsilon wishart --bound early --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
     representation=_early_of,
-    status=Status.CONDITIONAL,
-    groups=False,
-    promises_of=alignment_promises,
     refuses=refuses,
+    **OF_ALIGNMENT,
 )

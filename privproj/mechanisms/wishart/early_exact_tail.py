@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._promises import alignment_promises
+from privproj.mechanisms.wishart._promises import OF_ALIGNMENT
 from privproj.mechanisms.wishart.early import EarlyBound, log_below, refuses
 from privproj.numerics.kernels import log_add, log_gamma_front
 from privproj.numerics.quadrature import log_integral
-from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
@@ -95,7 +94,6 @@ def representation(mechanism: Wishart) -> EarlyBound:
 
 BOUND = Bound(
     name="early-exact-tail",
-    mechanism=Wishart,
     summary="the early version's bound with its tail evaluated exactly",
     formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
     "of delta",
@@ -103,9 +101,7 @@ BOUND = Bound(
     proof="C11",
     example="privproj epsilon wishart --bound early-exact-tail --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
     representation=representation,
-    status=Status.CONDITIONAL,
-    groups=False,
-    promises_of=alignment_promises,
     refuses=refuses,
     version=2,
+    **OF_ALIGNMENT,
 )

@@ -7,9 +7,8 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._promises import alignment_promises
+from privproj.mechanisms.wishart._promises import OF_ALIGNMENT
 from privproj.numerics.enclosure import next_up, widen_outward
-from privproj.result import Status
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -19,7 +18,10 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     """The exact profile of the least aligned pair that is promised, which is the worst (C10)."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
-        return _unequal_norms_profile(mechanism)
+        from privproj.laws.wishart_unequal_norms import UnequalNorms
+
+        # The worst pair, enclosed over all |ln kappa| <= ln(norm_ratio), misalignments up to m, and both orders (C12).
+        return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
     if dim == 1:
         return PrivacyProfile(lambda eps: widen_outward(-math.inf), closed_form=lambda steps: representation(mechanism))
 
@@ -27,14 +29,6 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
 
     # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
     return VectorWishart(dim, rank, misalignment).profile()
-
-
-def _unequal_norms_profile(mechanism: Wishart) -> PrivacyProfile:
-    """The profile of the worst pair, enclosed: over every better alignment, smaller ratio of norms, and order (C12)."""
-    from privproj.laws.wishart_unequal_norms import UnequalNorms
-
-    # The largest delta over all |ln kappa| <= ln(norm_ratio) and misalignments up to m (C12).
-    return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
 
 
 def provable(mechanism: Wishart, steps: int) -> "BallProfile":
@@ -48,7 +42,6 @@ def provable(mechanism: Wishart, steps: int) -> "BallProfile":
 
 BOUND = Bound(
     name="exact",
-    mechanism=Wishart,
     summary="exact privacy profile at the promised misalignment; composes over fresh releases",
     formula="L = (d+1-r)/2 ln A + (W/2)(1/A - 1), A = rho + sqrt(1-rho^2) T_r/sqrt(r), W ~ chi2_(r+d-1); "
     "delta(eps) = E[max(0, 1 - e^(eps - L))], L infinite where A <= 0",
@@ -57,9 +50,7 @@ BOUND = Bound(
     example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     representation=representation,
     provable=provable,
-    status=Status.CONDITIONAL,
     exact=True,
-    groups=False,
-    promises_of=alignment_promises,
     version=4,
+    **OF_ALIGNMENT,
 )

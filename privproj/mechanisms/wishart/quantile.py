@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.wishart._promises import alignment_promises, refuses_unequal_norms
+from privproj.mechanisms.wishart._promises import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.search import minimise
-from privproj.result import Status
 from privproj.runs import Run
 
 QUANTILE_RTOL = 1e-12
@@ -107,29 +106,21 @@ class QuantileBound:
         return self.loss(self.mechanism, _quantiles(self.mechanism, log_delta_t, log_delta_w))
 
 
-def _quantile_of(mechanism: Wishart) -> QuantileBound:
-    """The rule with the published bound on the loss."""
-    # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
-    return QuantileBound(mechanism, published_loss)
-
-
 QUANTILE = Bound(
     name="quantile",
-    mechanism=Wishart,
     summary="the published bound for unit vectors",
     formula="eps = |d+1-r|/2 |ln a| + (w/2)(1/a - 1), a = rho - sqrt(1-rho^2) t/sqrt(r) > 0, t and w quantiles of T_r "
     "and chi2_(r+d-1) that leave out delta_T and delta_W",
     source="arXiv 2601.21719, Theorem 1",
     proof="C11",
     example="privproj epsilon wishart --bound quantile --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
-    representation=_quantile_of,
-    status=Status.CONDITIONAL,
-    groups=False,
+    # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
+    representation=lambda mechanism: QuantileBound(mechanism, published_loss),
     splits=True,
-    promises_of=alignment_promises,
     refuses=refuses_unequal_norms,
     baseline=Baseline("published", "unsampled"),
     version=2,
+    **OF_ALIGNMENT,
 )
 
 
@@ -156,25 +147,17 @@ def _at_ends(mechanism: Wishart, found: _Quantiles, least: float, most: float) -
     return max(left, right, 0.0) + 1e-14 * size + 1e-300
 
 
-def _quantile_sharp_of(mechanism: Wishart) -> QuantileBound:
-    """The rule with the largest loss that the quantiles allow."""
-    # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
-    return QuantileBound(mechanism, _largest_loss)
-
-
 QUANTILE_SHARP = Bound(
     name="quantile-sharp",
-    mechanism=Wishart,
     summary="the published quantiles with the largest loss they allow",
     formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",
     example="privproj epsilon wishart --bound quantile-sharp --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
-    representation=_quantile_sharp_of,
-    status=Status.CONDITIONAL,
-    groups=False,
+    # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
+    representation=lambda mechanism: QuantileBound(mechanism, _largest_loss),
     splits=True,
-    promises_of=alignment_promises,
     refuses=refuses_unequal_norms,
     version=2,
+    **OF_ALIGNMENT,
 )
