@@ -44,6 +44,8 @@ class Guard:
         self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
         self.before: _State = []
         self.released: _State | None = None
+        self.moved = False
+        self.contents: list[tuple[float, float]] = []
         self.numbers: dict[str, str] | None = None
         # A plain function, which a copy of the module leaves as it is.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
@@ -51,15 +53,22 @@ class Guard:
     def begin_step(self) -> None:
         """Note what the trained tensors are like before a release moves them."""
         self.check_trained()
-        self.stepped = _state(self.trained)
+        self.contents = [] if self.moved else _contents(self.trained)
 
-    def end_step(self) -> None:
-        """Note what the trained tensors are like after a release, which has moved them all; else raise."""
-        self.released = _state(self.trained)
-        for old, new in zip(self.stepped, self.released, strict=True):
-            if old == new:
+    def end_step(self, rates: dict[int, float]) -> None:
+        """Note what the trained tensors are like after a release.
+
+        The first one at a positive learning rate has moved all that have one; else this raises. ``rates`` are the
+        learning rates by the id of a tensor; one that is trained through others has the largest of them.
+        """
+        self.released, most = _state(self.trained), max(rates.values(), default=0.0)
+        if self.moved or most <= 0.0:
+            return
+        self.moved = True
+        for (name, tensor), old, new in zip(self.trained, self.contents, _contents(self.trained), strict=True):
+            if rates.get(id(tensor), most) > 0.0 and old == new:
                 raise InvalidParameter(
-                    old[0], "unmoved after a step", "trained weights that move",
+                    name, "unmoved after a step", "trained weights that move",
                     "build the optimizer from the parameters of the module that is trained, after moving it",
                 )  # fmt: skip
 
@@ -157,6 +166,12 @@ class Guard:
 def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
     """Which tensors these are, where they lie and how often they were written."""
     return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
+
+
+def _contents(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[float, float]]:
+    """The sum and the length of each tensor: a fused step moves what it does not count as written."""
+    parts = [part.detach() for _, part in tensors]
+    return [(float(p.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(p, dtype=torch.float64))) for p in parts]
 
 
 def _attributes(module: nn.Module) -> dict[str, str]:

@@ -388,7 +388,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._boundary.begin()
         for hook in self._hooks:
             hook(self)
-        self._guard.end_step()
+        self._guard.end_step({id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]})
 
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
