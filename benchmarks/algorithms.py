@@ -1,15 +1,11 @@
-"""Accuracy of every training algorithm at epsilon 1, 3 and 8, five seeds, on digits and on a synthetic text task.
+"""Accuracy of every training algorithm at epsilon 1, 3 and 8, five seeds: a linear head on digits.
 
-``python benchmarks/algorithms.py [digits|text]`` keeps the table as JSON under ``benchmarks/results/``. Digits: a
-linear head. Text: one transformer block whose linear layers are trained (embedding and norms frozen at random), on
-sequences of 12 tokens of 16, to say which of four markers comes first. Clip and learning rate are chosen for each cell
-with two seeds on a third of the test records, which the table leaves out.
+``python benchmarks/algorithms.py`` keeps the table as JSON under ``benchmarks/results/``. Clip and learning rate are
+chosen for each cell with two seeds on a third of the test records, which the table leaves out.
 """
 
 import json
-import math
 import statistics
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -25,51 +21,14 @@ from privproj.training import Method, Steps, Subspace, Trajectory, add_frozen_lo
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256
 CLIPS, PACES, TUNING_SEEDS = (0.1, 0.3, 1.0), (0.5, 2.0, 8.0), (98, 99)
 """A pace is the learning rate times the clip; more are tried where the best is last."""
-RANKS = {"digits": {"m1": 64, "prism": 4, "dp-sft": 16}, "text": {"m1": 64, "prism": 4, "dp-sft": 16}}
+RANKS = {"m1": 64, "prism": 4}
 NAMES = ("dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "prism adaptive",
          "dp-sft")  # fmt: skip
 
 
-class Block(nn.Module):
-    """One causal transformer block and a head; only its linear layers are trained."""
-
-    def __init__(self, vocabulary=16, width=32, length=12, classes=4):
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.places = nn.Parameter(torch.randn(length, width) * 0.5, requires_grad=False)
-        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(3)])
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.up, self.down, self.head = nn.Linear(width, 64), nn.Linear(64, width), nn.Linear(width, classes)
-        for part in (self.embed, self.norms):
-            part.requires_grad_(False)
-        nn.init.zeros_(self.head.weight)
-
-    def forward(self, tokens):
-        """Scores of the classes."""
-        x = self.embed(tokens) + self.places
-        h = self.norms[0](x)
-        scores = self.query(h) @ self.key(h).transpose(1, 2) / math.sqrt(h.shape[2])
-        mask = torch.ones_like(scores, dtype=torch.bool).triu(1)
-        x = x + self.out(scores.masked_fill(mask, -1e9).softmax(2) @ self.value(h))
-        x = x + self.down(torch.relu(self.up(self.norms[1](x))))
-        return self.head(self.norms[2](x)[:, -1])
-
-
-def text():
-    """Sequences in which two to four markers (tokens 0-3) stand among others; the class is the first marker."""
-    draw = torch.Generator().manual_seed(0)
-    records = torch.randint(4, 16, (5000, 12), generator=draw)
-    places = torch.rand(5000, 12, generator=draw).argsort(1)[:, :2].sort(1)[0]
-    markers = torch.randint(0, 4, (5000, 2), generator=draw)
-    records.scatter_(1, places, markers)
-    return classifier.Data(records[:4000], markers[:4000, 0], records[4000:], markers[4000:, 0])
-
-
-def problem(task, seed):
-    """Data and a fresh module."""
+def problem(seed):
+    """Data and a fresh head."""
     torch.manual_seed(seed)
-    if task == "text":
-        return text(), Block()
     head = nn.Linear(64, 10)
     nn.init.zeros_(head.weight)
     return classifier.load("digits"), head
@@ -92,13 +51,13 @@ def stage(module, data, clip, rate, algorithm, steps, noise, **more):
     return optimizer, seen
 
 
-def accuracy(task, name, epsilon, clip, pace, seed):
+def accuracy(name, epsilon, clip, pace, seed):
     """Accuracy of one run on the records to tune on, with a tuning seed, or else on the others."""
     torch.set_num_threads(1)
-    data, module = problem(task, seed)
+    data, module = problem(seed)
     rate = pace / clip
     algorithm = name.split()[0]
-    rank = RANKS[task].get(algorithm, 16)
+    rank = RANKS.get(algorithm, 16)
     noise = {"epsilon": epsilon, "delta": DELTA}
     if algorithm.startswith("lora"):
         module = add_frozen_lora(module, rank)
@@ -124,30 +83,29 @@ def accuracy(task, name, epsilon, clip, pace, seed):
     return float((right[:third] if seed in TUNING_SEEDS else right[third:]).mean())
 
 
-def cell(task, name, epsilon):
+def cell(name, epsilon):
     """Mean and deviation with the best clip and learning rate."""
 
     def mean_of(clip, pace):
-        return statistics.mean(accuracy(task, name, epsilon, clip, pace, seed) for seed in TUNING_SEEDS)
+        return statistics.mean(accuracy(name, epsilon, clip, pace, seed) for seed in TUNING_SEEDS)
 
     clip, pace = tune(mean_of, CLIPS, PACES)
-    found = [accuracy(task, name, epsilon, clip, pace, seed) for seed in SEEDS]
-    return {"task": task, "algorithm": name, "epsilon": epsilon, "clip": clip, "rate": pace / clip,
+    found = [accuracy(name, epsilon, clip, pace, seed) for seed in SEEDS]
+    return {"task": "digits", "algorithm": name, "epsilon": epsilon, "clip": clip, "rate": pace / clip,
             "mean": statistics.mean(found), "deviation": statistics.stdev(found)}  # fmt: skip
 
 
 def main():
-    for task in sys.argv[1:] or ("digits", "text"):
-        with ProcessPoolExecutor(2) as pool:
-            jobs = [pool.submit(cell, task, name, epsilon) for name in NAMES for epsilon in EPSILONS]
-            rows = [job.result() for job in jobs]
-        print(f"{task}\n| algorithm | " + " | ".join(f"eps {e:g}" for e in EPSILONS) + " |\n|" + " --- |" * 4)
-        for name in NAMES:
-            own = [row for row in rows if row["algorithm"] == name]
-            shown = [f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f} %" for row in own]
-            print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
-        target = Path(__file__).parent / "results" / f"algorithms_{task}.json"
-        target.write_text(json.dumps(rows, indent=2) + "\n")
+    with ProcessPoolExecutor(2) as pool:
+        jobs = [pool.submit(cell, name, epsilon) for name in NAMES for epsilon in EPSILONS]
+        rows = [job.result() for job in jobs]
+    print("| algorithm | " + " | ".join(f"eps {e:g}" for e in EPSILONS) + " |\n|" + " --- |" * 4)
+    for name in NAMES:
+        own = [row for row in rows if row["algorithm"] == name]
+        shown = [f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f} %" for row in own]
+        print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
+    target = Path(__file__).parent / "results" / "algorithms_digits.json"
+    target.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":
