@@ -5,6 +5,8 @@ ledger. A process that stops in the middle of a run leaves the others waiting, u
 ends them with an error (``torchrun`` ends them at once); nothing is released without all of them.
 """
 
+import atexit
+import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -123,12 +125,21 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def _leave_group() -> None:
+    """End the group of processes, unless the program has, and before it the wrappers that nothing but cycles holds."""
+    gc.collect()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 def join_processes(device: torch.device) -> Processes:
     """Join the processes that ``torchrun`` started, if it did, to train on this device of this process."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     if _are_several() and not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # Its threads end before the interpreter does, which may abort with them.
+        atexit.register(_leave_group)
     return current_processes()
 
 
