@@ -277,37 +277,42 @@ class IndependenceCheck:
             "a loss of each record that does not depend on the others of its batch", remedy,
         )  # fmt: skip
 
-    def limits(self) -> tuple[float, float, float]:
-        """The largest relative difference that passes for rounding, the share of :data:`FLOOR`, and the clip."""
+    def limits(self) -> tuple[float, float, float, bool]:
+        """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
         types = {part.dtype for _, part in self.taps.tensors()} | self.types
         limit = max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
         # A probability near 1 is right to half an eps, and so is what a record misses of it.
         share = max([FLOOR, *(0.5 * torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point)])
-        return limit, share, self.boundary.norm
+        return limit, share, self.boundary.norm, len(self.boundary.clips) == 1
 
 
 def first_difference(
-    norms: Sequence[tuple[str, Sequence[float]]], limit: float, share: float, clip: float
+    norms: Sequence[tuple[str, Sequence[float]]], limit: float, share: float, clip: float, is_joint: bool
 ) -> tuple[str, float] | None:
     """Return the first layer at which gradients of the same records differ by more than rounding, and by what share.
 
-    A difference below ``share`` of the clip is none, nor one below that share of the whole gradient: what is longer
-    than the clip is scaled to it.
+    A difference below ``share`` of the clip is none, nor one below that share of all that is clipped with it: what is
+    longer than the clip is scaled to it. A layer with a clip of its own is scaled by its own length alone.
 
     Args:
         norms: For each tensor its layer, and the norms of both gradients and of their difference.
         limit: The share of a layer's gradient that may be rounding.
-        share: The share of the whole gradient, or of the clip, that may be.
+        share: The share of the clip, or of a longer gradient, that may be.
         clip: The clip, in the unit of the gradients.
+        is_joint: True if all layers share the clip, False if each has a part of it.
 
     Returns:
         The layer and its share of difference, or None.
     """
-    whole = math.hypot(*(max(one, other) for _, (one, other, _) in norms if math.isfinite(one + other)))
+    lengths: dict[str, float] = {}
+    for name, (one, other, _) in norms:
+        if math.isfinite(one + other):
+            group = "" if is_joint else name
+            lengths[group] = math.hypot(lengths.get(group, 0.0), max(one, other))
     for name, (one, other, apart) in norms:
-        size = max(one, other)
+        size, length = max(one, other), lengths.get("" if is_joint else name, 0.0)
         # What is not finite on both sides contributes nothing.
-        if math.isfinite(one) != math.isfinite(other) or apart > limit * size + share * max(clip, whole):
+        if math.isfinite(one) != math.isfinite(other) or apart > limit * size + share * max(clip, length):
             return name, apart / size if math.isfinite(apart) else math.inf
     return None
 

@@ -901,8 +901,40 @@ def test_what_is_less_than_rounding_of_the_whole_gradient_is_none():
     limit, share, clip = 1e-3, 1e-4, 0.1
     large, small = ("head", (50.0, 50.0, 0.0)), 0.01
     for apart, seen in ((0.9 * share * 50.0, False), (1.2 * share * 50.0, True)):
-        assert bool(first_difference([large, ("query", (small, small, apart))], limit, share, clip)) is seen
-    for apart, seen in ((0.9 * share * clip, False), (small * limit + 1.1 * share * clip, True)):
-        assert bool(first_difference([("query", (small, small, apart))], limit, share, clip)) is seen
-    assert first_difference([large, ("query", (math.inf, 1.0, math.inf))], limit, share, clip) == ("query", math.inf)
-    assert first_difference([("query", (math.inf, math.inf, math.nan))], limit, share, clip) is None
+        assert bool(first_difference([large, ("query", (small, small, apart))], limit, share, clip, True)) is seen
+    for joint in (True, False):
+        for apart, seen in ((0.9 * share * clip, False), (small * limit + 1.1 * share * clip, True)):
+            assert bool(first_difference([("query", (small, small, apart))], limit, share, clip, joint)) is seen
+    infinite = [large, ("query", (math.inf, 1.0, math.inf))]
+    assert first_difference(infinite, limit, share, clip, True) == ("query", math.inf)
+    assert first_difference([("query", (math.inf, math.inf, math.nan))], limit, share, clip, True) is None
+
+
+class SmallMixing(nn.Module):
+    """A layer with a long gradient, and one whose short gradient depends on the other records."""
+
+    def __init__(self):
+        super().__init__()
+        self.long, self.short = nn.Linear(6, 1), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return 1e6 * self.long(x)[:, 0] + self.short(x - x.mean(0))[:, 0]
+
+
+@pytest.mark.parametrize("clipping", ["joint", "per-layer"])
+def test_a_layer_that_is_clipped_alone_is_not_excused_by_the_length_of_another(clipping):
+    """Under one clip what mixes is scaled to a millionth of it; with a clip of its own it is all that the layer adds."""
+    torch.manual_seed(0)
+    module = SmallMixing().double()
+    data = DataLoader(TensorDataset(torch.randn(12, 6, dtype=torch.float64)))
+    module, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1e-12), data_loader=data, algorithm="dp-sgd",
+        max_grad_norm=1.0, noise_multiplier=1.0, steps=1, sampling_rate=1.0, clipping=clipping,
+    )  # fmt: skip
+    for batch in loader:
+        if clipping == "joint":
+            optimizer.step_on(lambda part: module(part[0]), batch)
+        else:
+            with pytest.raises(InvalidParameter, match="a gradient at short that changes"):
+                optimizer.step_on(lambda part: module(part[0]), batch)
+    optimizer.close()
