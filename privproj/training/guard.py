@@ -119,7 +119,7 @@ class Guard:
                 if _sums(tensor) != sums:
                     remedy = "do not write through .data"
                     raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
-            self.check_attributes()
+            self.check_attributes(every=True)
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
@@ -131,17 +131,20 @@ class Guard:
             self.numbers, self.made = _attributes(self.module), None
             self.plain = [(part, _copied(_plain(part))) for part in self.module.modules()]
 
-    def check_attributes(self) -> None:
+    def check_attributes(self, *, every: bool = False) -> None:
         """Raise where a pass has left other numbers in attributes than the first one of the batch has.
 
         Tables of constants are the same whatever records are computed, and what a layer sets by the first batch that it
-        sees is not.
+        sees is not. ``every`` number is compared after a later part of the batch, for its gradients are released; else
+        those that the first pass has changed.
         """
-        now, before = _attributes(self.module), self.numbers or {}
+        now = _attributes(self.module)
         if self.made is None:
-            self.made = {name: value for name, value in now.items() if before.get(name) != value}
-        for name, value in self.made.items():
-            if now.get(name) != value:
+            before = self.numbers or {}
+            self.made, self.numbers = {name for name in now if before.get(name) != now[name]}, now
+        first = self.numbers or {}
+        for name in now if every else self.made:
+            if now.get(name) != first.get(name):
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:

@@ -119,6 +119,20 @@ def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
     assert optimizer._steps == 0 and all(total is None for total in optimizer._boundary.sums)
 
 
+@pytest.mark.parametrize("parts", [{"strict": True}, {"micro_batch_size": 3}])
+def test_what_only_later_parts_of_a_batch_leave_is_refused(parts):
+    def late(module, mean):
+        module.calls = getattr(module, "calls", 0) + 1
+        if module.calls > 1:
+            module.seen = float(mean.sum())
+
+    x, y = data()
+    module, optimizer, loader = private(Keeper(late), x, y)
+    with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
+        optimizer.step_on(own(module), next(iter(loader)), **parts)
+    assert optimizer._steps == 0
+
+
 def test_a_counter_and_a_table_of_constants_may_stay():
     def count(module, mean):
         module.calls = getattr(module, "calls", 0) + 1
