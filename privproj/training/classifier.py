@@ -128,11 +128,11 @@ class Settings:
         alone = {"sampling": "poisson", "max_batch_size": None, "adaptive_clipping_sigma": None}
         for name, only in alone.items() if load_algorithm(self.mechanism).needs_subspace else ():
             if getattr(self, name) != only:
-                words = f"{only or 'nothing'} with {self.mechanism}, whose two stages are planned so"
+                words = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
                 raise InvalidParameter(name, getattr(self, name), words)
         for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
             if getattr(self, name) is not None and self.sampling != sampling:
-                words = f"nothing with {self.sampling} sampling, but with {sampling}"
+                words = f"no {name} with {self.sampling} sampling, but with {sampling}"
                 raise InvalidParameter(name, getattr(self, name), words)
         if self.batches is not None and self.batch_size is not None:
             raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
