@@ -923,7 +923,7 @@ class SmallMixing(nn.Module):
 
 @pytest.mark.parametrize("clipping", ["joint", "per-layer"])
 def test_a_layer_that_is_clipped_alone_is_not_excused_by_the_length_of_another(clipping):
-    """Under one clip what mixes is scaled to a millionth of it; with a clip of its own it is all that the layer adds."""
+    """Under one clip what mixes is scaled to a millionth of it; with its own clip it is all that the layer adds."""
     torch.manual_seed(0)
     module = SmallMixing().double()
     data = DataLoader(TensorDataset(torch.randn(12, 6, dtype=torch.float64)))
