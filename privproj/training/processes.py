@@ -112,6 +112,9 @@ class Processes:
 def current_processes() -> Processes:
     """The processes of ``torch.distributed`` if that is initialised, else a single one."""
     if distributed.is_available() and distributed.is_initialized():
+        # A wrapper that only cycles hold has threads, which must end before the interpreter does. Once is enough.
+        atexit.unregister(gc.collect)
+        atexit.register(gc.collect)
         return Processes(distributed.get_rank(), distributed.get_world_size())
     return Processes()
 
@@ -125,21 +128,12 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def _leave_group() -> None:
-    """End the group of processes, unless the program has, and before it the wrappers that nothing but cycles holds."""
-    gc.collect()
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
 def join_processes(device: torch.device) -> Processes:
     """Join the processes that ``torchrun`` started, if it did, to train on this device of this process."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     if _are_several() and not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        # Its threads end before the interpreter does, which may abort with them.
-        atexit.register(_leave_group)
     return current_processes()
 
 
