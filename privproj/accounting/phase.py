@@ -48,10 +48,6 @@ class Accountant(Protocol):
         """The joint curve of the phases, on a grid of this step."""
         ...
 
-    def assumes(self, assumed: tuple[str, ...], phases: "Sequence[Phase]") -> tuple[str, ...]:
-        """What the run takes for granted, and what it does besides for this accountant."""
-        ...
-
 
 @dataclass(frozen=True)
 class Phase:

@@ -25,7 +25,7 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound
-from privproj.result import Result, Side, risk_words
+from privproj.result import Result, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
     FullTarget,
@@ -172,16 +172,6 @@ class Schedule(Question):
             return super().curve()
         phases = self.merged()
         return cut_batches(accountant.curve(phases, self.discretization), phases)
-
-    def side(self, curve: Curve) -> Side:
-        """That of a single phase, and an upper bound for several, or where one has its own accountant."""
-        return Side.UPPER if self.accountant else super().side(curve)
-
-    @property
-    def run_assumes(self) -> tuple[str, ...]:
-        """What the joint number takes for granted about the phases and their order."""
-        accountant, assumed = self.accountant, super().run_assumes
-        return accountant.assumes(assumed, self.phases) if accountant else assumed
 
     def epsilon(self, *, delta: float) -> Result:
         """Return the smallest epsilon of the whole run at a delta, rounded up.
