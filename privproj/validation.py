@@ -202,12 +202,15 @@ LAYERS = Kind(
 )
 """Layers as texts; their record reads them."""
 
+_OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
+
 SHARE = Kind(
     "even, optimal or a number",
     lambda value: _is_number(value) or value in ("even", "optimal"),
-    {"oneOf": [{"enum": ["even", "optimal"]}, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}]},
+    {"oneOf": [{"enum": ["even", "optimal"]}, _OPEN_SHARE.rule]},
+    lambda name, value: 0.5 if value == "even" else value if value == "optimal" else _OPEN_SHARE.check(name, value),
 )
-"""A share of delta."""
+"""A share of delta, as a number or as optimal."""
 
 
 @dataclass(frozen=True)
