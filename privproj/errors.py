@@ -205,13 +205,16 @@ def raise_within(error: InvalidParameter, where: str) -> NoReturn:
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Let an error about a parameter say its place, as :func:`raise_within` does; one about a package has none."""
+    """Let an error about a parameter, or a refusal, say its place; an error about a package has none."""
     try:
         yield
     except MissingPackage:
         raise
     except InvalidParameter as error:
         raise_within(error, where)
+    except Refused as error:
+        error.brief, error.args = error.short, (f"{where}: {error}",)
+        raise
 
 
 def _first_clause(sentence: str) -> str:

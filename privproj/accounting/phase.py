@@ -14,7 +14,7 @@ from privproj.assumptions import (
 )
 from privproj.composition.compose import compose
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
-from privproj.errors import InvalidParameter, Refused, raise_within, unknown_name
+from privproj.errors import InvalidParameter, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
@@ -240,17 +240,15 @@ class Phase:
         Raises :class:`InvalidParameter` for a parameter that is missing or outside its domain, and :class:`Refused`
         where the bound has no privacy profile, or no amplification by subsampling.
         """
-        try:
+        with within(f"phase {self.name}"):
             form, run = self.release()
-        except InvalidParameter as error:
-            raise_within(error, f"phase {self.name}")
-        if not isinstance(form, PrivacyProfile):
-            raise Refused(
-                f"phase {self.name}: {self.bound.name} has no privacy profile, which joint composition needs; "
-                "privproj bounds lists those that have one"
-            )
-        if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
-            raise Refused(f"phase {self.name}: {self.bound.name} has no amplification by subsampling")
+            if not isinstance(form, PrivacyProfile):
+                raise Refused(
+                    f"{self.bound.name} has no privacy profile, which joint composition needs; privproj bounds lists "
+                    "those that have one"
+                )
+            if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
+                raise Refused(f"{self.bound.name} has no amplification by subsampling")
         return form, run
 
     def curve(self) -> Curve:
@@ -262,10 +260,8 @@ class Phase:
                 "expected a bound with a privacy profile",
                 brief="has no theorem under --sampling balls-in-bins",
             )
-        try:
+        with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
-        except Refused as error:
-            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
         return cut_batches(curve, [self])
 
     def as_dict(self) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from privproj.accounting.at_least import with_alternatives, with_lower_end
 from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
@@ -90,22 +90,23 @@ class Schedule(Question):
     1.8418
     """
 
+    is_plain: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if not self.phases:
             raise InvalidParameter("phase", "nothing", "at least one phase")
         Run(discretization=self.discretization, composer=self.composer or OWN_COMPOSER)
-        sizes = sorted({phase.run.group_size for phase in self.phases})
-        if len(sizes) > 1:
-            expected = "one group_size for all phases: the same person is in all of them"
-            raise InvalidParameter("group_size", ", ".join(map(str, sizes)), expected)
-        relations = {str(phase.run.relation) for phase in self.phases}
-        if len(relations) > 1:
-            raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
+        for name, expected in (
+            ("group_size", "one group_size for all phases: the same person is in all of them"),
+            ("relation", "one neighbouring relation for all phases"),
+        ):
+            said = sorted({str(getattr(phase.run, name)) for phase in self.phases})
+            if len(said) > 1:
+                raise InvalidParameter(name, ", ".join(said), expected)
         for phase in self.phases:
-            if (phase.run.composer, phase.run.discretization) != (OWN_COMPOSER, None):
-                given = phase.run.composer if phase.run.discretization is None else phase.run.discretization
-                name = "composer" if phase.run.discretization is None else "discretization"
-                raise InvalidParameter(name, given, f"{name} once, for the whole schedule")
+            for name in ("discretization", "composer"):
+                if getattr(phase.run, name) not in (None, OWN_COMPOSER):
+                    raise InvalidParameter(name, getattr(phase.run, name), f"{name} once, for the whole schedule")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise Refused(
                     f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
@@ -154,11 +155,6 @@ class Schedule(Question):
     def done_phases(self) -> tuple[Phase, ...]:
         """The phases that have happened, those that are not merely planned; there may be none."""
         return tuple(phase for phase in self.phases if not phase.planned)
-
-    @property
-    def is_plain(self) -> bool:
-        """False: a schedule of one phase names it too."""
-        return False
 
     @property
     def accountant(self) -> Accountant | None:

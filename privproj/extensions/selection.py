@@ -17,7 +17,7 @@ from privproj.assumptions import (
     SCORE_FROM_PRIVATE_OUTPUT,
 )
 from privproj.curves.profile import Curve
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.errors import InvalidParameter, PrivprojError, within
 from privproj.extensions.trial_laws import TrialLaw, law_of_trials, select_best
 from privproj.mechanisms import Mechanism
 from privproj.result import Result, Side
@@ -52,10 +52,8 @@ class _SelectedQuestion(Question):
     def curve(self) -> Curve:
         """The curve of the selection; raises :class:`Refused` where that of one run is a rule for single deltas."""
         one = super().curve()
-        try:
+        with within(self.only.bound.name):
             return select_best(one, self.law)
-        except Refused as error:
-            raise Refused(f"{self.only.bound.name}: {error}", brief=error.short) from None
 
     def side(self, curve: Curve) -> Side:
         """Always an upper bound: what a selection costs is bounded."""

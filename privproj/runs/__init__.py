@@ -327,7 +327,7 @@ def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
             run["batches"] = rate_and_steps_from_batches(*sizes)[1]
         rate, steps = 1.0, whole_epochs
     counted = {"steps": steps} if "epochs" in given else {}
-    return {**run, **counted, "sampling_rate": rate, "public_size": True}
+    return {**run, **counted, "sampling_rate": rate, "public_size": True}  # pyright: ignore[reportReturnType]
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
