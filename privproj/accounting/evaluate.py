@@ -5,13 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from privproj.accounting.question import FOUND, ask_by_name
-from privproj.accounting.spec import TARGETS
+from privproj.accounting.spec import TARGETS, target_from
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Result
 from privproj.runs import RunOptions
-from privproj.runs.targets import RISKS
 from privproj.validation import real
 
 OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
@@ -51,22 +50,14 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     special = SPECIAL.get((quantity, "order" in given or "t" in given))
     if special is not None:
         return special(quantity, given)
-    mechanism_name, bound, target = _split_name(quantity)
-    call, wanted = TARGETS[target]
-    if target == "sigma" and any(name in given for name in RISKS):
-        wanted = tuple(name for name in RISKS if name in given)
-    for name in FOUND.get(target, ()):
-        if name in given:
-            raise InvalidParameter(name, given[name], f"no {name}: it is what {target} finds")
-    outside = {name: given.pop(name) for name in (*wanted, *RunOptions.__annotations__) if name in given}
-    if "log10_delta" in given and "delta" in wanted and "delta" not in outside:
-        outside["log10_delta"] = given.pop("log10_delta")
-        wanted = tuple(name for name in wanted if name != "delta")
-    for name in wanted:
-        if name not in outside:
-            raise InvalidParameter(name, None, f"the parameter {name} of {quantity}")
-    kind = mechanism_named(mechanism_name)
-    return call(_build_mechanism(kind, quantity, given, (*wanted, *RunOptions.__annotations__)), bound=bound, **outside)  # pyright: ignore
+    mechanism_name, bound, query = _split_name(quantity)
+    for name in (name for name in FOUND.get(query, ()) if name in given):
+        raise InvalidParameter(name, given[name], f"no {name}: it is what {query} finds")
+    asked = target_from(given, query)
+    run = {name: given[name] for name in RunOptions.__annotations__ if name in given}
+    own = {name: value for name, value in given.items() if name not in {**asked, **run}}
+    mechanism = _build_mechanism(mechanism_named(mechanism_name), quantity, own, (*asked, *RunOptions.__annotations__))
+    return TARGETS[query][0](mechanism, bound=bound, **asked, **run)
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
