@@ -26,7 +26,8 @@ from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.journal import Journal, Row, complete_rows, run_in_processes
 from privproj.records.ledger import Account
 from privproj.training import Method, PoissonBatches, make_private
-from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS, load as load_algorithm
+from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
+from privproj.training.algorithms import load as load_algorithm
 from privproj.training.classifier import load
 from privproj.validation import real, whole
 from privproj.version import __version__
