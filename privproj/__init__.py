@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from privproj.lazy import lazy_names
 from privproj.version import __version__ as __version__
 
-# isort: off  (names of one module stay together)
 if TYPE_CHECKING:
+    # isort: off
     from privproj.accounting.calibration import (
         misalignment as misalignment,
         rank as rank,
@@ -82,8 +82,6 @@ if TYPE_CHECKING:
     )
     from privproj.runs import RunOptions as RunOptions
     from privproj.runs.sampling import NeighbouringRelation as NeighbouringRelation, Sampling as Sampling
-
-# isort: on
 
 HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
