@@ -31,7 +31,7 @@ from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_de
 from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
-from privproj.runs.targets import SlackTarget, Target, delta_target, slack_target
+from privproj.runs.targets import Target, delta_target, slack_target
 
 DEFAULT_SLACK = 1e-9
 """The slack ``d0`` of ``mu`` where none is given. Contract."""
@@ -95,7 +95,7 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
             raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
 
 
-def solve_gdp_mu(question: Question, target: SlackTarget) -> Result:
+def solve_gdp_mu(question: Question, target: Target) -> Result:
     """Answer :func:`privproj.gdp_mu` for a question that is already parsed (C30)."""
     curve = question.curve()
     known = gaussian_mu(curve)
@@ -104,8 +104,8 @@ def solve_gdp_mu(question: Question, target: SlackTarget) -> Result:
         ends = Enclosure(known * (1.0 - 1e-15), next_up(known))
         fit, side = GaussianFit(ends, 0.0, 0.0, 0), question.side(curve)
     else:
-        fit, side = fit_gaussian(curve, target.target), Side.UPPER
-        if target.target is None and fit.mu.upper == math.inf:
+        fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
+        if not target.delta and fit.mu.upper == math.inf:
             raise Refused("no finite mu covers every delta of this run; expected a slack above 0, for instance 1e-9")
     found = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **found}, "side": side, **target.fields()}
