@@ -83,12 +83,12 @@ class InvalidParameter(PrivprojError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, name: str, value: object, expected: str, remedy: str = "", brief: str = "") -> None:
-        self.name, self.value, self.expected, self.remedy, self.brief = name, value, expected, remedy, brief
+    def __init__(self, name: str, value: object, expected: str, remedy: str = "") -> None:
+        self.name, self.value, self.expected, self.remedy = name, value, expected, remedy
         super().__init__(self.sentence(name))
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.name, self.value, self.expected, self.remedy, self.brief)
+        return type(self), (self.name, self.value, self.expected, self.remedy)
 
     @property
     def is_missing(self) -> bool:
@@ -99,8 +99,8 @@ class InvalidParameter(PrivprojError, ValueError):
     def short(self) -> str:
         """What is missing, or what was expected."""
         if self.is_missing:
-            return self.brief or f"needs --{self.name.replace('_', '-')}"
-        return self.brief or f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
+            return f"needs --{self.name.replace('_', '-')}"
+        return f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
 
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter, as the command line writes it.

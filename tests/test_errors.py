@@ -62,7 +62,7 @@ def test_the_short_reason_is_the_first_clause_outside_parentheses():
 @pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
 def test_an_error_survives_another_process(kind):
     given = {
-        errors.InvalidParameter: ("rank", 0, "a rank", "a remedy", "short"),
+        errors.InvalidParameter: ("rank", 0, "a rank", "a remedy"),
         errors.MissingPackage: ("torch", "training", "torch"),
     }.get(kind, ("a sentence: and more",))
     error = kind(*given)

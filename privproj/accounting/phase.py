@@ -33,6 +33,7 @@ SILENT = {"group_size": 1, "public_size": False}
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
 
+
 KEPT_RUNS = 64
 """How many runs are kept for further questions, as in tables of many. Speed only."""
 
@@ -96,27 +97,24 @@ class Phase:
         """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
         if not self.is_guarantee and not self.allow_refuted:
-            page = f"privproj bounds {self.mechanism.name}.{bound.name}"
-            sentence = f"{bound.name} is {self.status}, not a guarantee: {bound.reason}"
-            raise Refused(sentence, brief=f"{self.status}, not a guarantee; `{page}` says why")
+            why = f"`privproj bounds {self.mechanism.name}.{bound.name}` says why"
+            raise Refused(f"{bound.name} is {self.status} and no guarantee ({why}): {bound.reason}")
         if self.run.scheme.varies_in_size and not self.mechanism.poisson:
             raise Refused(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "
-                "privacy profile have one under sampling=fixed",
-                brief=f"has no theorem under --sampling {self.run.sampling}",
+                "privacy profile have one under sampling=fixed"
             )
         self.run.check_pair()
         if self.mechanism.adapts_clip:
             self.check_count()
         missing = bound.needs(self.mechanism)
         if missing:
-            brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
-            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}", brief=brief)
+            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}")
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
             sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
             sentence += self._other_bound(lambda other: relation in other.relations)
-            raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
+            raise Refused(sentence)
         if self.run.split is not None and not bound.splits:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         reason = bound.refuses(self.mechanism)
@@ -137,8 +135,7 @@ class Phase:
             names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
             raise Refused(
                 f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
-                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}",
-                brief="has no theorem for a clip that adapts to a private count",
+                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}"
             )
         if getattr(self.mechanism, "clipping", "joint") != "joint":
             raise Refused(
@@ -256,9 +253,8 @@ class Phase:
         form, run = self.release()
         if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
             raise Refused(
-                f"{self.bound.name} accounts for a run in its own terms, which have no theorem for balls-in-bins; "
-                "expected a bound with a privacy profile",
-                brief="has no theorem under --sampling balls-in-bins",
+                f"{self.bound.name} has no theorem for balls-in-bins, as it accounts for runs in its own terms; "
+                "expected a bound with a privacy profile"
             )
         with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
@@ -371,7 +367,7 @@ def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "
 
 @lru_cache(maxsize=KEPT_RUNS)
 def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
-    """The run with these options; the types are there since 1 and True are equal."""
+    """The run of these options, each with its type, since 1 and True are equal."""
     return Run(**{name: value for name, _, value in options})
 
 
