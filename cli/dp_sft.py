@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.errors import InvalidParameter
 
 from .options import Once, OneOf, command_with, json_option, option, options_from

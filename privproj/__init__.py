@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         epsilons as epsilons,
         sigmas as sigmas,
     )
-    from privproj.accounting.evaluate import evaluate as evaluate
+    from privproj.accounting.spec import evaluate as evaluate
     from privproj.accounting.mixing_plan import mixing_plan as mixing_plan
     from privproj.accounting.queries import (
         Comparison as Comparison,
@@ -87,7 +87,7 @@ HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.choice": ("Choice", "choose"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
-    "accounting.evaluate": ("evaluate",),
+    "accounting.spec": ("evaluate",),
     "accounting.mixing_plan": ("mixing_plan",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "accounting.worth": ("Worth", "worth"),

@@ -9,7 +9,7 @@ from helpers import ROOT
 
 import privproj
 from privproj import errors
-from privproj.accounting.evaluate import TARGETS
+from privproj.accounting.spec import TARGETS
 from privproj.mechanisms.registry import LINES
 
 M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
