@@ -200,6 +200,7 @@ LAYERS = Kind(
 """Layers as texts; their record reads them."""
 
 _OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
+"""The numbers that are a share."""
 
 SHARE = Kind(
     "even, optimal or a number",

@@ -133,12 +133,12 @@ class Question:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number for this question should know, in words, each note once."""
-        return each_once(note for phase in self.phases for note in phase.notes)
+        return _each_once(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
         """What makes epsilon smaller in any of the phases, in words for a message."""
-        return " or ".join(each_once(phase.mechanism.remedy for phase in self.phases))
+        return " or ".join(_each_once(phase.mechanism.remedy for phase in self.phases))
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
@@ -149,16 +149,16 @@ class Question:
         plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         own = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
-        return each_once((*self.assumes, *own, *planned))
+        return _each_once((*self.assumes, *own, *planned))
 
     def named(self) -> dict[str, Any]:
         """The fields of a result that say what was asked: mechanism, run, bound and source, in words and values."""
         phases, words = self.phases, self.run_assumes
-        assumes = each_once(words for phase in phases for words in phase.mechanism_assumes)
+        assumes = _each_once(words for phase in phases for words in phase.mechanism_assumes)
         shown = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
             "run": {**shown, "assumes": words},
-            "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
+            "source": "; ".join(_each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
             mechanism = self.only.mechanism
@@ -166,7 +166,7 @@ class Question:
             fields |= {"bound": self.only.bound.name, "noise_multiplier": mechanism.noise_multiplier}
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
-            fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
+            fields["bound"] = " + ".join(_each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
         return {"mechanism": {**released, "assumes": assumes}, **fields}
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
@@ -185,12 +185,12 @@ class Question:
             **self.named(),
             "bound_version": max((phase.bound.version for phase in phases), default=1),
             "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-            "promises": each_once(promise for phase in phases for promise in phase.promises),
+            "promises": _each_once(promise for phase in phases for promise in phase.promises),
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
         found = self.remarked({**fields, **details})
-        refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
+        refuted = _each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
         if refuted and value is not None:
             warnings = (*found["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
             found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
@@ -219,7 +219,7 @@ def _but_for_steps(phase: Phase) -> tuple[object, ...]:
     return (type(phase), *own, *(getattr(phase.run, name) for name in Run.__dataclass_fields__ if name != "steps"))
 
 
-def each_once(items: Iterable[str]) -> tuple[str, ...]:
+def _each_once(items: Iterable[str]) -> tuple[str, ...]:
     """The items without repetitions, in the order of their first occurrence."""
     return tuple(dict.fromkeys(items))
 

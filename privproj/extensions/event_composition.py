@@ -121,6 +121,7 @@ def _shape(name: str, value: object) -> float:
     return math.inf if value == "inf" or value == math.inf else _SHAPE(name, value)
 
 
+# Checks that several parameters share, or that others are made of.
 _SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
 _COUNT = whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
@@ -303,7 +304,7 @@ def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent
     return attrs.evolve(event, **changed)
 
 
-def relation_named(name: str) -> Relation:
+def _relation_named(name: str) -> Relation:
     """dp-accounting's neighbouring relation of this name."""
     return next(relation for relation, ours in RELATIONS.items() if ours == name)
 
@@ -518,7 +519,7 @@ class DpAccounting:
         ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :meth:`accounted` does.
         """
         accounted = self.accounted(phases)
-        relation = relation_named(str(phases[0].run.relation))
+        relation = _relation_named(str(phases[0].run.relation))
         leaves = merged(leaf for phase in accounted for leaf in _leaves_of(phase))
         if not all(is_private(leaf) for leaf, _ in leaves):
             return NO_PRIVACY
@@ -554,7 +555,7 @@ def _check_scales(phases: Sequence[Phase]) -> None:
 
 def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
     """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
-    relation = relation_named(str(phases[0].run.relation))
+    relation = _relation_named(str(phases[0].run.relation))
     has = has_renyi_curve if renyi else has_loss_distribution
     for phase in phases:
         mechanism = phase.mechanism
@@ -573,7 +574,7 @@ def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
 
 def _refuse_unknown(phases: Sequence[Phase]) -> None:
     """Raise :class:`privproj.Refused` for an event that neither accountant takes under the relation."""
-    relation = relation_named(str(phases[0].run.relation))
+    relation = _relation_named(str(phases[0].run.relation))
     for phase, leaf in [(one, leaf) for one in phases for leaf, _ in _leaves_of(one)]:
         if not has_loss_distribution(leaf, relation) and not has_renyi_curve(leaf, relation):
             raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")

@@ -102,7 +102,7 @@ def solve_gdp_mu(question: Question, target: Target) -> Result:
     if known is not None:
         # The profile is that of mu itself; 1/z and sqrt(T) are rounded.
         ends = Enclosure(known * (1.0 - 1e-15), next_up(known))
-        fit, side = GaussianFit(ends, 0.0, 0.0, 0), question.side(curve)
+        fit, side = _GaussianFit(ends, 0.0, 0.0, 0), question.side(curve)
     else:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
         if not target.delta and fit.mu.upper == math.inf:
@@ -138,7 +138,7 @@ EDGE_ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
-class GaussianFit:
+class _GaussianFit:
     """The ``mu`` of a run, and what it rests on (C30).
 
     ``mu`` has a lower end: no smaller one would do for the exact curve. ``least_rate`` is ``a0``. ``regret`` is what
@@ -151,7 +151,7 @@ class GaussianFit:
     points: int
 
 
-def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
+def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     """The smallest ``mu`` that was found such that ``delta(eps) <= max(G_mu(eps), d0)`` for all epsilons, rounded up.
 
     ``slack`` is ``d0``. No delta is left out of a curve that is 0 from some epsilon on, and no other does without it.
@@ -159,10 +159,10 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
     """
     last, least = _end_of(curve, slack)
     if last == math.inf:
-        return GaussianFit(Enclosure(0.0, math.inf), 1.0, 1.0, 1)
+        return _GaussianFit(Enclosure(0.0, math.inf), 1.0, 1.0, 1)
     whole = math.log(advantage(curve))
     if last == 0.0 or whole <= least:
-        return GaussianFit(Enclosure(0.0, 0.0), 1.0, 0.0, 1)
+        return _GaussianFit(Enclosure(0.0, 0.0), 1.0, 0.0, 1)
     read, needed = {0.0: whole, last: least}, dict[float, float]()
     new = [last * i / FIRST_EDGES for i in range(1, FIRST_EDGES)]
     while True:
@@ -173,7 +173,7 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
         spreads = [_edge_mu(low, high, max(needed[low[0]], needed[high[0]])) for low, high in edges]
         mu = max(spreads)
         if mu == math.inf:
-            return GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), 1.0, 1.0, len(read))
+            return _GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), 1.0, 1.0, len(read))
         gaps = _gaps(edges, mu)
         # An edge is halved until its ``mu`` is within this relative distance of what its own ends need. Speed only.
         enough = max(needed[eps] for eps, _ in ends) * (1.0 + 1e-4)
@@ -194,7 +194,7 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> GaussianFit:
     rate = 0.0 if least == LOG_OF_ZERO_FROM_ABOVE else rate
     # Beyond E, H is at least 0.
     regret = min(1.0, next_up(max(*gaps, _gap(last, mu, 0.0), 0.0) + 1e-12))
-    return GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), rate, regret, len(read))
+    return _GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), rate, regret, len(read))
 
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
