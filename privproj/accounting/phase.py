@@ -263,15 +263,10 @@ class Phase:
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file, keys and plain values."""
         own = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
-        shown: dict[str, object] = {
-            "name": self.name,
-            "mechanism": self.mechanism.name,
-            **own,
-            "bound": self.bound.name,
-        }
         run = self.run.parameters().items()
-        shown |= {key: value for key, value in run if value is not None and SILENT.get(key) != value}
-        return shown | ({"planned": True} if self.planned else {})
+        said = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
+        said |= {"planned": True} if self.planned else {}
+        return {"name": self.name, "mechanism": self.mechanism.name, **own, "bound": self.bound.name, **said}
 
     def with_mechanism(self, **changes: object) -> "Phase":
         """The same phase with these parameters of its mechanism changed."""
