@@ -29,7 +29,6 @@ from privproj.mechanisms.registry import find_bound
 from privproj.result import Result, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
-    FullTarget,
     RiskTarget,
     delta_target,
     epsilon_target,
@@ -257,21 +256,18 @@ class Schedule(Question):
         def curve_at(factor: float) -> Curve:
             return self.scaled(factor).curve()
 
-        def excess(factor: float) -> float:
-            assert isinstance(target, FullTarget)
-            return log_excess(curve_at(factor), target)
-
         limits = {"low": 1e-6, "high": 1e6}
         guess = spread_guess(lambda factor: [phase.guess() for phase in self.scaled(factor).phases], target, 1.0)
         if isinstance(target, RiskTarget):
+            words = risk_words(target.parameters())
             factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
-            if factor > limits["high"]:
-                raise Refused(f"no common factor of the noise meets {risk_words(target.parameters())}")
-            return self.scaled(factor)
-        found = close_crossing(excess, min(max(guess, 1e-6), 1e6), **limits, rtol=1e-7)[0].upper
-        if found == math.inf:
-            raise Refused(f"no common factor of the noise meets epsilon {epsilon:g} and delta {delta:g}")
-        return self.scaled(smallest_passing(lambda factor: meets(curve_at(factor), target), found, 1e-9))
+        else:
+            at, words = min(max(guess, 1e-6), 1e6), f"epsilon {epsilon:g} and delta {delta:g}"
+            factor = close_crossing(lambda x: log_excess(curve_at(x), target), at, **limits, rtol=1e-7)[0].upper
+            factor = smallest_passing(lambda x: x == math.inf or meets(curve_at(x), target), factor, 1e-9)
+        if factor > limits["high"]:
+            raise Refused(f"no common factor of the noise meets {words}")
+        return self.scaled(factor)
 
     def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
         """Return what any attack on the whole run reaches at most, of the kind of a target, rounded up.

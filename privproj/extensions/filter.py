@@ -22,6 +22,7 @@ from privproj.curves.inversion import meets, read_epsilon
 from privproj.curves.profile import Curve
 from privproj.curves.renyi import BestCurve, OneOrder, RenyiCurve
 from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.extensions.gdp import require_no_options
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.mechanisms.registry import renyi_bound
 from privproj.numerics.enclosure import next_up
@@ -544,13 +545,11 @@ def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
 ) -> Phase:
     """The phase that a release and the options of a run make; the relation of a filter is that of its releases."""
-    if not isinstance(release, Phase):
-        shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
-        return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
-    if bound is not None or run:
-        given = "bound" if bound is not None else next(iter(run))
-        raise InvalidParameter(given, bound or run[given], "nothing beside a phase, which has all of it")
-    return release
+    if isinstance(release, Phase):
+        require_no_options(bound, run, "a phase")
+        return release
+    shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
+    return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
 
 
 def _round_up(exact: Fraction) -> float:

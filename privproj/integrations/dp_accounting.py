@@ -51,11 +51,6 @@ Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
 
 
-TREES_UNDER = (Relation.REPLACE_SPECIAL,)
-"""Relations under which tree aggregation is composed, here as the Gaussian nodes that a record is in (C36).
-Soundness."""
-
-
 def _known_relation(_: object, __: object, value: str | None) -> None:
     """Raise :class:`InvalidParameter` for a name that is no neighbouring relation."""
     if value is not None:
@@ -229,7 +224,8 @@ class ProjectionPLDAccountant(PLDAccountant):
             alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
-        if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent) and self.neighboring_relation in TREES_UNDER:
+        is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
+        if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:  # the Gaussian nodes of a record (C36)
             nodes = dp_event.GaussianDpEvent(event.noise_multiplier)
             return super()._maybe_compose(nodes, count * nodes_of(event), do_compose)
         if ours is None:
