@@ -5,15 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-MOST_LISTED = 12
-"""How many names an error lists to whoever mistyped one of them. Contract."""
-
-ALIKE = 0.6
-"""Similarity, from 0 to 1, at which a name is suggested for a mistyped one. Contract."""
-
-ALIKE_IF_SHORT = 0.5
-"""The same for words of up to three letters, where one wrong letter is a large share. Contract."""
-
 
 class PrivprojError(Exception):
     """Base class of all errors that the package raises on purpose; its message is one sentence.
@@ -234,7 +225,8 @@ def unknown_name(
     near = nearest_names(str(value) if word is None else word, names)
     if near:
         return InvalidParameter(name, value, what, f"did you mean {' or '.join(near)}?")
-    if len(names) <= MOST_LISTED or not remedy:
+    # How many names are listed to whoever mistyped one of them. Contract.
+    if len(names) <= 12 or not remedy:
         return InvalidParameter(name, value, f"{what}: {', '.join(names)}")
     return InvalidParameter(name, value, what, remedy)
 
@@ -246,5 +238,6 @@ def nearest_names(word: str, known: Iterable[str]) -> list[str]:
     spelt = {name.lower(): name for name in known}
     if word.lower() in spelt:
         return [spelt[word.lower()]]
-    cutoff = ALIKE_IF_SHORT if len(word) <= 3 else ALIKE
+    # Similarity at which a name is suggested; one wrong letter is a large share of a short word. Contract.
+    cutoff = 0.5 if len(word) <= 3 else 0.6
     return [spelt[name] for name in get_close_matches(word.lower(), spelt, cutoff=cutoff)]

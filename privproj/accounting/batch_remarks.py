@@ -20,15 +20,13 @@ NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch
 SEES_PROJECTIONS = "whoever sees the projections"
 """For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
 
-FOUND_BY_RUN = ("steps", "rate")
-"""Quantities without whose value the run of a result is only a placeholder. Contract."""
-
 
 def remark_on_batches(
     phases: "Sequence[Phase]", found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
 ) -> dict[str, Any]:
     """The fields of a result with what there is to say of capped and of shuffled batches."""
-    if found["value"] is None and found["quantity"] in FOUND_BY_RUN:
+    # Without their value the run of a result is only a placeholder.
+    if found["value"] is None and found["quantity"] in ("steps", "rate"):
         return found
     caps, cut = _capped(phases, found, log_delta_of_whole_batches)
     least, shuffled = _shuffled(phases, found)

@@ -123,9 +123,7 @@ def _shape(name: str, value: object) -> float:
 
 # Checks that several parameters share, or that others are made of.
 _SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
-_COUNT = whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
-_SHARE = number("a number from 0 to 1", 0.0, 1.0).check
 _SHAPE = number("a number from 0 to 1e+06, or inf", 0.0, 1e6).check
 
 CHECKS: dict[str, Any] = {
@@ -135,13 +133,13 @@ CHECKS: dict[str, Any] = {
     "noise_multiplier": NOISE.check,
     "num_buckets": whole_number("a whole number from 2 to 1e+12", 2, 10**12).check,
     "sensitivity": _SIZE,
-    "count": _COUNT,
+    "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
     "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
     "step_counts": _step_counts,
     "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
     "shape": _shape,
     "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
-    "sampling_probs": _listed(_SHARE),
+    "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
 }
 """What checks each parameter of an event by its name, but for events within it."""
 

@@ -31,9 +31,6 @@ from privproj.runs.sampling import NeighbouringRelation, RelationName, member_na
 from privproj.runs.targets import FullTarget, delta_target, epsilon_target, full_target
 from privproj.validation import real, whole
 
-FilterKind = Literal["renyi", "gaussian"]
-"""The kinds of filters. Contract."""
-
 LEAST_ORDER = 1.001
 """Smallest order of a filter. Contract."""
 
@@ -216,7 +213,7 @@ class Filter:
         delta: float | None = None,
         order: float | None = None,
         budget: float | None = None,
-        kind: FilterKind = "renyi",
+        kind: Literal["renyi", "gaussian"] = "renyi",
         relation: RelationName = "add-remove",
         group_size: int = 1,
     ) -> None:

@@ -121,12 +121,6 @@ FIRST_EDGES = 16
 LEAST_LOG10_DELTA = -1e6
 """Decimal log of the delta at whose epsilon a curve is tried for 0. Contract."""
 
-LEAST_MU = 1e-12
-"""Least ``mu`` that is sought, one over the largest noise multiplier. Contract."""
-
-LARGEST_MU = 1e12
-"""Largest ``mu`` that is sought. Contract."""
-
 LEAST_TAIL_START = -8.0
 """Where the normal tail is within 1e-15 of 1, so that no quantile below it is sought. Soundness."""
 
@@ -314,7 +308,8 @@ def _bracket(eps: float, log_delta: float) -> Enclosure:
     def excess(x: float) -> float:
         return log_gaussian_delta(eps, 1.0 / x) - log_delta
 
-    return find_crossing(excess, 1.0, low=1.0 / LARGEST_MU, high=1.0 / LEAST_MU, rtol=1e-12)
+    # Every mu from 1e-12 to 1e12 is sought. Contract.
+    return find_crossing(excess, 1.0, low=1e-12, high=1e12, rtol=1e-12)
 
 
 def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: float) -> float:

@@ -121,20 +121,13 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
         return {"sampling": "balls-in-bins", "batches": self.batches, "batches_per_record": self.batches_per_record}
 
 
-OVER_SENSITIVITY = "sensitivity"
-"""Says that noise multipliers are the noise over the sensitivity, as everywhere here."""
-
-OVER_CLIP = "clip"
-"""Says that noise multipliers are the noise over the clip, as in dp-accounting under replace."""
-
-
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
     """What the noise multipliers in an event are relative to, one word for each."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
-            yield OVER_SENSITIVITY
+            yield "sensitivity"  # as everywhere here
     elif hasattr(event, "noise_multiplier"):
-        yield OVER_CLIP
+        yield "clip"  # as dp-accounting has it
     for part in parts_of(event):
         yield from _scales_of(part)
 
@@ -267,7 +260,7 @@ class ProjectionRdpAccountant(RdpAccountant):
     """
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in _scales_of(event):
+        if self.neighboring_relation is Relation.REPLACE_ONE and "clip" in _scales_of(event):
             return Problem(
                 event,
                 "dp-accounting's Renyi accountant leaves the sensitivity at the clip under REPLACE_ONE; use "
