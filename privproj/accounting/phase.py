@@ -97,8 +97,7 @@ class Phase:
         """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
         if not self.is_guarantee and not self.allow_refuted:
-            why = f"`privproj bounds {self.mechanism.name}.{bound.name}` says why"
-            raise Refused(f"{bound.name} is {self.status} and no guarantee ({why}): {bound.reason}")
+            raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
         if self.run.scheme.varies_in_size and not self.mechanism.poisson:
             raise Refused(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "

@@ -214,7 +214,8 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
     words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
     words = "needs " + words.removeprefix("expected ") if words.startswith("expected ") else words
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
-    return kind.get(getattr(error, "outcome", ""), "") + words
+    why = f", not a guarantee; `privproj bounds {bound.mechanism.name}.{bound.name}` says why" if bound.reason else ""
+    return kind.get(getattr(error, "outcome", ""), "") + words + why
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from privproj import Gaussian, InvalidParameter
 from privproj.accounting.question import ask_by_name
 from privproj.curves.inversion import read_epsilon, read_log_delta
 from privproj.curves.renyi import BestCurve, RenyiCurve
-from privproj.extensions.trial_laws import law_of_trials, select_best
+from privproj.extensions.selection import law_of_trials, select_best
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs.targets import delta_target
 
