@@ -134,18 +134,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_whole(value: Any) -> bool:
-    """True for a whole number, also where it is a float."""
-    return _is_number(value) and value == value // 1
-
-
-def _is_text_or_list(value: object) -> bool:
-    """True for a text, and for a list of texts that is not empty."""
-    return isinstance(value, str) or (
-        isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
-    )
-
-
 def whole_number(expected: str, low: int = 1, high: int = 10**15) -> Kind:
     """Whole numbers from ``low`` to ``high``, as a message describes them."""
     return replace(
@@ -171,7 +159,7 @@ def one_of(*choices: str) -> Kind:
     return replace(TEXT, rule={"enum": [*choices]})
 
 
-WHOLE = Kind("a whole number", _is_whole, {"type": "integer"})
+WHOLE = Kind("a whole number", lambda value: _is_number(value) and value == value // 1, {"type": "integer"})
 """Whole numbers, whose range the record checks."""
 
 NUMBER = Kind("a number", _is_number, {"type": "number"})
@@ -194,12 +182,15 @@ TABLE = Kind("a table of keys", lambda value: isinstance(value, Mapping), {"type
 
 LAYERS = Kind(
     "a layer DxR[xN][:M][@SHARE], or a list of them",
-    _is_text_or_list,
+    lambda value: (
+        isinstance(value, str)
+        or (isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value))
+    ),
     {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]},
 )
 """Layers as texts; their record reads them."""
 
-_OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
+_OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0, 1, open_low=True, open_high=True)
 """The numbers that are a share."""
 
 SHARE = Kind(

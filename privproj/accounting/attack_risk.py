@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from privproj.accounting.first_guess import Releases, close_crossing, spread_guess
+from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import Question
 from privproj.curves.inversion import smallest_passing
@@ -65,11 +65,8 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
     # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
     guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), 1e-12
     if not question.only.run.single:
-
-        def releases(z: float) -> Releases:
-            return [question.with_mechanism(noise_multiplier=z).only.guess()]
-
-        guess = spread_guess(releases, target, min(max(guess, SMALLEST_NOISE), LARGEST_NOISE))
+        near = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, near)
     guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
     if numerics_of(curve_at(guess)):
         # Where records pick their batches, curves take seconds. Speed only.

@@ -486,11 +486,11 @@ def _scale_polygon(
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
-        need = _least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)
-        scale = min(_least_ratio(want_right, right), need) * (1.0 - summed)
+        need = float(np.min(_ratios(want_left, left))) * g / max(f, SMALLEST_UPPER_BOUND)
+        scale = min(float(np.min(_ratios(want_right, right))), need) * (1.0 - summed)
     else:
-        need = _largest_ratio(want_left, left) * g + lost - at_infinity
-        scale = max(_largest_ratio(want_right, right), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
+        need = float(np.max(_ratios(want_left, left))) * g + lost - at_infinity
+        scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
         return _no_scale(below=below)
     # Masses above times kappa, those below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - sum of the others.
@@ -513,14 +513,9 @@ def _no_scale(*, below: bool) -> None:
         raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
 
 
-def _largest_ratio(wanted: FloatArray, found: FloatArray) -> float:
-    """The largest ratio of the excess that is wanted at a knot to the unscaled one that was found there."""
-    return float(np.max(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
-
-
-def _least_ratio(wanted: FloatArray, found: FloatArray) -> float:
-    """The least ratio of the excess that is wanted at a knot to the unscaled one that was found there."""
-    return float(np.min(wanted / np.maximum(found, SMALLEST_UPPER_BOUND)))
+def _ratios(wanted: FloatArray, found: FloatArray) -> FloatArray:
+    """``wanted / found``, and a huge number where ``found`` is 0."""
+    return wanted / np.maximum(found, SMALLEST_UPPER_BOUND)
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:

@@ -45,7 +45,7 @@ from scipy import special
 
 from privproj.composition.dominating_pairs import Cells
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, epsilon_above, log_delta_above
-from privproj.errors import InvalidParameter, PrecisionLimit, Refused
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
@@ -298,23 +298,23 @@ def curve_of_group(own: Callable[[], Curve], single: Callable[[], Curve], size: 
     ``own`` may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where the other does too. Where
     ``own`` ``is_true``, nothing is smaller. A rule that leads with epsilon has no delta to convert.
     """
-    found, refusal = None, None
-    try:
-        found = own()
-        if is_true:
-            return found
-    except (Refused, InvalidParameter) as error:
-        refusal = error
-    try:
-        one = single()
-    except (Refused, InvalidParameter):
-        one = None
-    if one is not None and not getattr(one, "leads_with_epsilon", False):
-        return _GroupCurve(found, one, size)
-    if found is None:
-        assert refusal is not None
-        raise refusal
+    found = _made_or_refused(own)
+    if is_true and not isinstance(found, PrivprojError):
+        return found
+    one = _made_or_refused(single)
+    if not isinstance(one, PrivprojError) and not getattr(one, "leads_with_epsilon", False):
+        return _GroupCurve(None if isinstance(found, PrivprojError) else found, one, size)
+    if isinstance(found, PrivprojError):
+        raise found
     return found
+
+
+def _made_or_refused(make: Callable[[], Curve]) -> Curve | PrivprojError:
+    """A curve, or why there is none."""
+    try:
+        return make()
+    except (Refused, InvalidParameter) as error:
+        return error
 
 
 class _GroupCurve:

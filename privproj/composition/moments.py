@@ -59,11 +59,6 @@ class _Excess:
     logs: Array
     """``ln E`` there, increasing up to the loss 0 and decreasing from it on."""
 
-    @property
-    def log_infinite(self) -> float:
-        """``ln m``, the log of the mass at infinity."""
-        return float(self.logs[-1])
-
     def mirrored(self) -> "_Excess":
         """The excess of the other order: ``E(1/t) = E(t) / t`` (C1)."""
         # ln E'(t) at the loss x is x + ln E at the loss -x; x is off by a few roundings.
@@ -135,7 +130,7 @@ class MomentCurve:
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
         self.infinite = [
-            max(e.log_infinite + math.log(t) for e, t in zip(order, self.steps, strict=True))
+            max(float(e.logs[-1]) + math.log(t) for e, t in zip(order, self.steps, strict=True))
             + math.log(len(order))
             + 1e-12
             for order in self.orders

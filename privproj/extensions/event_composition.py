@@ -507,7 +507,10 @@ class DpAccounting:
             return tuple(phases)
         without_curve = _first_without(phases, renyi=True)
         if without_curve is not None:
-            _refuse_unknown(phases)
+            relation = _relation_named(str(phases[0].run.relation))
+            for phase, leaf in [(one, leaf) for one in phases for leaf, _ in _leaves_of(one)]:
+                if not has_loss_distribution(leaf, relation) and not has_renyi_curve(leaf, relation):
+                    raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
             raise Refused(f"no accountant takes these phases together: {without_law} and {without_curve}")
         return tuple(_by_renyi_bound(phase, without_law) for phase in phases)
 
@@ -568,14 +571,6 @@ def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
             lacks = "Renyi divergences" if renyi else "distribution of the loss"
             return f"phase {phase.name} has no {lacks} ({missing[0]})"
     return None
-
-
-def _refuse_unknown(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.Refused` for an event that neither accountant takes under the relation."""
-    relation = _relation_named(str(phases[0].run.relation))
-    for phase, leaf in [(one, leaf) for one in phases for leaf, _ in _leaves_of(one)]:
-        if not has_loss_distribution(leaf, relation) and not has_renyi_curve(leaf, relation):
-            raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
 
 
 def _by_renyi_bound(phase: Phase, why: str) -> Phase:

@@ -87,7 +87,7 @@ LEAST_WEIGHT = 5e-324
 
 
 @dataclass(frozen=True)
-class TrialLaw:
+class _TrialLaw:
     """The law of the number of runs ``K``; :func:`law_of_trials` makes one from its mean."""
 
     distribution: str
@@ -139,7 +139,7 @@ class TrialLaw:
             return k
 
 
-def law_of_trials(trials: float, distribution: str, shape: float | None) -> TrialLaw:
+def law_of_trials(trials: float, distribution: str, shape: float | None) -> _TrialLaw:
     """The law with this mean, name and shape; raises :class:`InvalidParameter` for a value outside its domain."""
     if distribution not in SHAPES:
         raise unknown_name("distribution", distribution, "a distribution of the number of trials", SHAPES)
@@ -154,10 +154,10 @@ def law_of_trials(trials: float, distribution: str, shape: float | None) -> Tria
         if 0.0 < abs(shape) < SMALLEST_SHAPE:
             raise InvalidParameter("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
     if shape is None:
-        return TrialLaw(distribution, mean)
+        return _TrialLaw(distribution, mean)
     eta = shape
     gamma = find_crossing(lambda g: _mean_of(eta, g) - mean, 1.0 / mean, low=LEAST_GAMMA, high=1.0).upper
-    return TrialLaw(distribution, _mean_of(eta, gamma) * (1.0 + MEAN_RELATIVE_ERROR), eta, gamma)
+    return _TrialLaw(distribution, _mean_of(eta, gamma) * (1.0 + MEAN_RELATIVE_ERROR), eta, gamma)
 
 
 def _mean_of(eta: float, gamma: float) -> float:
@@ -169,7 +169,7 @@ def _mean_of(eta: float, gamma: float) -> float:
     return math.expm1(logarithm) / shrunk
 
 
-def select_best(base: Curve, law: TrialLaw) -> Curve:
+def select_best(base: Curve, law: _TrialLaw) -> Curve:
     """The curve of the best of a random number of runs that each have the curve ``base``, as sound as that (C34).
 
     Raises :class:`Refused` for a rule, which says one delta at a time and no profile.
@@ -200,7 +200,7 @@ def _poisson_renyi(base: RenyiCurve, mean: float) -> RenyiCurve:
     return replace(base, divergence=divergence, poisson=None)
 
 
-def _shifted(base: Curve, law: TrialLaw) -> "_ShiftedCurve":
+def _shifted(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
     """The curve for a truncated negative binomial law: the deltas grow by ``m``, the epsilons by ``(1 + eta) tau``."""
     assert law.shape is not None
     growth, odds = next_up(math.log(law.expected)), (1.0 - law.gamma) / law.gamma
@@ -358,7 +358,7 @@ DRAWN_BITS = 160
 class _SelectedQuestion(Question):
     """A question about one run, asked of the best of a random number of such runs."""
 
-    law: TrialLaw = field(kw_only=True)
+    law: _TrialLaw = field(kw_only=True)
     """The law of the number of runs."""
 
     @property

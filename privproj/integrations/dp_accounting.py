@@ -51,12 +51,6 @@ Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
 
 
-def _known_relation(_: object, __: object, value: str | None) -> None:
-    """Raise :class:`InvalidParameter` for a name that is no neighbouring relation."""
-    if value is not None:
-        member_named(NeighbouringRelation, "relation", value)
-
-
 @attrs.frozen
 class ReleaseDpEvent(dp_event.DpEvent):
     """One release of a mechanism of this package, as an event of dp-accounting.
@@ -83,7 +77,11 @@ class ReleaseDpEvent(dp_event.DpEvent):
 
     mechanism: Mechanism
     bound: str | None = None
-    relation: RelationName | None = attrs.field(default=None, validator=_known_relation)
+    relation: RelationName | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.relation is not None:
+            member_named(NeighbouringRelation, "relation", self.relation)
 
 
 @attrs.frozen
