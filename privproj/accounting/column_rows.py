@@ -181,7 +181,7 @@ def read_columns(
             known = points < math.inf
             points = np.where(known, points, 0.0)
             # e^h rounded up, as delta_value has it
-            value = _each(math.exp, np.maximum(points, LEAST_LOG_VALUE))
+            value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
             # h / ln 10 rounded up, as log10_value has it
@@ -221,21 +221,21 @@ class _Shape:
 
 def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase]) -> Iterator[_Shape]:
     """The shapes of these rows that have a profile over columns."""
-    places = np.flatnonzero(asked.fine).tolist()
-    groups: dict[Any, list[int]] = {}
+    places = np.flatnonzero(asked.fine)
+    groups: dict[Any, Any] = {}
     if others:
-        for i, key in zip(places, compress(zip(*others, strict=True), asked.fine), strict=True):
+        for i, key in zip(places.tolist(), compress(zip(*others, strict=True), asked.fine), strict=True):
             groups.setdefault(key, []).append(i)
-    elif places:
+    elif places.size:
         groups[()] = places
     for where in groups.values():
         try:
-            phase = phase_at(where[0])
+            phase = phase_at(int(where[0]))
             found = _seen_in_columns(phase)
         except (PrivprojError, ArithmeticError, ValueError):
             continue
         if found is not None:
-            yield _Shape(phase, *found, np.array(where))
+            yield _Shape(phase, *found, np.asarray(where))
 
 
 def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, KernelColumns] | None:

@@ -240,7 +240,8 @@ def _answer_columns(
     same, columns, shape = _broadcast(given)
     size, put = math.prod(shape), _putting(quantity, kind, bound, run)
     value, lower, power = np.empty((3, size))
-    outcome, basis = np.full(size, Outcome.OK, object), _Basis(kind, bound)
+    outcome, basis = np.empty(size, object), _Basis(kind, bound)
+    outcome.fill(Outcome.OK)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
         for start in range(0, size, ROWS_AT_A_TIME):
@@ -266,7 +267,8 @@ def _answer_columns(
                 basis.sides.add(Side.UPPER)
             value[part], lower[part], power[part] = found.value, found.lower, found.log10_delta
     if quantity == "delta":
-        outcome[(value >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
+        vacuous = np.flatnonzero(value >= 1.0)
+        outcome[vacuous[outcome[vacuous] == Outcome.OK]] = Outcome.VACUOUS
     value, lower, power, outcome = (array.reshape(shape) for array in (value, lower, power, outcome))
     asked = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
     asked = {name: value for name, value in asked.items() if value is not None}
