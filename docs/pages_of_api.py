@@ -7,6 +7,7 @@ its example as a block.
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import griffe
@@ -62,7 +63,7 @@ def _index() -> str:
 
 def _module_page(path: str, module: Documented) -> str:
     """One module with all its public names: functions first, then classes."""
-    names = [module[name] for name in module.exports or ()]
+    names = [module[name] for name in import_module(path).__all__]
     kinds = {
         "Functions": [m for m in names if m.is_function],
         "Classes": [m for m in names if m.is_class and not _is_error(m)],

@@ -16,8 +16,12 @@ from privproj.runs import RunOptions
 from privproj.runs.sampling import scheme_of
 
 
-def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:
+def compare_with_baselines(
+    result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
+) -> list[tuple[str, float]]:
     """The same epsilon, delta or noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
+
+    ``dp_sgd_noise`` is what DP-SGD needs for the same target, where that is known: the plain Gaussian noise multiplier.
 
     The published bound of M2 needs the rank of the change. Where none is promised, it gets the largest that the shape
     allows. Baselines without an answer, and the bound of the result itself, are left out. So is, where the target is a
@@ -37,7 +41,8 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
             continue
         try:
             question = ask_by_name(setting, bound, {**run, "split": baseline.split})
-            value = solve(question, aim_from(given, result.quantity)).value
+            value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
+            value = value or solve(question, aim_from(given, result.quantity)).value
         except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:
