@@ -1,7 +1,7 @@
-"""The pages of ``docs/api``: every public name with its docstring, read by griffe without importing anything.
+"""The pages of ``docs/api``: every public name with its docstring, read by griffe.
 
 One page per public module. A page is plain Markdown: a heading and a signature for each name, its arguments as a list,
-its example as a block.
+its example as a block. Nothing is imported but a package whose list is where its names live.
 """
 
 import ast
@@ -63,7 +63,7 @@ def _index() -> str:
 
 def _module_page(path: str, module: Documented) -> str:
     """One module with all its public names: functions first, then classes."""
-    names = [module[name] for name in import_module(path).__all__]
+    names = [module[name] for name in module.exports or import_module(path).__all__]
     kinds = {
         "Functions": [m for m in names if m.is_function],
         "Classes": [m for m in names if m.is_class and not _is_error(m)],
