@@ -33,8 +33,8 @@ from privproj.records.certified_runs import (
     is_run,
     prove_run,
 )
+from privproj.records.data_file import read_json, read_table, same_json
 from privproj.records.run_file import from_data
-from privproj.records.strict_json import Ambiguous, parse_json, read_table, same_json
 from privproj.records.verdict import Verdict
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs.targets import delta_target
@@ -424,12 +424,7 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
-    try:
-        data = parse_json(content.decode())
-    except Ambiguous as error:
-        raise InvalidParameter("certificate", path, "one meaning for every word of it", f"it has {error}") from None
-    except (ValueError, RecursionError):
-        raise InvalidParameter("certificate", path, "a certificate as --certificate writes it") from None
+    data = read_json(content, "certificate", path, "a certificate as --certificate writes it")
     with within("certificate"):
         return _from_record(data)
 

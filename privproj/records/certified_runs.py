@@ -16,7 +16,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
-from privproj.records.strict_json import LIST, read_table
+from privproj.records.data_file import LIST, read_table
 from privproj.result import as_plain_value
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation

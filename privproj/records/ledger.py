@@ -40,8 +40,8 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.extensions.filter import Filter
 from privproj.records.atomic import open_alone, read_bounded
+from privproj.records.data_file import same_json
 from privproj.records.run_file import MOST_PHASES, phase_from
-from privproj.records.strict_json import same_json
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
 from privproj.validation import privacy_epsilon, probability, quoted, whole

@@ -39,9 +39,9 @@ from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
+from privproj.records.data_file import LIST, read_table
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, planned_releases
 from privproj.records.run_file import from_data, phase_from
-from privproj.records.strict_json import LIST, read_table
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 from privproj.runs.targets import delta_target

@@ -13,8 +13,8 @@ from itertools import zip_longest
 from typing import Any
 
 from privproj.errors import InvalidParameter
+from privproj.records.data_file import read_json
 from privproj.records.statement import PARAMETERS, STYLES, Statement, statement_from
-from privproj.records.strict_json import Ambiguous, parse_json
 from privproj.records.verdict import Verdict
 from privproj.validation import quoted
 from privproj.version import __version__
@@ -103,12 +103,7 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
     """The line of parameters as data: every key known, none missing, and what is not computed from checked."""
-    try:
-        given = parse_json(line)
-    except Ambiguous as error:
-        raise InvalidParameter("FILE", path, "parameters with one meaning", f"they have {error}") from None
-    except (ValueError, RecursionError):
-        raise InvalidParameter("FILE", path, "parameters as `privproj report` writes them") from None
+    given = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
     about = [key for key in ("question", "run", "ledger") if key in given]
     known = ["privproj", "style", "delta", *(["said"] if "said" in given else []), *about]
     tables = [given[key] for key in known[3:]]
