@@ -196,3 +196,6 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
         case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
         Tree.SubElement(case, "error", message=words)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+COMMANDS = {"check": command}

@@ -79,7 +79,7 @@ def show_curves(
         columns, foundations = points_of(questions(mechanism, bound, run), shape, x)
         label = "delta" if shape == "delta" else "false negative rate (lower bound)"
         if plot is not None:
-            from .picture import draw
+            from .output import draw
 
             draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
         text = shown(style or "table", COLUMN[shape], label, x, columns, foundations)
@@ -161,3 +161,6 @@ command = QuestionGroup(
     has=lambda kind: kind.name != "wishart-matrix",
     ending=lambda kind: "",
 )
+
+
+COMMANDS = {"curve": command}

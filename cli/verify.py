@@ -346,3 +346,6 @@ def _releases_words(run: dict[str, Any], of: dict[str, Any], name: str) -> str:
     """Say a run and its mechanism with its parameters; what is said elsewhere, and names, are left out."""
     hidden = (*Run().parameters(), "name", "mechanism", "assumes")
     return f"{render.run_words(run)} by {name} ({listed(of, *hidden)})"
+
+
+COMMANDS = {"verify": command}

@@ -48,13 +48,8 @@ ELSEWHERE = {
 }
 """Modules, and folders of bounds, without a test file of their own, and where their law is."""
 CLI = {
-    "alignment": "tests/test_assumptions.py, tests/diagnostics/test_alignment.py",
+    "alignment": "tests/diagnostics/test_alignment.py, tests/diagnostics/test_lora_moments.py",
     "check": "tests/records/test_regression.py",
-    "dp_sft": "tests/accounting/test_two_stage.py, tests/cli/test_train.py",
-    "ledger": "tests/records/test_ledger.py, tests/cli/test_train.py",
-    "lora_noise": "tests/diagnostics/test_lora_moments.py, tests/fuzz/strategies.py",
-    "commands": "tests/cli/test_groups.py",
-    "picture": "tests/cli/test_curve.py",
     "report": "tests/records/test_statement.py",
 }
 """Files of the command line without a test file of their own, and where their law is."""
