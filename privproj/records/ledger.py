@@ -27,6 +27,7 @@ from typing import Any
 from privproj.accounting.queries import solve_epsilon
 from privproj.accounting.question import answer, question_about
 from privproj.accounting.schedule import Phase, Schedule
+from privproj.accounting.spec import check_keys
 from privproj.assumptions import (
     FILTER_FIXED_IN_ADVANCE,
     PLANS,
@@ -37,14 +38,14 @@ from privproj.assumptions import (
 )
 from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.filter import Filter
 from privproj.records.atomic import open_alone, read_bounded
 from privproj.records.data_file import same_json
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
-from privproj.validation import privacy_epsilon, probability, quoted, whole
+from privproj.validation import TABLE, Kind, privacy_epsilon, probability, quoted, whole
 
 HEADER = {"ledger": "privproj", "version": 2}
 """The first line of a ledger whose lines are chained by hashes."""
@@ -72,6 +73,12 @@ REMEDY = (
 MARKS = ("insecure", "public_subspace")
 """What a line that opens a phase can say of the run beside phase and target, each the name of an account's field: true
 from there on, and written once. Contract."""
+
+OPENING = {
+    **dict.fromkeys(("phase", "target"), TABLE),
+    **dict.fromkeys(MARKS, Kind("true, or left out", lambda value: value is True, {"const": True})),
+}
+"""What a line that opens a phase may hold. Contract."""
 
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 """The warning for noise from a given seed."""
@@ -138,25 +145,17 @@ class Account:
             Refused: The bound of the phase does not answer for it.
         """
         phase, target = entry["phase"], entry.get("target")
-        unknown = [key for key in entry if key not in ("phase", "target", *MARKS)]
-        if unknown:
-            raise InvalidParameter(where, quoted(unknown[0]), f"the keys phase, target, {' and '.join(MARKS)}")
-        if not isinstance(phase, dict) or "planned" in phase or "event" in phase:
-            raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
+        with within(where):
+            check_keys(entry, OPENING)
+            if "planned" in phase or "event" in phase:
+                raise InvalidParameter("phase", quoted(phase), "a phase as privproj writes it")
+            for name in ("steps", *(["batches"] if phase.get("sampling") == "balls-in-bins" else [])):
+                whole(name, phase.get(name), f"a whole number of {name}")
+            _check_target(target)
         phase_from(phase, {}, where)
-        whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
-        if phase.get("sampling") == "balls-in-bins":
-            whole("batches", phase.get("batches"), f"a whole number of batches in {where}")
-        for mark in MARKS:
-            if entry.get(mark, True) is not True:
-                raise InvalidParameter(where, quoted(entry[mark]), f"{mark} to be true, or left out")
         self.check_target(target, where)
-        return replace(
-            self,
-            phases=(*self.phases, (phase, 0)),
-            target=self.target if target is None else _check_target(target, where),
-            **{mark: getattr(self, mark) or mark in entry for mark in MARKS},
-        )
+        marks = {mark: getattr(self, mark) or mark in entry for mark in MARKS}
+        return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def check_target(self, target: Any, where: str) -> None:
         """Raise unless a phase may name this target now; that of a filter is fixed before the first release.
@@ -219,8 +218,7 @@ class Account:
 
         No output can have had a part in giving them up. The last phase stays, since it may be about to begin.
         """
-        last = len(self.phases) - 1
-        return replace(self, phases=tuple(phase for i, phase in enumerate(self.phases) if phase[1] or i == last))
+        return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     @property
     def to_end(self) -> "Account":
@@ -257,11 +255,10 @@ class Account:
         """A sentence on every phase that made fewer or more steps than planned, where that matters."""
         if self.filtered:
             return ()
-        plans = [(entry, steps, planned_releases(entry)) for entry, steps in self.begun.phases]
         return tuple(
-            STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned)
-            for i, (entry, steps, planned) in enumerate(plans)
-            if steps != planned
+            STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned_releases(entry))
+            for i, (entry, steps) in enumerate(self.begun.phases)
+            if steps != planned_releases(entry)
         )
 
     @property
@@ -275,13 +272,13 @@ class Account:
         """What a number from here takes for granted of the run as a whole, beside what its phases do."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.begun.phases)
         planned = len(self.begun.phases) > 1 or bool(self.stopped)
-        triggers = (
-            (PUBLIC_SUBSPACE, self.public_subspace),
-            (FILTER_FIXED_IN_ADVANCE, self.filtered),
-            (plan_fixed(adapts=adapts), planned and not self.filtered),
-            (THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE, True),
-        )
-        return tuple(words for words, present in triggers if present)
+        triggers = {
+            PUBLIC_SUBSPACE: self.public_subspace,
+            FILTER_FIXED_IN_ADVANCE: self.filtered,
+            plan_fixed(adapts=adapts): planned and not self.filtered,
+            THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE: True,
+        }
+        return tuple(words for words, holds in triggers.items() if holds)
 
     def made(self) -> list[Phase]:
         """Return what was released, as phases of a schedule; an epoch of balls-in-bins that was begun is a whole one.
@@ -309,10 +306,8 @@ class Account:
             InvalidParameter: Nothing was released.
             Refused: More was released than the filter has.
         """
-        phases = self.made()
-        if self.filtered:
-            return self.filter().curve()
-        return Schedule(tuple(phases)).curve()
+        phases = tuple(self.made())
+        return self.filter().curve() if self.filtered else Schedule(phases).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -391,24 +386,20 @@ def planned_releases(entry: Mapping[str, Any]) -> int:
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
-def _check_target(given: Any, where: str) -> dict[str, float]:
-    """The target of a phase: an epsilon, a delta or both, or both with an order; raises for anything else.
+def _check_target(given: Mapping[str, Any] | None) -> None:
+    """Raise unless a target that is named is an epsilon, a delta or both, or both with an order.
 
     Raises :class:`InvalidParameter`, or :class:`Refused` for an order that leaves no budget.
     """
-    if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta", "order"}:
-        raise InvalidParameter(where, quoted(given), "a target with an epsilon, a delta or both")
-    try:
-        if "order" in given:
-            Filter(**given)
-            return given
-        if "epsilon" in given:
-            privacy_epsilon(given["epsilon"], zero=False)
-        if "delta" in given:
-            probability("delta", given["delta"])
-    except InvalidParameter as error:
-        raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected) from None
-    return given
+    if given is not None and (not given or not given.keys() <= {"epsilon", "delta", "order"}):
+        raise InvalidParameter("target", quoted(given), "a target with an epsilon, a delta or both")
+    if given and "order" in given:
+        Filter(**given)
+    for name, value in (given or {}).items():
+        if name == "epsilon":
+            privacy_epsilon(value, zero=False)
+        elif name == "delta":
+            probability(name, value)
 
 
 def read_ledger(path: str | Path) -> Account:
