@@ -6,15 +6,18 @@ from hashlib import sha256
 from typing import Any
 
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.records.agreement import AgreementVerdict, compare_with_ledger
 from privproj.records.atomic import LARGEST_FILE, digest_of, read_bounded
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
-from privproj.records.data_file import STANDARD_INPUT, read_input
-from privproj.records.ledger import LARGEST_LEDGER, planned_releases
-from privproj.records.ledger_check import LedgerVerdict, verify_ledger
+from privproj.records.data_file import STANDARD_INPUT, Verdict, read_input
+from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
 from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of, listed
-from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
-from privproj.records.verdict import Verdict
+from privproj.records.statement_check import (
+    BEGIN,
+    AgreementVerdict,
+    StatementVerdict,
+    compare_with_ledger,
+    verify_statement,
+)
 from privproj.result import Result, round_outward
 from privproj.runs import Run
 

@@ -33,9 +33,8 @@ from privproj.records.certified_runs import (
     is_run,
     prove_run,
 )
-from privproj.records.data_file import read_json, read_table, same_json
+from privproj.records.data_file import Verdict, read_json, read_table, same_json
 from privproj.records.run_file import from_data
-from privproj.records.verdict import Verdict
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs.targets import delta_target
 from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, number, quoted, real, whole_number

@@ -11,6 +11,10 @@ the beginning of the one line that comes next, with zeros for what was not writt
 forger, who can compute the hashes again; and whole lines cut off at the end look like a run that was killed earlier. So
 the number of releases is kept a second time outside the file, and in the checkpoint of a run.
 
+As a document a ledger is checked by writing its lines again from what they say, and by comparing the target with the
+recomputed epsilon. What holds there is true of the run that the file describes: whoever holds the file can write
+another run's ledger, or cut whole lines off its end, and nothing in the file can show that.
+
 A ledger that names a target keeps it: a phase that would end above it is refused before it begins, unless a new target
 is named. A target with an order is the budget of a filter (C35), fixed before the first release: every release is
 counted before it is made, and a phase may be chosen by looking at all that was released before.
@@ -18,7 +22,7 @@ counted before it is made, and a phase may be chosen by looking at all that was 
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -41,7 +45,7 @@ from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.filter import Filter
 from privproj.records.atomic import open_alone, read_bounded
-from privproj.records.data_file import same_json
+from privproj.records.data_file import Verdict, same_json
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
@@ -91,6 +95,19 @@ STOPPED = (
     "quote is that of the plan"
 )
 """The warning for a phase that made fewer or more steps than planned."""
+
+
+AS_WRITTEN = "every line is as privproj writes it"
+"""The claim that no line has a word more, less or otherwise than the writer gives it."""
+
+KEPT = "no phase planned more than the target in force"
+"""The claim that the targets of the file were kept."""
+
+WITHIN_PLAN = "no phase made more releases than it planned"
+"""The claim that no phase went on after its end, which training never does."""
+
+SECRET = "no noise came from a given seed"
+"""The claim that the noise protects at all."""
 
 
 @dataclass(frozen=True)
@@ -433,13 +450,13 @@ def read_ledger(path: str | Path) -> Account:
     return _parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
 
 
-def _parse_ledger(content: bytes, path: str) -> "Reading":
+def _parse_ledger(content: bytes, path: str) -> "_Reading":
     """The bytes of a ledger, read to their end; ``path`` is for messages.
 
     Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
     does not answer.
     """
-    reading = Reading(path)
+    reading = _Reading(path)
     header = reading.line(HEADER)
     if header.startswith(content):
         return reading
@@ -454,7 +471,7 @@ def _parse_ledger(content: bytes, path: str) -> "Reading":
     return reading
 
 
-def parse_begun(content: bytes, path: str) -> "Reading":
+def parse_begun(content: bytes, path: str) -> "_Reading":
     """The bytes of a ledger that has a phase, read as :func:`_parse_ledger` does; refused where it has none."""
     reading = _parse_ledger(content, path)
     if not reading.account.phases:
@@ -462,7 +479,7 @@ def parse_begun(content: bytes, path: str) -> "Reading":
     return reading
 
 
-class Reading:
+class _Reading:
     """A ledger as far as it was read or written.
 
     ``account`` is what it says, and ``openings`` has every line that opens a phase as data, without its hash.
@@ -572,7 +589,7 @@ class Ledger:
         again: bool = False,
     ) -> None:
         self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
-        self.keep, self.kept, self.reading = lambda releases: None, 0, Reading(str(path))
+        self.keep, self.kept, self.reading = lambda releases: None, 0, _Reading(str(path))
         self.file = open_alone(self.path, "ledger")
         try:
             self.check_place()
@@ -732,3 +749,71 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+# --- a ledger checked as a document -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LedgerVerdict(Verdict):
+    """What checking a ledger found, and its account."""
+
+    account: Account
+
+    @property
+    def missing(self) -> int:
+        """The number of releases that were planned and are not there, over all phases that were begun."""
+        return self.account.missing
+
+
+def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
+    """Check the bytes of a ledger; ``path`` is for messages.
+
+    Raises :class:`InvalidParameter` for a ledger that is damaged or opens no phase, and whatever computing the epsilon
+    of a plan raises.
+    """
+    reading = parse_begun(content, path)
+    account = reading.account
+    plans = list(_plans_under_targets(reading))
+    claims = {
+        AS_WRITTEN: not reading.half_opened and _opened_as_written(reading),
+        **({KEPT: all(map(_is_kept, plans))} if plans else {}),
+        WITHIN_PLAN: all(made <= planned_releases(entry) for entry, made in account.phases),
+        SECRET: not account.insecure,
+    }
+    return LedgerVerdict(claims, account)
+
+
+def _opened_as_written(reading: "_Reading") -> bool:
+    """True if each phase is opened in the very words of the tool, which opens none again before it is made."""
+    before: dict[str, Any] = {}
+    said: set[str] = set()
+    for i, entry in enumerate(reading.openings):
+        phase = json.loads(json.dumps(phase_from(entry["phase"], {}, f"{reading.path}: phase {i + 1}").as_dict()))
+        marks = {mark for mark in MARKS if mark in entry}
+        own = {"phase": phase, **{key: entry[key] for key in ("target", *MARKS) if key in entry}}
+        again = phase == before and Account(reading.account.phases[:i]).left > 0 and not marks
+        if again or marks & said or json.dumps(own) != json.dumps(entry):
+            return False
+        before, said = phase, said | marks
+    return True
+
+
+def _plans_under_targets(reading: "_Reading") -> Iterator[Account]:
+    """For each target of the file the last plan that it was in force for: all made before, and that phase to its end.
+
+    A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each phase
+    when it began, after what was made before.
+    """
+    target: dict[str, Any] = {}
+    for i, entry in enumerate(reading.openings):
+        target = entry.get("target") or target
+        replaced = i + 1 == len(reading.openings) or "target" in reading.openings[i + 1]
+        if target and (replaced or "order" in target):
+            yield Account(reading.account.phases[: i + 1], target).to_end
+
+
+def _is_kept(plan: Account) -> bool:
+    """True if the plan meets its target; a target that lacks its epsilon says nothing, one without delta too little."""
+    target = plan.target or {}
+    return not plan.overspent() if "epsilon" in target and "delta" in target else target.keys() == {"delta"}
