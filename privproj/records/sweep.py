@@ -9,8 +9,9 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -77,13 +78,9 @@ class _Grid:
     def __len__(self) -> int:
         return math.prod(map(len, self.axes.values()))
 
-    def values(self, index: int) -> tuple[Any, ...]:
-        """The value of every axis at the point of this number."""
-        found = []
-        for values in reversed(self.axes.values()):
-            found.append(values[index % len(values)])
-            index //= len(values)
-        return tuple(reversed(found))
+    def points(self) -> Iterator[tuple[Any, ...]]:
+        """The value of every axis at each point, in the order of their numbers."""
+        return product(*self.axes.values())
 
     @property
     def ends(self) -> "_Grid":
@@ -98,18 +95,18 @@ class _Grid:
         """
         ends, places = self.ends, range(len(self.ends))
         if len(places) > MOST_CORNERS:
-            places = sorted(Random(0).sample(places, MOST_CORNERS))
-        return list(ends.questions(places)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
+            places = Random(0).sample(places, MOST_CORNERS)
+        chosen = set(places)
+        corners = (values for number, values in enumerate(ends.points()) if number in chosen)
+        return list(self._questions(corners)) or list(islice(self._questions(islice(self.points(), PROBED_POINTS)), 1))
 
-    def questions(self, places: Iterable[int]) -> Iterator[tuple[str, Question]]:
-        """The valid questions at the points of these numbers, each after what is its own about it."""
+    def _questions(self, points: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Question]]:
+        """The valid questions at these points, each after what is its own about it."""
         work, found = self.work(), STAND_INS.get(self.query, {})
-        for values in map(self.values, places):
-            try:
+        for values in points:
+            with suppress(PrivprojError):
                 question = question_from(work.keys(values) | found, self.query)
-            except PrivprojError:
-                continue
-            yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
+                yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
 
     def work(self) -> "_Points":
         """What answers points, wherever that is done."""
@@ -173,8 +170,8 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 def _check_points(grid: _Grid) -> None:
     """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
     first, query, work = None, grid.query, grid.work()
-    for index in range(min(len(grid), PROBED_POINTS)):
-        given = work.keys(grid.values(index))
+    for values in islice(grid.points(), PROBED_POINTS):
+        given = work.keys(values)
         try:
             question = question_from(given, query)
             target_from(given, query)
@@ -338,11 +335,12 @@ def run_sweep(
     journal = Journal(place, grid.title())
     try:
         progress(len(journal))
-        complete_rows(grid.work(), grid.values, len(grid), journal, runner, progress)
+        complete_rows(grid.work(), grid.points(), journal, runner, progress)
         if path.suffix == ".parquet":
             _write_parquet(grid, path, journal)
         else:
-            write_atomically(path, lambda file: journal.copy_to(file, ",".join(column_names(grid))))
+            rows = chain([",".join(column_names(grid))], journal.rows())
+            write_atomically(path, lambda file: file.writelines(f"{row}\n".encode() for row in rows))
         counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:
@@ -368,8 +366,8 @@ def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
         rows = (_read_parquet if path.suffix == ".parquet" else _read_csv)(path)
         if next(rows, None) != column_names(grid):
             raise other
-        for index, row in zip_longest(range(len(grid)), rows):
-            if index is None or row is None or not all(map(_says, row, grid.values(index))):
+        for values, row in zip_longest(grid.points(), rows):
+            if values is None or row is None or not all(map(_says, row, values)):
                 raise other
             yield row
     except (OSError, ValueError, csv.Error):
@@ -388,16 +386,12 @@ def _read_csv(path: Path) -> Iterator[list[str]]:
 
 
 def _read_parquet(path: Path) -> Iterator[list[str]]:
-    """The names of the columns and then the rows of a Parquet table, as text."""
+    """The names of the columns and then the rows of a Parquet table, as text; an empty one for None."""
     table = _import_arrow(".parquet").ParquetFile(path)
     yield table.schema_arrow.names
     for batch in table.iter_batches():
-        yield from zip(*(map(_text, column.to_pylist()) for column in batch.columns), strict=True)  # pyright: ignore
-
-
-def _text(value: object) -> str:
-    """A cell as text; empty for None."""
-    return "" if value is None else str(value)
+        for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield ["" if cell is None else str(cell) for cell in cells]
 
 
 def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:
