@@ -138,10 +138,24 @@ def read_table(name: str, given: Any, kinds: Mapping[str, Kind]) -> dict[str, An
     """
     if not isinstance(given, dict) or set(given) != set(kinds):
         raise InvalidParameter(name, quoted(given), "the keys " + ", ".join(kinds))
-    for key, kind in kinds.items():
-        if not kind.fits(given[key]):
-            raise InvalidParameter(key, quoted(given[key]), kind.words)
-    return {key: kind.check(key, given[key]) for key, kind in kinds.items()}
+    return {key: read_value(key, given[key], kind) for key, kind in kinds.items()}
+
+
+def read_value(name: str, value: Any, kind: Kind) -> Any:
+    """The value of a field of this name, which has to be of the kind and within its range, as a record keeps it."""
+    if not kind.fits(value):
+        raise InvalidParameter(name, quoted(value), kind.words)
+    return kind.check(name, value)
+
+
+def list_of(words: str, kind: Kind, low: int, high: int) -> Kind:
+    """Lists of ``low`` to ``high`` values of a kind, as a message describes them; a tuple is made of one."""
+    return Kind(
+        f"{low} {words}" if low == high else f"{low} to {high} {words}",
+        lambda values: isinstance(values, list) and low <= len(values) <= high,
+        {},
+        lambda name, values: tuple(read_value(name, value, kind) for value in values),
+    )
 
 
 def _parse_decimal(text: str) -> float:

@@ -17,7 +17,7 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj.mechanisms.registry import find_bound, mechanism_named
-from privproj.records import certificate, certified_runs, data_file
+from privproj.records import certificate, data_file
 
 needs("flint")
 sys.path.append(str(ROOT / "benchmarks"))
@@ -45,7 +45,7 @@ def answered(name, epsilon=1.0):
 
 
 def test_every_certifiable_bound_has_a_setting():
-    assert set(SETTINGS) == set(certified_runs.provable_names())
+    assert set(SETTINGS) == set(certificate.provable_names())
 
 
 @pytest.mark.full
