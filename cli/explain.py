@@ -126,20 +126,10 @@ def text(entry: dict[str, Any]) -> str:
 
 def overview(groups: list[dict[str, Any]]) -> str:
     """All words by group."""
-    lines = []
-    for group in groups:
-        lines += [group["title"], *render.wrap_line("  ", ", ".join(entry["name"] for entry in group["word"]))]
-    return "\n".join(
-        [
-            *lines,
-            "Bounds",
-            "  any name that `privproj bounds` lists",
-            "Claims of the proofs",
-            "  C1, C2, ...",
-            "",
-            "`privproj explain WORD` explains one.",
-        ]
-    )
+    named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
+    named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
+    lines = [line for title, words in named.items() for line in (title, *render.wrap_line("  ", words))]
+    return "\n".join([*lines, "", "`privproj explain WORD` explains one."])
 
 
 # --- the catalogue ------------------------------------------------------------------------------------
@@ -150,11 +140,10 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
-@click.command("bounds")
-@click.argument("name", required=False, shell_complete=complete_name)
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
-@click.option("--markdown", is_flag=True, help="The table of the README.")
-def bounds_command(name: str | None, as_json: bool, markdown: bool) -> int:
+@command_with(
+    "bounds", click.Argument(["name"], required=False, metavar="[NAME]", shell_complete=complete_name), json_option()
+)
+def bounds_command(name: str | None, json: bool) -> int:
     """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
     mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
 
@@ -170,10 +159,8 @@ def bounds_command(name: str | None, as_json: bool, markdown: bool) -> int:
     if not chosen:
         known = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]
         raise unknown_name("NAME", name, "a bound", known, "`privproj bounds` lists them")
-    if as_json:
+    if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
-    elif markdown:
-        click.echo(render.bounds_markdown(chosen))
     else:
         about = ["\n".join(render.wrap_line(f"{method.name}: ", method.words))] if method else []
         table = [render.bounds_text(listed)] if listed else []

@@ -441,10 +441,3 @@ def bound_page(bound: "Bound") -> str:
     }
     lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
     return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
-
-
-def bounds_markdown(bounds: "Iterable[Bound]") -> str:
-    """Return the catalogue of bounds as the table of the README."""
-    lines = ["| mechanism | bound | status | what it is | source |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| `{b.mechanism.name}` | `{b.name}` | {b.status} | {b.summary} | {b.source} |" for b in bounds]
-    return "\n".join(lines)
