@@ -67,7 +67,6 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     """Return steps and epsilon, so far and of the whole plan, and which of the two may be quoted."""
     so_far = account.epsilon(delta) if account.spent else None
     planned = account.explained(account.planned.epsilon(delta))
-    warnings = (*(so_far.warnings if so_far else ()), *planned.warnings)
     return {
         "steps": account.spent,
         "steps_left": account.left,
@@ -77,7 +76,7 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "epsilon_of_plan": planned.as_dict()["value"],
         "quote": QUOTE_OF_FILTER if account.filtered else QUOTE[bool(account.stopped), account.spent > 0],
         "assumes": list(planned.assumes),
-        "warnings": list(dict.fromkeys(warnings)),
+        "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
         "filter": account.filter().parameters() if account.filtered else None,
@@ -90,7 +89,6 @@ QUOTE = {
     (True, False): "the epsilon of the plan, once anything is released",
 }
 """Which number may be quoted, by whether steps are missing (or too many) and whether anything was released."""
-
 
 QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was spent and why"
 """Which number may be quoted under a filter."""
@@ -139,14 +137,11 @@ def remaining_command(file: str, epsilon: float, delta: float, adaptive: bool, o
     Example:
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
-    schedule = from_data(read_data(file), file)
-    if adaptive:
-        shown = adaptive_record(schedule, epsilon, delta, order)
-    elif order is not None:
+    if order is not None and not adaptive:
         raise InvalidParameter("--order", order, "no --order without --adaptive")
-    else:
-        shown = record_of_plan(schedule, epsilon, delta)
-    shown |= {"epsilon": epsilon, "delta": delta}
+    schedule = from_data(read_data(file), file)
+    answer = adaptive_record(schedule, epsilon, delta, order) if adaptive else record_of_plan(schedule, epsilon, delta)
+    shown = {**answer, "epsilon": epsilon, "delta": delta}
     write(render.as_json(shown) if json else remaining_text(shown))
     return 0 if shown["fits"] else 4
 
@@ -155,8 +150,8 @@ def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str
     """Return what is spent of a plan that is fixed in advance, and how many steps each phase may still take."""
     rows, whole = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
-    spent = whole if done == schedule.phases else schedule.done.epsilon(delta=delta) if done else None
-    return record(schedule, rows, whole, 0.0 if spent is None else spent.value)
+    spent = whole.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
+    return record(schedule, rows, whole, spent)
 
 
 def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
@@ -172,26 +167,24 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
         except Refused as error:
             why = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
             raise Refused(why) from None
-    spent, quote = budget.epsilon_of_spent(delta), budget.epsilon(delta).value
     for phase in schedule.phases:
         whole.spend(phase)
+    try:
+        fixed = schedule.epsilon(delta=delta).value
+    except Unanswered:
+        fixed = None
     found = replace(whole.epsilon(delta), value=whole.epsilon_of_spent(delta))
-    shown = {
-        "filter": budget.parameters(),
-        "epsilon_to_quote": quote,
-        "epsilon_of_fixed_plan": fixed_plan(schedule, delta),
-    }
-    rows = rows_within(budget, schedule)
-    return shown | record(schedule, rows, found, spent, FILTER_FIXED_IN_ADVANCE)
+    shown = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
+    shown |= {"epsilon_of_fixed_plan": fixed}
+    spent = budget.epsilon_of_spent(delta)
+    return shown | record(schedule, rows_within(budget, schedule), found, spent, FILTER_FIXED_IN_ADVANCE)
 
 
 def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
     """Return what a filter leaves for every planned phase, each after all planned ones before it, in full."""
     planned = tuple(phase for phase in schedule.phases if phase.planned)
-    if not planned:
-        return [Remaining(schedule.phases[-1], budget.most_steps(schedule.phases[-1]))]
     rows, full = [], True
-    for i, phase in enumerate(planned):
+    for i, phase in enumerate(planned or schedule.phases[-1:]):
         rows.append(Remaining(phase, budget.most_steps(phase) if full else 0, planned[:i]))
         full = full and budget.fits(phase)
         if full:
@@ -199,32 +192,25 @@ def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
     return rows
 
 
-def fixed_plan(schedule: Schedule, delta: float) -> float | None:
-    """Return the epsilon of the same phases as a plan that is fixed in advance; None where there is none."""
-    try:
-        return schedule.epsilon(delta=delta).value
-    except Unanswered:
-        return None
-
-
 def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = "") -> dict[str, Any]:
     """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
     planned = any(phase.planned for phase in schedule.phases)
     assumed = assumed or plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in schedule.phases))
+    phases = [
+        {
+            "phase": row.phase.name,
+            "more_steps": row.more_steps,
+            "unit": "epochs" if row.phase.run.in_epochs else "steps",
+            "would_exceed": row.would_exceed,
+            "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
+        }
+        for row in rows
+    ]
     return {
         "epsilon_spent": spent,
         "epsilon_planned": whole.value if planned else None,
         "fits": all(row.more_steps and not row.would_exceed for row in rows),
-        "phases": [
-            {
-                "phase": row.phase.name,
-                "more_steps": row.more_steps,
-                "unit": "epochs" if row.phase.run.in_epochs else "steps",
-                "would_exceed": row.would_exceed,
-                "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
-            }
-            for row in rows
-        ],
+        "phases": phases,
         "bound": whole.bound,
         "status": whole.status,
         "relation": whole.run["relation"],
