@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -92,7 +91,7 @@ def draw(
     path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
 ) -> None:
     """Draw the columns and write the picture to a file."""
-    ending = Path(path).suffix.lower().lstrip(".")
+    ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):
         raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
     from privproj.records.atomic import write_atomically
