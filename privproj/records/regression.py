@@ -6,17 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privproj.accounting.spec import (
-    TARGETS,
-    answer_entry,
-    check_keys,
-    check_type,
-    keys_of,
-    mechanism_type_of,
-    question_from,
-    target_from,
-    with_unique_keys,
-)
+from privproj.accounting import spec
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name, within
 from privproj.result import Outcome, Result, Status
 from privproj.validation import TEXT, number, whole_number
@@ -53,14 +43,14 @@ class _ExpectedBound:
     @property
     def asked(self) -> dict[str, Any]:
         """What is asked by name: parameters, targets, bound and relation, without what is expected of the answer."""
-        phase = question_from(self.given, self.query).only
+        phase = spec.question_from(self.given, self.query).only
         own = {key: value for key, value in self.given.items() if key not in ("name", "query", *EXPECTED)}
         return {**own, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
         with within(self.place):
-            return answer_entry(self.query, self.given)
+            return spec.answer_entry(self.query, self.given)
 
     def check(self) -> "CheckVerdict":
         """The verdict: a finite answer, of the pinned status, within tolerance, and not above ``at_most``."""
@@ -159,17 +149,17 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
 
 def _entry_from(entry: Any, where: str) -> _ExpectedBound:
     """One entry of a regression file, its keys and parameters checked."""
-    given = with_unique_keys(entry, where)
+    given = spec.with_unique_keys(entry, where)
     name = given.get("name", where.rsplit(": ", 1)[-1])
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
-        query = check_type("query", given.get("query", "epsilon"), TEXT)
-        if query not in TARGETS:
-            raise unknown_name("query", query, "a query", TARGETS)
-        check_keys(given, keys_of(mechanism_type_of(given), ENTRY_KEYS, query))
+        query = spec.check_type("query", given.get("query", "epsilon"), TEXT)
+        if query not in spec.TARGETS:
+            raise unknown_name("query", query, "a query", spec.TARGETS)
+        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ENTRY_KEYS, query))
         expected = _expectations_from(given)
-        question_from(given, query)
-        target_from(given, query)
+        spec.question_from(given, query)
+        spec.target_from(given, query)
     except InvalidParameter as error:
         raise_within(error, label)
     except PrivprojError as error:

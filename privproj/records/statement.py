@@ -21,17 +21,10 @@ from itertools import product
 from string import Template
 from typing import Any
 
+from privproj.accounting import spec
 from privproj.accounting.queries import compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.accounting.spec import (
-    KINDS,
-    check_keys,
-    keys_of,
-    mechanism_bound_and_run,
-    mechanism_type_of,
-    with_unique_keys,
-)  # fmt: skip
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
@@ -155,7 +148,7 @@ def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any
     """One question as the data of a statement: every key that says something, each value of its type."""
     own = {"layer" if name == "layers" else name: value for name, value in mechanism.parameters().items()}
     named = find_bound(type(mechanism), bound).name
-    wholes = [name for name, kind in KINDS.items() if kind.words == WHOLE.words]
+    wholes = [name for name, kind in spec.KINDS.items() if kind.words == WHOLE.words]
     plain = {name: int(value) if name in wholes else value for name, value in run.items() if value is not None}
     return {"question": {"mechanism": mechanism.name, **own, "bound": named, **plain}}
 
@@ -228,10 +221,10 @@ def statement_from(
         own = account_data(account)
         result, curve, others = account.epsilon(delta), account.curve(), []
     else:
-        entry = with_unique_keys(data["question"], where)
+        entry = spec.with_unique_keys(data["question"], where)
         with within(where):
-            check_keys(entry, keys_of(mechanism_type_of(entry), ("mechanism", "bound")))
-            mechanism, bound, run = mechanism_bound_and_run(entry)
+            spec.check_keys(entry, spec.keys_of(spec.mechanism_type_of(entry), ("mechanism", "bound")))
+            mechanism, bound, run = spec.mechanism_bound_and_run(entry)
         own = question_data(mechanism, bound, run)
         question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
         result, curve = solve_epsilon(question, target), question.curve()

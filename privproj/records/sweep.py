@@ -16,22 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import FOUND, Question
-from privproj.accounting.spec import (
-    SOLVERS,
-    TARGETS,
-    aim_from,
-    answer_entry,
-    check_keys,
-    check_type,
-    keys_of,
-    mechanism_type_of,
-    question_from,
-    target_from,
-    with_unique_keys,
-)
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
 from privproj.records.atomic import write_atomically
@@ -105,7 +93,7 @@ class _Grid:
         work, found = self.work(), STAND_INS.get(self.query, {})
         for values in points:
             with suppress(PrivprojError):
-                question = question_from(work.keys(values) | found, self.query)
+                question = spec.question_from(work.keys(values) | found, self.query)
                 yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
 
     def work(self) -> "_Points":
@@ -131,15 +119,15 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
 
     Raises :class:`InvalidParameter` that names the key for anything else, and where no point is a valid question.
     """
-    given = with_unique_keys(data, where)
-    axes = with_unique_keys(given.pop("grid", None), f"{where}: grid")
+    given = spec.with_unique_keys(data, where)
+    axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
     with within(where):
-        query = check_type("query", given.pop("query", "epsilon"), TEXT)
-        if query not in TARGETS:
-            raise unknown_name("query", query, "a query", TARGETS)
+        query = spec.check_type("query", given.pop("query", "epsilon"), TEXT)
+        if query not in spec.TARGETS:
+            raise unknown_name("query", query, "a query", spec.TARGETS)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        check_keys(given, keys_of(mechanism_type_of(given), FIXED_KEYS, query))
+        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), FIXED_KEYS, query))
         _check_axes(axes, given, query)
         found = _Grid(query, given, axes)
         if len(found) > MOST_POINTS:
@@ -150,7 +138,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` unless every axis lists different values of a key that is not fixed."""
-    known = keys_of(mechanism_type_of(fixed), ("bound",), query)
+    known = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         place = f"grid.{name}"
         if name in fixed:
@@ -162,7 +150,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
             raise InvalidParameter(place, values, "a list of different values")
         for value in values:
             try:
-                check_keys({name: value}, known)
+                spec.check_keys({name: value}, known)
             except InvalidParameter as error:
                 raise InvalidParameter(place, error.value, error.expected) from None
 
@@ -173,8 +161,8 @@ def _check_points(grid: _Grid) -> None:
     for values in islice(grid.points(), PROBED_POINTS):
         given = work.keys(values)
         try:
-            question = question_from(given, query)
-            target_from(given, query)
+            question = spec.question_from(given, query)
+            spec.target_from(given, query)
             question.check()
             return
         except Unanswered:
@@ -200,7 +188,7 @@ class _Points:
     def __call__(self, points: list[tuple[Any, ...]]) -> list[Row]:
         """The rows of some points, in their order."""
         # The kernels of columns need numpy, which is not imported for fewer points.
-        in_columns = self.size >= 64 and self.query in SOLVERS and points
+        in_columns = self.size >= 64 and self.query in spec.SOLVERS and points
         rows = self._rows_in_columns(points) if in_columns else [None] * len(points)
         return [row or self._row_alone(point) for row, point in zip(rows, points, strict=True)]
 
@@ -226,7 +214,7 @@ class _Points:
 
         def phase_at(i: int) -> Phase:
             given = self.keys(points[i])
-            return checked_phase(question_from(given, self.query).only, aim_from(given, self.query))
+            return checked_phase(spec.question_from(given, self.query).only, spec.aim_from(given, self.query))
 
         axes = dict(zip(self.axes, zip(*points, strict=True), strict=True))
         asked = asked_rows(self.query, {**self.fixed, **axes}, len(points))
@@ -246,7 +234,7 @@ class _Points:
 def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
     """The answer of one point, by column; a refusal says why in the note."""
     try:
-        return _cells_of_result(answer_entry(query, given))
+        return _cells_of_result(spec.answer_entry(query, given))
     except PrivprojError as error:
         if isinstance(known := getattr(error, "result", None), Result):
             return _cells_of_result(known, str(error))
