@@ -2,22 +2,24 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
+from privproj.mechanisms import Gaussian
 from privproj.records.atomic import digest_of
 from privproj.records.data_file import write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
-from privproj.runs.sampling import SamplingName
+from privproj.runs import RUN_PARAMETERS
 from privproj.training.algorithms import ALGORITHMS
+from privproj.validation import parameters_of
 
 from . import render
 from .answer import EXIT_CODES
-from .options import Once, OneOf, command_with, json_option, option
+from .options import Once, OneOf, command_with, json_option, option, option_of
 from .output import bar, complain
 from .report import as_markdown
 
@@ -31,20 +33,9 @@ from .report import as_markdown
     option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
     option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
     option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
-    option(
-        "--adaptive-clipping-sigma",
-        "Let the clip follow the median norm, told by a count with this noise.",
-        metavar="S",
-    ),
+    option_of("adaptive_clipping_sigma", parameters_of(Gaussian)["adaptive_clipping_sigma"]),
     option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
-    option(
-        "--sampling",
-        "How batches are drawn.  [default: poisson]",
-        type=OneOf(get_args(SamplingName)),
-        metavar="[poisson|balls-in-bins|fixed]",
-    ),
-    option("--batches", "Batches of an epoch of balls-in-bins, instead of their size.", metavar="T"),
-    option("--max-batch-size", "Records above which a Poisson batch is cut.", metavar="B"),
+    *(option_of(name, RUN_PARAMETERS[name]) for name in ("sampling", "batches", "max_batch_size")),
     option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
     option("--steps", "Steps, instead of passes.", metavar="T"),
     option("--learning-rate", "Learning rate.", metavar="LR"),
@@ -125,17 +116,14 @@ def free_folder() -> Path:
 def print_report(outcome: Any, json: bool) -> int:
     """Write the report and print it; returns the exit code."""
     result = outcome.epsilon
+    plain, paths = result.as_dict(), outcome.paths
     shown = {
         "test_accuracy": outcome.test_accuracy,
-        **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
+        **{key: plain[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
         "relation": str(result.run["relation"]),
-        "noise_multiplier": outcome.noise_multiplier,
-        "noise_std": outcome.noise_std,
+        **{key: getattr(outcome, key) for key in ("noise_multiplier", "noise_std", "steps", "device", "seconds")},
         **({"adaptive_clipping": outcome.clips} if outcome.clips else {}),
-        "steps": outcome.steps,
-        "device": outcome.device,
-        "seconds": outcome.seconds,
-        "paths": outcome.paths | {"statement": str(Path(outcome.paths["report"]).with_name("statement.md"))},
+        "paths": paths | {"statement": str(Path(paths["report"]).with_name("statement.md"))},
         "result": result,
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
@@ -150,8 +138,7 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
     """Say accuracy, epsilon with what it rests on, noise, and the files written."""
     result = outcome.epsilon
     first = f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)"
-    deviation = round_outward(outcome.noise_std)
-    multiplier = round_outward(outcome.noise_multiplier)
+    multiplier, deviation = map(round_outward, (outcome.noise_multiplier, outcome.noise_std))
     parts = {
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
         "clip": clip_words(outcome.clips) if outcome.clips else "",
@@ -169,3 +156,6 @@ def clip_words(clips: dict[str, float]) -> str:
         f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
         f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
     )
+
+
+COMMANDS = {"train": command}
