@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
-from privproj.training.taps import UNITS, AnyTap, Tap, check_variants, first_output, is_replaying, make_tap
+from privproj.training.taps import UNITS, AnyTap, Tap, check_variants, first_output, make_tap
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Soundness: such a layer mixes records."""
@@ -130,7 +130,7 @@ class Taps:
         """A forward hook that keeps what a layer sees and, once it comes back, the gradient of its output."""
 
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor | None:
-            if not self.capturing or not torch.is_grad_enabled() or is_replaying():
+            if not self.capturing or not torch.is_grad_enabled() or AnyTap.is_replaying:
                 return None
             # A copy of the module, such as a teacher or an average of weights, has the hooks too and is not trained.
             if not any(module is part for part in tap.modules):

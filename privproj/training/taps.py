@@ -7,8 +7,7 @@ the head that is tied to it too, for looking up row ``i`` is multiplying by the 
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,12 +47,14 @@ class AnyTap:
     was made of the uses: ``joined`` makes it, ``weighted`` adds up some records of it, and ``split`` gives the part of
     each trained tensor.
 
+    ``is_replaying`` while a layer is computed again for its per-example gradients, of which no hook keeps anything.
     ``only_for`` names the one algorithm that can train such a layer; None where every algorithm can.
     ``may_return_more`` is True where a layer may return a tuple, of which the first tensor gets a gradient back, and
     ``is_shared`` for an embedding once it has looked up one row of numbers for all records. Where ``forms`` is set,
     gradients that are smaller than what they are made of are formed as soon as they can be.
     """
 
+    is_replaying: ClassVar[bool] = False
     only_for: str | None = None
     may_return_more = False
     is_shared = False
@@ -232,7 +233,7 @@ class Tap(AnyTap):
         return values.view(values.shape[0], -1, *values.shape[parameter.dim() :])
 
 
-class ReplayedTap(AnyTap):
+class _ReplayedTap(AnyTap):
     """Any other trained module: its forward pass is made again for every record alone.
 
     The per-example gradient is that of ``<g_j, f(x_j)>``. Such a module must treat every record by itself and without
@@ -242,7 +243,7 @@ class ReplayedTap(AnyTap):
     may_return_more = True
 
     def __init__(self, name: str, module: nn.Module) -> None:
-        super().__init__(name, module, trained_tensors(module))
+        super().__init__(name, module, _trained_tensors(module))
 
     def kept_call(self, module: nn.Module, given: dict[int | str, Any], seen: int | str) -> Any:
         """What is kept of a call: the layer, its arguments by their numbers or names, and which of them it saw."""
@@ -275,15 +276,17 @@ class ReplayedTap(AnyTap):
             return (first_output(torch.func.functional_call(module, tensors, plain, named)) * one_g).sum()
 
         try:
-            with _replaying():
-                each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
-                found = each(own, rows_of, g.to(dtype)[:, None])
+            AnyTap.is_replaying = True
+            each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
+            found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
             raise InvalidParameter(
                 self.name, type(module).__name__, "a layer that can be computed for one record alone",
                 f"{remedy}; torch.func says: {str(error).strip().splitlines()[0][:150]}",
             ) from error  # fmt: skip
+        finally:
+            AnyTap.is_replaying = False
         by_parameter = {id(own[name]): part for name, part in found.items()}
         return torch.cat([by_parameter[id(p)].flatten(1) for p in self.parameters], 1)
 
@@ -293,30 +296,12 @@ class ReplayedTap(AnyTap):
         yield from ((p, part.view_as(p)) for p, part in zip(self.parameters, parts, strict=True))
 
 
-_replays: list[bool] = []
-
-
-@contextmanager
-def _replaying() -> Iterator[None]:
-    """While a forward pass is made again, no hook keeps anything of it."""
-    _replays.append(True)
-    try:
-        yield
-    finally:
-        _replays.pop()
-
-
-def is_replaying() -> bool:
-    """True while a layer is computed again for its per-example gradients."""
-    return bool(_replays)
-
-
 def first_output(output: Any) -> Any:
     """The output itself, or the first one of several."""
     return output[0] if isinstance(output, tuple) and output else output
 
 
-def trained_tensors(module: nn.Module) -> list[nn.Parameter]:
+def _trained_tensors(module: nn.Module) -> list[nn.Parameter]:
     """The trained tensors that belong to the tap of a module."""
     return [p for p in module.parameters(recurse=isinstance(module, UNITS)) if p.requires_grad]
 
@@ -386,7 +371,7 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
 
     Raises :class:`InvalidParameter` for a layer without per-example gradients, and for tensors of low precision.
     """
-    trained = trained_tensors(module)
+    trained = _trained_tensors(module)
     if not trained:
         return None
     _check_layer_kind(name, module, trained)
@@ -394,9 +379,9 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
     if hasattr(module, "private_tap"):
         tap: AnyTap = module.private_tap(name, module)  # pyright: ignore[reportCallIssue]
     else:
-        tap = (Tap if is_matrix(module) and isinstance(weight, nn.Parameter) and weight.requires_grad else ReplayedTap)(
-            name, module
-        )
+        tap = (
+            Tap if is_matrix(module) and isinstance(weight, nn.Parameter) and weight.requires_grad else _ReplayedTap
+        )(name, module)
     if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
         raise InvalidParameter(
             name, "trained tensors besides weight and bias", "a layer as torch has it", "freeze the others"
