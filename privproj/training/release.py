@@ -198,7 +198,7 @@ class BoundedRelease(PrivateRelease):
         (view,) = self.views
         assert isinstance(view, WholeGradient)
         pair = view.tap.captured()
-        if pair[0].shape[1] != 1:
+        if view.tap.formed is not None or pair[0].shape[1] != 1:
             raise InvalidParameter(
                 "feature_bound", self.plan.feature_bound, "one input vector per record", "use max_grad_norm"
             )
