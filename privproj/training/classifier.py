@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.data_file import parse_json
