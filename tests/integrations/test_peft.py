@@ -39,7 +39,11 @@ def test_layers_of_a_peft_directory(tmp_path, capsys):
     ("adapter", "config", "words"),
     [
         ({"r": 0, "target_modules": ["q_proj"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "r=0"),
-        ({"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]}, {"num_hidden_layers": 2}, "nothing else trained"),
+        (
+            {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]},
+            {"num_hidden_layers": 2},
+            "nothing else trained",
+        ),
         ({"r": 4, "target_modules": ["q_proj"], "bias": "all"}, {"num_hidden_layers": 2}, "nothing else trained"),
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
     ],
