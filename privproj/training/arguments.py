@@ -176,7 +176,13 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping 
 def batches_of(given: "str | Batches") -> Batches:
     """The way of drawing batches that a name means, and one with its options as it is."""
     if isinstance(given, str):
-        check_sampling(given)
+        if SCHEMES[member_named(Sampling, "sampling", given)].in_positions:
+            raise Refused(
+                f"sampling={given} has no private loader, since nothing is proved of such batches beyond one release "
+                f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {given}`), or "
+                'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
+                "and a smaller epsilon"
+            )
         return KINDS[given]()
     if not isinstance(given, Batches):
         raise InvalidParameter("batches", given, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
@@ -268,17 +274,6 @@ def calibration_target(
     if delta is None:
         raise InvalidParameter("delta", delta, "delta with epsilon")
     return {"epsilon": epsilon, "delta": delta} | ({} if order is None else {"order": order})
-
-
-def check_sampling(sampling: str) -> None:
-    """Raise :class:`Refused` for batches of which no more is proved than one release for each epoch."""
-    if SCHEMES[member_named(Sampling, "sampling", sampling)].in_positions:
-        raise Refused(
-            f"sampling={sampling} has no private loader, since nothing is proved of such batches beyond one release "
-            f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {sampling}`), or "
-            'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
-            "and a smaller epsilon"
-        )
 
 
 def relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighbouringRelation:

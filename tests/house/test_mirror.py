@@ -43,6 +43,7 @@ ELSEWHERE = {
     "training/algorithms/algorithm": "the record: tests/training/test_registry.py",
     "training/arguments": "what is refused before any data: tests/training/test_make_private.py",
     "training/classifier": "the command that trains: tests/cli/test_train.py",
+    "training/settings": "the options of the command that trains: tests/cli/test_train.py",
     "training/engine": "the call that wraps: tests/training/test_make_private.py",
     "training/taps": "the gradient of a record at every kind of layer: tests/training/test_layers.py",
     "training/trainer": "the Trainer of transformers: tests/integrations/test_transformers.py",
