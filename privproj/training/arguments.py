@@ -220,9 +220,8 @@ def retire_wrapper(module: nn.Module) -> None:
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
     """Refuse a call of the wrapper."""
-    raise InvalidParameter(
-        "module", type(module).__name__, "the module that make_private returned", "call that one in the loop"
-    )
+    remedy = "call that one in the loop"
+    raise InvalidParameter("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
 def told_to_others(

@@ -170,9 +170,8 @@ def _device_named(name: str | None) -> torch.device:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InvalidParameter(
-            "device", name or "cuda", "a device that torch has here", str(error).split("\n")[0]
-        ) from None
+        reason = str(error).split("\n")[0]
+        raise InvalidParameter("device", name or "cuda", "a device that torch has here", reason) from None
     return device
 
 
@@ -191,11 +190,8 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     released = read_ledger(ledger).spent if ledger.exists() else 0
     if not path.exists():
         if released or (folder / FILES["report"]).exists():
-            raise InvalidParameter(
-                "resume", path, f"the checkpoint of the {released} releases in {ledger}",
-                "restore both, or start another run in another folder and add both up: fresh weights would get only "
-                "what is left of the plan",
-            )  # fmt: skip
+            remedy = "restore both, or start another run elsewhere and add both up"
+            raise InvalidParameter("resume", path, f"the checkpoint of the {released} releases in {ledger}", remedy)
         return {}
     try:
         state = torch.load(path, map_location=device, weights_only=True)
@@ -205,10 +201,8 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
         words = str(error).strip().split("\n")[0][:200]
         raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
     if released < kept:
-        raise InvalidParameter(
-            "ledger", ledger, f"a ledger with the {kept} releases of the checkpoint beside it",
-            "restore it from a backup: a run without all of its releases counts too few",
-        )  # fmt: skip
+        remedy = "restore it from a backup: a run without all of its releases counts too few"
+        raise InvalidParameter("ledger", ledger, f"a ledger with the {kept} releases of the checkpoint", remedy)
     return state
 
 
@@ -430,8 +424,6 @@ def saved_settings(folder: Path) -> Settings:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
     if claimed != _fingerprint(kept):
-        raise InvalidParameter(
-            "resume", folder / FILES["settings"], "the settings with which the run began",
-            "later parameters must not depend on earlier outputs; start another run in another folder",
-        )  # fmt: skip
+        remedy = "later parameters must not depend on earlier outputs; start another run in another folder"
+        raise InvalidParameter("resume", folder / FILES["settings"], "the settings with which the run began", remedy)
     return settings

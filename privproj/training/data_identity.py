@@ -77,11 +77,8 @@ def check_distinct(dataset: Dataset) -> None:
         found.setdefault(source, []).append(indices)
     most = max(np.unique(np.concatenate(parts), return_counts=True)[1].max(initial=0) for parts in found.values())
     if most > 1:
-        raise InvalidParameter(
-            "data_loader", f"a record {most} times", "every record once",
-            "a record that is there k times contributes k times the clip: take the copies out, and give the number of "
-            "passes as epochs",
-        )  # fmt: skip
+        remedy = "it contributes as often: take the copies out, and give the number of passes as epochs"
+        raise InvalidParameter("data_loader", f"a record {most} times", "every record once", remedy)
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
@@ -182,17 +179,13 @@ def check_identity(
         known, releases, others = _read_identity(path)
         kept.update(others)
         if account.spent < releases:
-            raise InvalidParameter(
-                "ledger", ledger, f"a ledger with the {releases} releases that it once had",
-                "restore it from a backup, or name another ledger and add both up",
-            )  # fmt: skip
+            remedy = "restore it from a backup, or name another ledger and add both up"
+            raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
             found = _same_data(known, found, ledger)
     elif account.spent:
-        raise InvalidParameter(
-            "ledger", f"{ledger} without {path.name}", "the file beside it that tells of which data its releases were",
-            "put it back, or name another ledger and add both up",
-        )  # fmt: skip
+        remedy = "put it back, or name another ledger and add both up"
+        raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
 
     def keep(releases: int) -> None:
         written = {"private": PRIVATE, "releases": releases, **asdict(found), **kept}
@@ -217,10 +210,8 @@ def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
             return Identity(records, digest), releases, kept
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise InvalidParameter(
-        "ledger", path, "the identity of the data of this ledger, as privproj wrote it",
-        "restore it from a backup, or name another ledger and add both up",
-    )  # fmt: skip
+    remedy = "restore it from a backup, or name another ledger and add both up"
+    raise InvalidParameter("ledger", path, "the identity of the data of this ledger, as privproj wrote it", remedy)
 
 
 def _same_data(known: Identity, found: Identity, ledger: str | Path) -> Identity:
@@ -231,7 +222,5 @@ def _same_data(known: Identity, found: Identity, ledger: str | Path) -> Identity
         what = "records with other contents or in another order"
     else:
         return found if known.digest is None else known
-    raise InvalidParameter(
-        "data_loader", what, f"the data that {ledger} has releases of",
-        "go on with that data, or name another ledger for this data, and add both up for who is in both",
-    )  # fmt: skip
+    remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
+    raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)

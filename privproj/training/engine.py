@@ -386,9 +386,8 @@ def _earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
         return found
     made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
     if any((json.dumps(entry), steps) not in made for entry, steps in found.phases):
-        raise InvalidParameter(
-            "ledger", book.path, "the ledger of the run that found the subspace", "one ledger for both stages"
-        )
+        remedy = "one ledger for both stages"
+        raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
     return Account(book.earlier)
 
 

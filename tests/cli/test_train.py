@@ -184,7 +184,7 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     capsys.readouterr()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert "the checkpoint of the 5 releases" in said and "restore it" in said and said.count("\n") == 1
+    assert "the checkpoint of the 5 releases" in said and "restore both" in said and said.count("\n") == 1
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5
 
 

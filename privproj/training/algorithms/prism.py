@@ -268,10 +268,8 @@ class _TangentView(View):
         (g, x), at = seen, self.point
         loose = _orthonormality_error(at)
         if not self.is_as_written and loose > REFUSED_ABOVE:
-            raise InvalidParameter(
-                self.tap.name, "bases that are not orthonormal", "U and V as the last step left them",
-                "load weights before make_private or between steps",
-            )  # fmt: skip
+            remedy = "load weights before make_private or between steps"
+            raise InvalidParameter(self.tap.name, "loose bases", "U and V as the last step left them", remedy)
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
         self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]

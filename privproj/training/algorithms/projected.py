@@ -125,10 +125,10 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
+            expected = f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip"
             raise InvalidParameter(
-                "rank", rank, f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip",
-                f"else the whole norm may sit there and nothing is gained: {remedy}, or use clipping=per-layer",
-            )  # fmt: skip
+                "rank", rank, expected, f"{remedy}, or use clipping=per-layer: else nothing is gained"
+            )
 
 
 RECORDS = (

@@ -144,9 +144,7 @@ class Trajectory:
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
         if self.k > optimizer._plan.steps:
-            raise InvalidParameter(
-                "rank", self.k, f"at most one direction for each of the {optimizer._plan.steps} steps"
-            )
+            raise InvalidParameter("rank", self.k, f"at most {optimizer._plan.steps} directions, one for each step")
         self.every = optimizer._plan.steps // self.k
         self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
@@ -192,9 +190,8 @@ class _SubspaceView(View):
         self.taps, self.subspace = taps, subspace
         total = sum(p.numel() for tap in taps for p in tap.parameters)
         if subspace.basis.shape[0] != total:
-            raise InvalidParameter(
-                "subspace", f"{subspace.basis.shape[0]} weights", f"a basis over the {total} trained weights"
-            )
+            found = f"{subspace.basis.shape[0]} weights"
+            raise InvalidParameter("subspace", found, f"a basis over the {total} trained weights")
         self.parts = subspace.basis.split([p.numel() for tap in taps for p in tap.parameters])
         self.last = subspace.phi.detach().clone()
         for tap in taps:
