@@ -255,7 +255,7 @@ class PrivateLoader(BatchTurn):
         process has drawn ahead of the others, a record could be in the shares of two.
         """
         if self.plan.batches is not None and position != self.done():
-            found, remedy = f"batch {position + 1} after {self.done()} releases", "begin one pass at a time"
+            found, remedy = f"batch {position + 1} after {self.done()} releases", "one pass over the loader at a time"
             raise InvalidParameter("data_loader", found, "one release for every batch", remedy)
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())

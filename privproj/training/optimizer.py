@@ -401,7 +401,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
         if not self._steps_itself:
             remedy = "call step_on of the optimizer that make_private returned: other gradients have no noise"
-            raise InvalidParameter("optimizer", "a step of the wrapped one", "steps of the private one alone", remedy)
+            raise InvalidParameter("optimizer", "a step of the wrapped optimizer", "steps of the private one", remedy)
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
@@ -421,7 +421,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             if parameter.requires_grad and number not in released:
                 found = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
                 remedy = "freeze it, or give it an optimizer of its own for public data"
-                raise InvalidParameter("optimizer", found, "an optimizer over the trained tensors alone", remedy)
+                raise InvalidParameter(
+                    "optimizer", found, "an optimizer over the trained tensors and no others", remedy
+                )
 
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""

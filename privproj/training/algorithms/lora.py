@@ -249,7 +249,7 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in known:
             remedy = 'freeze it: requires_grad_(False), bias="none", no trainable_token_indices'
-            raise InvalidParameter("model", f"a trained {name}", "adapters and modules_to_save trained alone", remedy)
+            raise InvalidParameter("model", f"a trained {name}", "nothing trained besides adapters and heads", remedy)
 
 
 def _check_plain_lora(layer: Any) -> None:
@@ -334,7 +334,9 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     own = {plain: tensors[name] for name, plain in _plain_names(model).items()}
     for name, value in saved.items():
         if name not in own or own[name].shape != value.shape:
-            raise InvalidParameter("model", f"no {name} of shape {tuple(value.shape)}", "the model that was trained")
+            raise InvalidParameter(
+                "model", f"no {name} of shape {tuple(value.shape)}", "the base model that was trained"
+            )
     for name, value in saved.items():
         own[name].copy_(value)
     return model

@@ -269,7 +269,7 @@ class _TangentView(View):
         loose = _orthonormality_error(at)
         if not self.is_as_written and loose > REFUSED_ABOVE:
             remedy = "load weights before make_private or between steps"
-            raise InvalidParameter(self.tap.name, "loose bases", "U and V as the last step left them", remedy)
+            raise InvalidParameter(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
         self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]

@@ -144,7 +144,7 @@ class Trajectory:
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
         if self.k > optimizer._plan.steps:
-            raise InvalidParameter("rank", self.k, f"at most {optimizer._plan.steps} directions, one for each step")
+            raise InvalidParameter("rank", self.k, f"at most one for each of the {optimizer._plan.steps} steps")
         self.every = optimizer._plan.steps // self.k
         self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
