@@ -20,13 +20,13 @@ from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
+from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
 from privproj.training.guard import Guard
 from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
 from privproj.training.nested import has_rows, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
-from privproj.training.stamps import Stamps
 from privproj.training.view import View
 from privproj.validation import whole
 

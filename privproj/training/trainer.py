@@ -24,10 +24,10 @@ from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.result import Result
-from privproj.training.arguments import FeatureBound, batches_of
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
+from privproj.training.plan import FeatureBound, batches_of
 
 GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 """Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""

@@ -40,8 +40,6 @@ ELSEWHERE = {
     "rigorous/grids": "any grid is sound: tests/records/test_certified_runs.py",
     "rigorous/integral": "enclosures: tests/records/test_certificate.py",
     "rigorous/profiles": "enclosures: tests/records/test_certificate.py",
-    "training/algorithms/algorithm": "the record: tests/training/test_registry.py",
-    "training/arguments": "what is refused before any data: tests/training/test_make_private.py",
     "training/classifier": "the command that trains: tests/cli/test_train.py",
     "training/settings": "the options of the command that trains: tests/cli/test_train.py",
     "training/engine": "the call that wraps: tests/training/test_make_private.py",

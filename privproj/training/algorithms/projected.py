@@ -13,11 +13,10 @@ from torch import Tensor
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian, Layer
-from privproj.training.algorithms.algorithm import Algorithm, Shape
 from privproj.training.generators import Streams, normal, orthonormal
 from privproj.training.plan import Plan
 from privproj.training.taps import Tap
-from privproj.training.view import Update, WholeGradient
+from privproj.training.view import Algorithm, Shape, Update, WholeGradient
 
 
 class Projected(WholeGradient):

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
-from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
-from privproj.training.view import View
+from privproj.training.view import Algorithm, View
 from privproj.validation import whole
 
 SMALLEST_SQUARED_LENGTH = 1e-10
@@ -144,7 +143,9 @@ class Trajectory:
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
         if self.k > optimizer._plan.steps:
-            raise InvalidParameter("rank", self.k, f"at most one for each of the {optimizer._plan.steps} steps")
+            raise InvalidParameter(
+                "rank", self.k, f"at most one direction for each of the {optimizer._plan.steps} steps"
+            )
         self.every = optimizer._plan.steps // self.k
         self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
