@@ -340,31 +340,12 @@ def gdp_words(result: Result) -> dict[str, Any]:
     return {"regret": regret, "meaning": GDP_NOTES}
 
 
-GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", "regret (at most)")
 GDP_NOTES = (
     "the true delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false "
     "positive rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
     "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate from which there is none",
     "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
 )
-
-
-def gdp_as(style: str, results: list[Result]) -> str:
-    """Return the ``mu`` by each bound as a table, CSV or JSON, with what it means; all numbers are rounded up."""
-    if style == "json":
-        return as_json({"results": results})
-    rows = []
-    for result in results:
-        facts: Any = result.numerics
-        numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
-        shown = [repr(number) if style == "csv" else round_outward(number) for number in numbers]
-        rows.append([result.bound, str(result.status), *shown])
-    if style == "csv":
-        return "\n".join(",".join(row) for row in (("bound", "status", "mu", "slack", "exact_from", "regret"), *rows))
-    lines = ["  ".join(f"{cell:>16}" for cell in row) for row in (GDP_COLUMNS, *rows)]
-    lines += wrap_line("promise: ", *dict.fromkeys(f"{of.bound}: {words}" for of in results for words in of.promises))
-    lines += wrap_line("meaning: ", *GDP_NOTES)
-    return "\n".join(lines + foundation_of_several(results))
 
 
 def foundation_of_several(results: list[Result]) -> list[str]:
@@ -461,10 +442,3 @@ def bound_page(bound: "Bound") -> str:
     }
     lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
     return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
-
-
-def bounds_markdown(bounds: "Iterable[Bound]") -> str:
-    """Return the catalogue of bounds as the table of the README."""
-    lines = ["| mechanism | bound | status | what it is | source |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| `{b.mechanism.name}` | `{b.name}` | {b.status} | {b.summary} | {b.source} |" for b in bounds]
-    return "\n".join(lines)

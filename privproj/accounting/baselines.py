@@ -40,9 +40,10 @@ def compare_with_baselines(
         if result.risk and baseline.runs == "composed":
             continue
         try:
-            question = ask_by_name(setting, bound, {**run, "split": baseline.split})
             value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
-            value = value or solve(question, aim_from(given, result.quantity)).value
+            if not value:
+                question = ask_by_name(setting, bound, {**run, "split": baseline.split})
+                value = solve(question, aim_from(given, result.quantity)).value
         except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:

@@ -108,7 +108,7 @@ class Phase:
             self.check_count()
         missing = bound.needs(self.mechanism)
         if missing:
-            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}")
+            raise InvalidParameter("columns", "nothing", f"{missing} for {bound.name}")
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
             sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"

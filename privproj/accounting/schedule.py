@@ -263,7 +263,7 @@ class Schedule(Question):
             factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
         else:
             at, words = min(max(guess, 1e-6), 1e6), f"epsilon {epsilon:g} and delta {delta:g}"
-            factor = close_crossing(lambda x: log_excess(curve_at(x), target), at, **limits, rtol=1e-7)[0]
+            factor, _ = close_crossing(lambda x: log_excess(curve_at(x), target), at, **limits, rtol=1e-7)
             factor = smallest_passing(lambda x: x == math.inf or meets(curve_at(x), target), factor, 1e-9)
         if factor > limits["high"]:
             raise Refused(f"no common factor of the noise meets {words}")

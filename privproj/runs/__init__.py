@@ -311,6 +311,9 @@ def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
     epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameter` where a key
     would be dropped or contradicts another.
     """
+    rate, steps, sizes = 1.0, 1, [given[name] for name in ("batch_size", "dataset_size") if name in given]
+    if len(sizes) == 2:  # a batch above the data is wrong whatever else is missing
+        rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], given.get("epochs", 1))
     _check_batches(given, query)
     run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in BATCH_KEYS}
     if "max_batch_size" in given or ("dataset_size" in given and draws_groups_of_fixed_size(given)):
@@ -320,11 +323,9 @@ def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
         run["steps"] = whole_epochs
     if "batch_size" not in given:
         return run
-    sizes = given["batch_size"], given["dataset_size"]
-    rate, steps = rate_and_steps_from_batches(*sizes, given.get("epochs", 1))
     if given.get("sampling") in IN_EPOCHS:
         if given["sampling"] != "partition":
-            run["batches"] = rate_and_steps_from_batches(*sizes)[1]
+            run["batches"] = rate_and_steps_from_batches(sizes[0], sizes[1])[1]
         rate, steps = 1.0, whole_epochs
     counted = {"steps": steps} if "epochs" in given else {}
     return {**run, **counted, "sampling_rate": rate, "public_size": True}  # pyright: ignore[reportReturnType]
