@@ -208,36 +208,22 @@ class Plan:
     adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
-        if self.frame not in (None, "haar", "wishart"):
-            raise InvalidParameter("frame", self.frame, "haar or wishart")
-        set_field(self, "every", whole("every", self.every, "a whole number of steps >= 1"))
-        set_field(self, "beta", real("beta", self.beta, "a momentum from 0 to 1", 0.0, 1.0))
-        set_field(self, "clip", real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12))
+        object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        clip = real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12)
+        object.__setattr__(self, "clip", clip)
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
-        self.check_adaptive_clipping()
-        self.phase(self.steps).check()
-
-    def check_adaptive_clipping(self) -> None:
-        """Raise :class:`InvalidParameter` unless what adapts is one clip, and its count is accounted as it is made."""
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
-        if accounted != (None if adaptive is None else adaptive.sigma):
-            words = f"the deviation {accounted} that the mechanism is accounted with"
+        is_one_clip = adaptive is None or (self.shares is None and self.feature_bound is None)
+        if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
+            words = f"one clip that adapts, by the deviation {accounted} that the mechanism is accounted with"
             raise InvalidParameter("adaptive_clipping", adaptive, words)
-        if adaptive is None:
-            return
-        if self.shares is not None:
-            raise InvalidParameter("clipping", "per-layer", "joint with adaptive_clipping, which has one clip")
-        if self.feature_bound is not None:
-            words = "no feature_bound with adaptive_clipping: a proved bound on the gradients does not adapt"
-            raise InvalidParameter("feature_bound", self.feature_bound, words)
-        if not adaptive.least <= self.clip <= adaptive.most:
+        if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
             words = f"a first clip from least={adaptive.least:g} to most={adaptive.most:g}"
             raise InvalidParameter("max_grad_norm", self.clip, words)
+        self.phase(self.steps).check()
 
     @property
     def expected_batch(self) -> float:
@@ -321,54 +307,47 @@ def with_smallest_noise(
     batch that is cut too often, or where the earlier releases leave nothing.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
-    if order is not None:
-        target = {"epsilon": epsilon, "delta": delta, "order": order}
-        earlier.check_target(target, "adaptive_order")
-        phases = (*earlier.phases, (plan.phase(plan.steps).as_dict(), 0))
-        return _within_filter(plan, Account(phases, target).filter())
-    if not earlier.spent:
-        found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
-        if found.value is None:
-            raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(found.warnings)}")
-        return replace(plan, mechanism=replace(silent, noise_multiplier=found.value))
-    target = full_target(epsilon, delta, None, zero=False)
 
     def with_noise(z: float) -> Plan:
         return replace(plan, mechanism=replace(silent, noise_multiplier=z))
 
+    if order is None and not earlier.spent:
+        answer = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
+        if answer.value is None:
+            raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}")
+        return with_noise(answer.value)
+    room = (
+        None if order is None else _room_in_filter(plan, earlier, {"epsilon": epsilon, "delta": delta, "order": order})
+    )
+    target = full_target(epsilon, delta, None, zero=False)
+
     def joint_curve(z: float) -> Curve:
         return Account((*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))).curve()
 
+    def fits(z: float) -> bool:
+        return room.fits(with_noise(z).phase(plan.steps)) if room else meets(joint_curve(z), target)
+
     def excess(z: float) -> float:
+        if room:
+            return -1.0 if fits(z) else 1.0
         return joint_curve(z).log_delta(target.epsilon).upper - target.log_delta
 
-    def fits(z: float) -> bool:
-        return meets(joint_curve(z), target)
-
     # The crossing is where to look. What is returned passed the question itself: with this noise the target is met.
-    found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
+    rtol = 1e-9 if room else 1e-7
+    found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=rtol).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
     return with_noise(smallest_passing(fits, found, 1e-9))
 
 
-def _within_filter(plan: Plan, budget: Filter) -> Plan:
-    """The plan with the smallest noise of which all steps fit into what is left of a filter, but for the headroom."""
-    left = budget.left * (1.0 - FILTER_HEADROOM)
+def _room_in_filter(plan: Plan, earlier: Account, budget: dict[str, float]) -> Filter:
+    """A filter of what is left of this budget, but for the headroom."""
+    earlier.check_target(budget, "adaptive_order")
+    spent = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
+    left = spent.left * (1.0 - FILTER_HEADROOM)
     if left <= 0.0:
         raise Refused("nothing is left of the filter; what was fixed before the first release cannot grow")
-    room = Filter(order=budget.order, budget=left, relation=budget.relation, group_size=budget.group_size)  # pyright: ignore
-
-    def with_noise(z: float) -> Plan:
-        return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=z))
-
-    def fits(z: float) -> bool:
-        return room.fits(with_noise(z).phase(plan.steps))
-
-    found = find_crossing(lambda z: -1.0 if fits(z) else 1.0, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-9).upper
-    if found == math.inf:
-        raise Refused(f"no noise lets {plan.steps} steps fit into what is left of the filter, {budget.left:.4g}")
-    return with_noise(found)
+    return Filter(order=spent.order, budget=left, relation=spent.relation, group_size=spent.group_size)  # pyright: ignore
 
 
 def rate_and_steps(
