@@ -182,8 +182,7 @@ def check_identity(
     path = Path(f"{Path(ledger).resolve()}.data")
     kept["ledger"] = token_hex()
     if path.exists():
-        known, releases, others = _read_identity(path)
-        kept.update(others)
+        known, releases = _read_identity(path, kept)
         if account.spent < releases:
             remedy = "restore it from a backup, or name another ledger and add both up"
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
@@ -207,13 +206,14 @@ def check_identity(
     return keep
 
 
-def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
-    """The identity that was kept in a file, the releases that its ledger had then, and whatever else is there."""
+def _read_identity(path: Path, kept: dict[str, Any]) -> tuple[Identity, int]:
+    """The identity in a file and the releases that its ledger had then; ``kept`` gets whatever else is there."""
     try:
-        kept = parse_json(read_bounded(path).decode())
-        records, digest, releases = kept.pop("records"), kept.pop("digest"), kept.pop("releases")
-        if kept.pop("private") == PRIVATE and isinstance(records, int) and isinstance(releases, int):
-            return Identity(records, digest), releases, kept
+        found = parse_json(read_bounded(path).decode())
+        records, digest, releases = found.pop("records"), found.pop("digest"), found.pop("releases")
+        if found.pop("private") == PRIVATE and isinstance(records, int) and isinstance(releases, int):
+            kept.update(found)
+            return Identity(records, digest), releases
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     remedy = "restore it from a backup, or name another ledger and add both up"

@@ -20,7 +20,7 @@ from privproj.records.ledger import Account
 from privproj.runs import rate_and_steps_from_batches
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.runs.targets import full_target
-from privproj.training.adaptive_clipping import AdaptiveClipping
+from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.validation import real, whole
 
 GRID = 2.0**-24
@@ -209,8 +209,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
-        clip = real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12)
-        object.__setattr__(self, "clip", clip)
+        object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         if self.batches is not None and self.steps % self.batches:
