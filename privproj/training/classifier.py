@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,7 +28,6 @@ from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.ledger import Account, read_ledger
 from privproj.records.strict_json import parse_json
-from privproj.result import Result
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
@@ -71,25 +70,6 @@ class Data:
     def classes(self) -> int:
         """The number of classes, one more than the largest class number of both parts."""
         return int(torch.cat([self.y, self.test_y]).max()) + 1
-
-
-@dataclass
-class _TrainingReport:
-    """What a finished run reports: accuracy as a share from 0 to 1, epsilon, seconds, and what was planned.
-
-    ``clips`` has the first and the last clip, and the deviation of the noise on the count, where the clip adapts.
-    """
-
-    test_accuracy: float
-    epsilon: Result
-    seconds: float
-    device: str
-    noise_multiplier: float
-    noise_std: float
-    steps: int
-    account: Account
-    clips: dict[str, float] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
 
 
 def load(name: str) -> Data:
@@ -331,7 +311,7 @@ class ClassifierTraining:
         if self.folder is not None:
             write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
-    def train(self, progress: Callable[[int], object] = lambda steps: None) -> _TrainingReport:
+    def train(self, progress: Callable[[int], object] = lambda steps: None) -> dict[str, Any]:
         """Make all steps that are left and return the report; the run is closed, whatever happens.
 
         ``progress`` is called with the number of steps that were made since the last call.
@@ -362,23 +342,27 @@ class ClassifierTraining:
         if self.optimizer._steps % self.settings.checkpoint_every == 0:
             self.save()
 
-    def report(self, began: float) -> _TrainingReport:
-        """The report of a finished run, which began at this time of the monotonic clock, in seconds."""
+    def report(self, began: float) -> dict[str, Any]:
+        """What a finished run reports: accuracy, noise, files, the account of its releases and their epsilon.
+
+        It began at this time of the monotonic clock, in seconds. Where the clip adapts, the first and the last one are
+        there, with the deviation of the noise on the count.
+        """
         plan, account = self.optimizer._plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
-        clips = {} if sigma is None else {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
-        return _TrainingReport(
-            test_accuracy=self.accuracy(),
-            epsilon=self.optimizer.epsilon(self.settings.delta),
-            seconds=time.monotonic() - began,
-            device=str(self.device),
-            noise_multiplier=plan.noise_multiplier,
-            noise_std=plan.noise_std,
-            steps=account.spent,
-            account=account,
-            clips=clips,
-            paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
-        )
+        clips = {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
+        return {
+            "test_accuracy": self.accuracy(),
+            "noise_multiplier": plan.noise_multiplier,
+            "noise_std": plan.noise_std,
+            **({} if sigma is None else {"adaptive_clipping": clips}),
+            "steps": account.spent,
+            "device": str(self.device),
+            "seconds": time.monotonic() - began,
+            "paths": {} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
+            "result": self.optimizer.epsilon(self.settings.delta),
+            "account": account,
+        }
 
     @torch.no_grad()
     def accuracy(self) -> float:

@@ -205,7 +205,9 @@ def make_private(
     (0, True)
     """
     optimizer = _unwrapped_optimizer(optimizer)
-    given, module = module, _unwrapped_module(module)
+    # A DistributedDataParallel sums gradients before they are clipped: the module in it is trained.
+    given = module
+    module = given.module if isinstance(given, DistributedDataParallel) else given
     _check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
@@ -430,7 +432,7 @@ def _epoch_secrets(
     epoch, made = divmod(book.steps, plan.batches)
     known: Any = kept.get("epochs")
     is_known = isinstance(known, dict) and (known.get("phase"), known.get("epoch")) == (mark, epoch)
-    if made and is_known and data.digest is not None:
+    if made and is_known and isinstance(known.get("secret"), str) and data.digest is not None:
         return EpochSecrets(seed, keep, (epoch, known["secret"]))
     if made:
         left, lost = plan.batches - made, f"what this epoch was drawn from is not beside {book.path} any more"
@@ -457,11 +459,6 @@ def _check_parts(**given: Any) -> None:
         if isinstance(part, DistributedDataParallel | nn.DataParallel):
             remedy = "one process for each GPU: contributions are summed over processes here"
             raise InvalidParameter("module", f"a part in {type(part).__name__}", "the module itself", remedy)
-
-
-def _unwrapped_module(module: Any) -> Any:
-    """The module in a ``DistributedDataParallel``, which sums gradients before they are clipped; others as they are."""
-    return module.module if isinstance(module, DistributedDataParallel) else module
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
