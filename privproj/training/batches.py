@@ -213,10 +213,8 @@ class PrivateLoader(BatchTurn):
     def __iter__(self) -> Iterator[Any]:
         steps = len(self)
         if not steps and not self.used:
-            raise Refused(
-                f"all {self.plan.steps} planned steps were released before: there is nothing left to train; load the "
-                "weights of that run, or name another ledger, and both add up"
-            )
+            remedy = "load the weights of that run, or name another ledger, and both add up"
+            raise Refused(f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}")
         self.used = True
         sampler = self.sampler(steps)
         batches = self._batches(sampler)

@@ -33,7 +33,7 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
 from privproj.training.engine import Method, ResumedLedger, make_private
 from privproj.training.generators import streams
-from privproj.training.plan import batches_of, rate_and_steps
+from privproj.training.plan import Batches, batches_of, rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 
@@ -224,10 +224,16 @@ class ClassifierTraining:
     @property
     def total(self) -> int:
         """The number of planned steps of all stages together."""
-        settings, records = self.settings, len(self.data.x)
-        epochs = DEFAULT_EPOCHS if settings.epochs is None and settings.steps is None else settings.epochs
-        given = settings.steps, epochs, settings.batches
-        return rate_and_steps(settings.sampling, records, self.batch_size, None, *given)[1]
+        steps, epochs = self.settings.steps, self.settings.epochs
+        epochs = DEFAULT_EPOCHS if epochs is None and steps is None else epochs
+        return rate_and_steps(self.drawing, len(self.data.x), self.batch_size, steps, epochs)[1]
+
+    @property
+    def drawing(self) -> Batches:
+        """How batches are drawn."""
+        options = {"count": self.settings.batches, "max_batch_size": self.settings.max_batch_size}
+        given = {name: value for name, value in options.items() if value is not None}
+        return replace(batches_of(self.settings.sampling), **given)
 
     @property
     def batch_size(self) -> int:
@@ -270,7 +276,7 @@ class ClassifierTraining:
         if done:
             noise = {"noise_multiplier": done[0][0]["noise_multiplier"]}
         elif "epsilon" in noise:
-            rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
+            rate = rate_and_steps(self.drawing, len(self.data.x), self.batch_size, 1, None)[0]
             target = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
             stages = dp_sft(**target, sampling_rate=rate, steps=(half, self.total - half)).phases
             noise = {"noise_multiplier": stages[0].mechanism.noise_multiplier}
@@ -285,8 +291,6 @@ class ClassifierTraining:
         """Make the module, the optimizer and the loader of one stage private."""
         settings, sigma = self.settings, self.settings.adaptive_clipping_sigma
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        options = {"count": settings.batches, "max_batch_size": settings.max_batch_size}
-        drawing = {name: value for name, value in options.items() if value is not None}
         with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
@@ -294,7 +298,7 @@ class ClassifierTraining:
                 data_loader=DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size),
                 algorithm=Method(algorithm, rank, settings.frame, subspace, settings.every, bound=settings.bound),  # pyright: ignore
                 clipping=settings.clipping if sigma is None else AdaptiveClipping(sigma=sigma),  # pyright: ignore
-                batches=replace(batches_of(settings.sampling), **drawing), max_grad_norm=settings.clip,
+                batches=self.drawing, max_grad_norm=settings.clip,
                 ledger=self.ledger, insecure_seed=settings.insecure_seed, **noise,
             )  # fmt: skip
         if "clip" in self.state:

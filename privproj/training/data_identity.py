@@ -198,10 +198,8 @@ def check_identity(
         try:
             write_atomically(path, lambda file: file.write(text), mode=0o600)
         except OSError as error:
-            raise Refused(
-                f"{path} could not be written ({error.strerror}), so nothing was released: make room or allow it, and "
-                "go on"
-            ) from error
+            words = f"{path} could not be written ({error.strerror}), so nothing was released"
+            raise Refused(f"{words}: make room or allow it, and go on") from error
 
     return keep
 
@@ -265,14 +263,11 @@ class Stamps:
             pairs = list(zip(stamp["phases"], phases, strict=False))
             held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
             if not held or stamp["ledger"] != self.own["ledger"]:
-                raise InvalidParameter(
-                    "ledger", self.path or "nothing",
-                    f"the ledger that holds the releases which {name} has from an earlier start",
-                    "no ledger holds them: build the module anew, and give every start the same ledger=PATH"
-                    if stamp["ledger"] is None
-                    else "give the ledger=PATH of that start, so that both are counted together; for other people's "
-                    "records load the weights into a module built anew, and begin another ledger",
-                )  # fmt: skip
+                remedy = (
+                    "give every start the same ledger=PATH, so that all are counted together, or build the module anew"
+                )
+                words = f"the ledger that holds the releases which {name} has from an earlier start"
+                raise InvalidParameter("ledger", self.path or "nothing", words, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""

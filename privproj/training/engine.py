@@ -217,8 +217,7 @@ def make_private(
     chosen, subspace = load(method.name), method.subspace
     target = _calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
-    size, per_epoch = batch_size_of(data_loader), drawing.count
-    rate, steps, per_epoch = rate_and_steps(drawing.sampling, records, size, drawing.rate, steps, epochs, per_epoch)
+    rate, steps, per_epoch = rate_and_steps(drawing, records, batch_size_of(data_loader), steps, epochs)
     taps = Taps(module)
     try:
         _check_layers(chosen, taps, subspace, clipping)

@@ -416,11 +416,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         released = {id(p) for view in self._views for p in (*view.parameters, *view.held)}
         for number, parameter in held.items():
             if parameter.requires_grad and number not in released:
-                found = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
+                what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
                 remedy = "freeze it, or give it an optimizer of its own for public data"
-                raise InvalidParameter(
-                    "optimizer", found, "an optimizer over the trained tensors and no others", remedy
-                )
+                raise InvalidParameter("optimizer", what, "an optimizer over the trained tensors and no others", remedy)
 
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""

@@ -350,44 +350,36 @@ def _room_in_filter(plan: Plan, earlier: Account, budget: dict[str, float]) -> F
 
 
 def rate_and_steps(
-    sampling: str,
-    dataset_size: int,
-    batch_size: int | None,
-    sampling_rate: float | None,
-    steps: int | None,
-    epochs: float | None,
-    batches: int | None = None,
+    drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
     """The exact probability ``q`` of being in a batch, the number of steps ``T`` and that of batches of an epoch ``t``.
 
     For Poisson sampling ``q`` is rounded up to the sampler's grid :data:`GRID`, for batches of a fixed size to a whole
     number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Balls-in-bins alone has a ``t``, which is
     given or ``ceil(N/B)``, and whole epochs. Raises :class:`InvalidParameter` unless exactly one of ``steps`` and
-    ``epochs`` is given, and for what does not go with the sampling.
+    ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
         raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
-    if sampling == "balls-in-bins":
-        if sampling_rate is not None:
-            raise InvalidParameter("sampling_rate", sampling_rate, "a number of batches with balls-in-bins sampling")
+    if isinstance(drawing, BallsInBins):
         # t = ceil(N/B), T = E t.
+        batches = drawing.count
         batches = rate_and_steps_from_batches(batch_size or 0, dataset_size)[1] if batches is None else batches
         batches = whole("batches", batches, "from 1 to 1e7 batches in an epoch", 1, 10**7)
         if steps is None:
             steps = batches * whole("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
         return 1.0 / batches, steps, batches
-    if batches is not None:
-        raise InvalidParameter("batches", batches, f"no number of batches with {sampling} sampling")
     epochs = 1 if epochs is None else real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
-    if sampling_rate is None:
-        sampling_rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)
+    rate = drawing.rate
+    if rate is None:
+        rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)
     else:
-        real("sampling_rate", sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        per_epochs = math.ceil(epochs * math.ceil(1.0 / sampling_rate))
+        real("sampling_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
+        per_epochs = math.ceil(epochs * math.ceil(1.0 / rate))
     steps = per_epochs if steps is None else steps
-    if sampling == "fixed":
+    if isinstance(drawing, FixedBatches):
         # Rounding of q N just above a whole number must not make the batch one record larger.
         # q = ceil(q N)/N.
-        return max(1, math.ceil(sampling_rate * dataset_size - 1e-9)) / dataset_size, steps, None
+        return max(1, math.ceil(rate * dataset_size - 1e-9)) / dataset_size, steps, None
     # q = ceil(q 2^24)/2^24: how often a 24-bit uniform number is below the rate, so the accounted rate is exact.
-    return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps, None
+    return min(1.0, math.ceil(rate / GRID) * GRID), steps, None

@@ -334,9 +334,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     own = {plain: tensors[name] for name, plain in _plain_names(model).items()}
     for name, value in saved.items():
         if name not in own or own[name].shape != value.shape:
-            raise InvalidParameter(
-                "model", f"no {name} of shape {tuple(value.shape)}", "the base model that was trained"
-            )
+            raise InvalidParameter("model", f"no {name} of {tuple(value.shape)}", "the base model that was trained")
     for name, value in saved.items():
         own[name].copy_(value)
     return model
