@@ -118,3 +118,6 @@ def clip_words(clips: dict[str, float]) -> str:
         f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
         f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
     )
+
+
+COMMANDS = {"train": command}

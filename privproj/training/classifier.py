@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
+from privproj.records.data_file import parse_json
 from privproj.records.ledger import Account, read_ledger
-from privproj.records.strict_json import parse_json
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading

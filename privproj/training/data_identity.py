@@ -28,8 +28,8 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.atomic import read_bounded, write_atomically
+from privproj.records.data_file import parse_json
 from privproj.records.ledger import Account
-from privproj.records.strict_json import parse_json
 from privproj.training.capture import Taps
 from privproj.training.generators import unchanged_numbers
 from privproj.training.nested import parts_of

@@ -196,7 +196,7 @@ class BoundedRelease(PrivateRelease):
         (view,) = self.views
         assert isinstance(view, WholeGradient)
         pair = view.tap.captured()
-        if pair[0].shape[1] != 1:
+        if view.tap.formed is not None or pair[0].shape[1] != 1:
             remedy = "use max_grad_norm"
             raise InvalidParameter("feature_bound", self.plan.feature_bound, "one input vector per record", remedy)
         # sqrt(2) and sqrt(R^2 + 1).

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import write_atomically
 from privproj.training.generators import Streams, normal, streams
-from privproj.training.layers import check_variants, is_matrix
 from privproj.training.plan import Plan
-from privproj.training.taps import AnyTap
+from privproj.training.taps import AnyTap, check_variants, is_matrix
 from privproj.training.view import Algorithm
 from privproj.validation import whole
 

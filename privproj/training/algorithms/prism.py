@@ -300,27 +300,21 @@ class _PrismTap(Tap):
     only_for = "prism"
 
     def __init__(self, name: str, module: PrismLinear) -> None:
-        self.name, self.module, self.modules, self.uses = name, module, [module], []
-        self.weight, self.bias = module.u, None
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The factors ``U``, ``s`` and ``V``."""
-        return [self.module.u, self.module.s, self.module.v]
+        AnyTap.__init__(self, name, module, [module.u, module.s, module.v])
+        self.module, self.weight, self.bias = module, module.u, None
 
     @property
     def shape(self) -> tuple[int, int]:
         """``(outputs, inputs)`` of the low-rank matrix."""
         return self.module.u.shape[0], self.module.v.shape[0]
 
-    def gradient_of(self, rows: int | Tensor, weights: Tensor | None = None) -> list[Tensor]:
+    def gradient_of(self, rows: slice | Tensor, weights: Tensor) -> list[Tensor]:
         """The gradients of ``U``, ``s`` and ``V`` for these records times their weights, added up."""
-        with self.only(rows) as pair:
-            if pair is None:
-                return [torch.zeros_like(p) for p in self.parameters]
-        g, x = (part.flatten(0, 1) for part in pair)
+        pair = self.captured()
+        if pair is None:
+            return [torch.zeros_like(p) for p in self.parameters]
         # w_j g_jt, since G = sum_j w_j sum_t g_jt x_jt^T.
-        g = g if weights is None else g * weights.to(g).repeat_interleave(pair[0].shape[1])[:, None]
+        g, x = (pair[0][rows] * weights.to(pair[0])[:, None, None]).flatten(0, 1), pair[1][rows].flatten(0, 1)
         u, s, v = (p.detach() for p in self.parameters)
         # For G = sum_t g_t x_t^T: G V diag(s), diag(U^T G V), G^T U diag(s).
         gv, gtu = g.T @ (x @ v), x.T @ (g @ u)

@@ -226,14 +226,16 @@ class _SubspaceView(View):
             seen = tap.captured()
             if seen is None:
                 continue
-            if isinstance(seen, Tensor):
+            if not isinstance(tap, Tap):
                 found.append(seen @ torch.cat(own))
                 continue
-            assert isinstance(tap, Tap)
-            g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[1]
             columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, own, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
-            blocks = (block for _, block in per_example.formed_blocks(g, x)) if tap.formed is None else [tap.formed]
+            if tap.formed is None:
+                g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[1]
+                blocks = (block for _, block in per_example.formed_blocks(g, x))
+            else:
+                blocks = [tap.formed]
             # z_jc = <G_j, P_c>.
             found.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
         return torch.stack(found).sum(0) if found else None
