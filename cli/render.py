@@ -353,12 +353,6 @@ def foundation_of_several(results: list[Result]) -> list[str]:
     return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
 
 
-def comparison_record(row: "Comparison") -> Any:
-    """Return the answer of a bound; one that does not apply has a name and a reason."""
-    bound = row.bound
-    return row.result or {"bound": bound.name, "value": None, "status": bound.status, "reason": row.reason}
-
-
 def comparison_text(rows: "Sequence[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
