@@ -54,7 +54,7 @@ def delta_shown(value: float) -> str:
 def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
     """Say an answer: the number, what it rests on, gain and worth, assumptions and warnings."""
     parts = {
-        "gain": gain_words(result, mechanism, run) if result.outcome is Outcome.OK else "",
+        "gain": gain_words(result, mechanism, run, worth) if result.outcome is Outcome.OK else "",
         "worth": worth_words(worth) if worth is not None and worth.projection_error > 0.0 else "",
         **evidence(result),
         "noise": noise_words(result),
@@ -276,14 +276,15 @@ def filter_words(found: dict[str, Any]) -> str:
     return f"order {order}, budget {budget}, {percent(found['spent'] / found['budget'])} of it spent"
 
 
-def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions) -> str:
+def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
     """Say what plainer accounting gives for the same question."""
     if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
         return ""
     from privproj.accounting.baselines import compare_with_baselines
 
     shown = delta_shown if result.quantity == "delta" else round_outward
-    parts = [f"{label} {shown(value)}" for label, value in compare_with_baselines(result, mechanism, run)]
+    plain = worth and worth.dp_sgd_noise_multiplier
+    parts = [f"{label} {shown(value)}" for label, value in compare_with_baselines(result, mechanism, run, plain)]
     if not parts:
         return ""
     return f"{', '.join(parts)}, this bound as above: {mechanism.gain_words(of_noise=result.quantity == 'sigma')}"

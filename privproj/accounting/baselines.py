@@ -33,8 +33,12 @@ ASKS: dict[str, tuple[Any, tuple[str, ...]]] = {
 """The quantities that have baselines: the function that answers each, and the targets at which it is asked."""
 
 
-def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions) -> list[tuple[str, float]]:
+def compare_with_baselines(
+    result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
+) -> list[tuple[str, float]]:
     """The same epsilon, delta or noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
+
+    ``dp_sgd_noise`` is what DP-SGD needs for the same target, where that is known: the plain Gaussian noise multiplier.
 
     The published bound of M2 needs the rank of the change. Where none is promised, it gets the largest that the shape
     allows. Baselines without an answer, and the bound of the result itself, are left out. So is, where the target is a
@@ -52,7 +56,8 @@ def compare_with_baselines(result: Result, mechanism: Mechanism, run: RunOptions
         if result.risk and baseline.runs == "composed":
             continue
         try:
-            value = ask(setting, bound=bound, **target, **{**run, "split": baseline.split}).value
+            value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
+            value = value or ask(setting, bound=bound, **target, **{**run, "split": baseline.split}).value
         except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:

@@ -281,7 +281,7 @@ class Schedule(Question):
             if factor > limits["high"]:
                 raise Refused(f"no common factor of the noise meets {risk_words(target.parameters())}")
             return self.scaled(factor)
-        found = close_crossing(excess, min(max(guess, 1e-6), 1e6), **limits, rtol=1e-7)[0].upper
+        found, _ = close_crossing(excess, min(max(guess, 1e-6), 1e6), **limits, rtol=1e-7)
         if found == math.inf:
             raise Refused(f"no common factor of the noise meets epsilon {epsilon:g} and delta {delta:g}")
         return self.scaled(smallest_passing(lambda factor: meets(curve_at(factor), target), found, 1e-9))

@@ -56,6 +56,7 @@ def test_delta_is_covered_at_every_epsilon(name, delta):
         assert (ends.upper if known else ends.lower) <= covered + 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONVEX)
 def test_no_much_smaller_mu_would_do(name):
     curve = curve_of(name)
