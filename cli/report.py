@@ -17,8 +17,7 @@ from privproj.records import statement as statements
 from privproj.records.atomic import digest_of
 from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.run_file import from_data
-from privproj.records.statement import Statement
-from privproj.records.statement_check import BEGIN, END
+from privproj.records.statement import BEGIN, END, Statement
 from privproj.result import round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
