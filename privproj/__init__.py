@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
     from privproj.mechanisms.registry import registry
-    from privproj.records.accountant import Accountant
+    from privproj.records.run_file import Accountant
     from privproj.result import LowerBound, Outcome, Result, Rows, Side, Status
     from privproj.runs import RunOptions
     from privproj.runs.sampling import NeighbouringRelation, Sampling
@@ -137,7 +137,7 @@ HOMES = {
         *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "Mixing", "PublicSketch", "Sketch"),
         *("Wishart", "WishartMatrix"),
     ),
-    "records.accountant": ("Accountant",),
+    "records.run_file": ("Accountant",),
     "result": ("LowerBound", "Outcome", "Result", "Rows", "Side", "Status"),
     "runs": ("RunOptions",),
     "runs.sampling": ("NeighbouringRelation", "Sampling"),
