@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from privproj.accounting.schedule import Schedule
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.records.data_file import read_data, write_data

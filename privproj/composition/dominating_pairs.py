@@ -491,9 +491,8 @@ def _scale_polygon(
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
-        scale = min(
-            _least_ratio(want_right, right), _least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)
-        ) * (1.0 - summed)
+        need = _least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)
+        scale = min(_least_ratio(want_right, right), need) * (1.0 - summed)
     else:
         need = _largest_ratio(want_left, left) * g + lost - at_infinity
         scale = max(_largest_ratio(want_right, right), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
@@ -508,11 +507,8 @@ def _scale_polygon(
         return None
     masses[zero] = max(centre, 0.0)
     # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - lost cancels.
-    rounding = (
-        (100.0 + 4.0 * float(np.max(np.abs(losses))))
-        * UNIT_ROUNDING
-        * max(1.0, (scale * f + at_infinity + lost) / rise)
-    )
+    rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT_ROUNDING
+    rounding *= max(1.0, (scale * f + at_infinity + lost) / rise)
     return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
 
 

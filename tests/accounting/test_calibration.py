@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian, Wishart
 from privproj.accounting.calibration import ROUGH_NOISE_RTOL, solve_sigma
 from privproj.accounting.question import ask_by_name
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.composition.good_event import GoodEventCurve
 from privproj.records.run_file import from_data
 from privproj.runs.targets import full_target

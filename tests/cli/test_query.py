@@ -227,14 +227,14 @@ def test_what_compare_prints(run):
     _, out, _ = run(f"compare {M2} --delta 1e-5")
     lines = out.splitlines()
     assert lines[0].startswith("epsilon of m2 at delta 1e-05; add-remove; one release")
-    assert "  beta-tail        needs --columns (the layer's other side) or --change-rank (a promise)" in lines
+    assert "  beta-tail        needs --columns" in lines
     assert "promise (1): every record changes the layer's gradient by a matrix of rank at most 1" in lines
 
 
 def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
     code, out, err = run("compare wishart-matrix --dim 64 --rank 16 --columns 8 --delta 1e-5")
     assert code == 3 and "refuted" in out and "privproj bounds wishart-matrix.early-matrix" in out
-    assert err.count("early-matrix") == 1 and err.count("\n") == 1
+    assert "early-matrix" in err and err.count("\n") == 1
     assert "reason:" in run("bounds wishart-matrix.early-matrix")[1]
 
 

@@ -13,7 +13,7 @@ from privproj import M2, Gaussian, Laplace, Wishart
 from privproj.accounting.question import ask_by_name
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.tradeoff import tradeoff
-from privproj.extensions.gaussian_fit import _edge_mu, _mu_above, fit_gaussian
+from privproj.extensions.gdp import _edge_mu, _mu_above, fit_gaussian
 from privproj.numerics.kernels import log_gaussian_delta
 from privproj.runs.targets import delta_target
 
