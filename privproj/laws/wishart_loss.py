@@ -29,6 +29,7 @@ import numpy as np
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.laws.wishart_integral import (
+    INCOMPLETE_RELATIVE_ERROR,
     PANEL_ERROR_SHARE,
     TABLE_PANEL_ERROR_SHARE,
     THRESHOLD_ROUNDING,
@@ -91,8 +92,8 @@ def log_infinite(rank: int, misalignment: float) -> float:
 def log_deltas(dim: int, rank: int, misalignment: Array, eps: Array, share: float) -> tuple[Array, Array]:
     """Return ``ln delta`` for each pair of ``misalignment`` and ``eps``, and its relative error (C20).
 
-    ``dim`` is at least 2. The arrays have one shape, ``(n,)``, which is that of both results. The parts of the error
-    that come from the panels and from the tables of gains are proved, the part of rounding is estimated. ``share`` is
+    ``dim`` is at least 2. The arrays have one shape, ``(n,)``, which is that of both results. The part of the error
+    that comes from the panels is proved, that of rounding is estimated. ``share`` is
     what one panel may add to the error of one value without being halved. Raises :class:`NotConverged`.
     """
     front, whole, error = log_gamma_ratio(rank) - 0.5 * math.log(rank), np.empty_like(eps), np.empty_like(eps)
@@ -103,8 +104,8 @@ def log_deltas(dim: int, rank: int, misalignment: Array, eps: Array, share: floa
         integral = WishartIntegral(dim, rank, m, np.array([infinite[x] for x in m.tolist()]), front, eps[part], share)
         with np.errstate(all="ignore"):
             whole[part], missed, leaning = integral.log_delta()
-        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
-        error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
+        # panels and Gauss rules (proved) + incomplete gammas and betas + 6e-15 times an estimate of the steepness (C20)
+        error[part] = missed + INCOMPLETE_RELATIVE_ERROR + THRESHOLD_ROUNDING * leaning
     if not np.all(np.isfinite(whole)):
         raise NotConverged("the exact profile came out undefined; please report these parameters")
     return whole, error
