@@ -50,8 +50,11 @@ THRESHOLD_ROUNDING = 6e-15
 """Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured below 1.5e-15.
 Soundness (measured)."""
 
-INCOMPLETE_RELATIVE_ERROR = 5e-12
-"""Relative error allowed to incomplete gammas and betas in an integral; measured below 1e-12. Soundness (measured)."""
+INCOMPLETE_RELATIVE_ERROR = 1.2e-12
+"""Relative error allowed to incomplete gammas and betas in an integral, beside that of every special function.
+
+Measured below 2e-13. Soundness (measured).
+"""
 
 FARTHEST_LOG_ALIGNMENT = 60.0
 """``|ln A|`` up to which there are panels; the rest is bounded and added. Speed only."""
@@ -69,7 +72,7 @@ FRACTION_TERMS = 32
 """Terms of these continued fractions. Soundness (measured)."""
 
 LOG_VISIBLE = -600.0
-"""Log of a tail of Student's law below which it is computed by logs, one at a time. Soundness."""
+"""Log of a tail of Student's law below which it is computed in logs, by ten terms of a series. Soundness."""
 
 LEAST_PLACE = 1e-100
 """Stand-in for an end ``x = 0``; nothing below it matters. Soundness."""
@@ -285,10 +288,13 @@ class WishartIntegral:
         density = np.exp(self.log_front + 0.5 * math.log(r) + (0.5 * r - 1.0) * np.log(q)) / np.sqrt(y)
         half[far] = 0.5 * (special.betainc(0.5 * r, 0.5, q) + (1.0 - q - y) * q * density)
         found = np.where(t > 0.0, np.log(half), np.log1p(-half))
-        for i in np.flatnonzero(~(found > LOG_VISIBLE)):
-            square = float(t[i]) ** 2
-            shares = square / (1.0 + square), 1.0 / (1.0 + square)
-            found[i] = kernels.log_beta_tail(0.5, 0.5 * self.rank, *shares) - math.log(2.0)
+        # Deep in the tail, with b = r/2: c_r q^b / (r sqrt(y)) 2F1(1, 1/2; b + 1; -1/t^2), where terms fall as n/(b t^2)
+        deep = ~(found > LOG_VISIBLE)
+        square, series = t[deep] ** 2, np.ones(np.count_nonzero(deep))
+        for n in range(10, 0, -1):
+            series = 1.0 - (n - 0.5) / ((0.5 * r + n) * square) * series
+        whole = self.log_front - 0.5 * math.log(r) - 0.5 * r * np.log1p(square)
+        found[deep] = whole - 0.5 * np.log(square / (1.0 + square)) + np.log(series)
         return found
 
     # --- bounds on a panel ----------------------------------------------------------------------

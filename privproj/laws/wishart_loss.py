@@ -46,7 +46,7 @@ FARTHEST_EPSILON = 1e9
 """Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
 Soundness."""
 
-ANSWER_SPACING = 2.0**-34
+ANSWER_SPACING = 2.0**-33
 """Spacing of the log deltas that are answered: a dozen widths of an enclosure, so that few are searched for.
 
 Speed only.
