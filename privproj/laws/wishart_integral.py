@@ -300,7 +300,7 @@ class WishartIntegral:
     # --- bounds on a panel ----------------------------------------------------------------------
 
     def log_most(self, sign: float, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of an upper bound of the integral over each panel, and of a guess by the slope in the middle."""
+        """Return ``ln`` of an upper bound of the integral over a panel, and of a guess by the slope in the middle."""
         # width times the largest slope times the tail at the nearer end, with 1e-6 for rounding (C20, the sum)
         low, high = self.ends(sign, p)
         tail = self.log_tail(sign, p.index, low) + np.log(p.high - p.low)
