@@ -138,12 +138,12 @@ class _IntegralPanels:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profiles of pairs of one dimension and rank, each at one ``eps >= 0``, with a proved error of the integral.
+    """The profile of one pair at many ``eps >= 0``, with a proved error of the integral.
 
-    * ``dim``, ``rank``: ``d >= 2`` and ``r``, the same for every pair.
-    * ``misalignment``, ``log_infinite``: ``m`` and ``ln P(A <= 0)`` of each pair, of shape ``(e,)``.
+    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
+    * ``log_infinite``: ``ln P(A <= 0)``.
     * ``log_front``: the log of Student's density at 0, ``ln(c_r/sqrt(r))``.
-    * ``eps``: the epsilon of each pair, of shape ``(e,)``.
+    * ``eps``: the epsilons, of shape ``(e,)``.
     * ``share``: what a panel may add to the relative error of one value without being cut.
 
     In the methods a ``place`` is ``x`` below ``A = 1``, and above it how far ``x`` is beyond the kink ``eps/a``. Arrays
@@ -152,8 +152,8 @@ class WishartIntegral:
 
     dim: int
     rank: int
-    misalignment: Array
-    log_infinite: Array
+    misalignment: float
+    log_infinite: float
     log_front: float
     eps: Array
     share: float = PANEL_ERROR_SHARE
@@ -169,9 +169,9 @@ class WishartIntegral:
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
-    def unit(self) -> Array:
-        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T`` for each pair."""
-        return np.sqrt(self.misalignment * (2.0 - self.misalignment))
+    def unit(self) -> float:
+        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T``."""
+        return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
@@ -268,11 +268,10 @@ class WishartIntegral:
             below = gap + (j - 1.0) + j * u / below
         return u / below
 
-    def log_tail(self, sign: float, index: Index, x: Array) -> Array:
+    def log_tail(self, sign: float, x: Array) -> Array:
         """Return ``ln P(0 < A < e^-x)``, or ``ln P(A > e^x)`` for ``sign = -1``."""
-        t = -sign * (np.expm1(-sign * x) + self.misalignment[index]) / self.unit[index]
-        found, whole = self.log_student_tail(t), self.log_infinite[index]
-        return found if sign < 0.0 else found + np.log(-np.expm1(np.minimum(whole - found, 0.0)))
+        found = self.log_student_tail(-sign * (np.expm1(-sign * x) + self.misalignment) / self.unit)
+        return found if sign < 0.0 else found + np.log(-np.expm1(np.minimum(self.log_infinite - found, 0.0)))
 
     def log_student_tail(self, t: Array) -> Array:
         """Return ``ln P(T > t sqrt(r))`` of Student's law."""
@@ -303,7 +302,7 @@ class WishartIntegral:
         """Return ``ln`` of an upper bound of the integral over a panel, and of a guess by the slope in the middle."""
         # width times the largest slope times the tail at the nearer end, with 1e-6 for rounding (C20, the sum)
         low, high = self.ends(sign, p)
-        tail = self.log_tail(sign, p.index, low) + np.log(p.high - p.low)
+        tail = self.log_tail(sign, low) + np.log(p.high - p.low)
         middle = self.log_slope(sign, p.index, 0.5 * (p.low + p.high))[0]
         return tail + self.log_slope_size(sign, p, low, high, np.zeros_like(low)) + 1e-6, tail + middle
 
@@ -329,7 +328,7 @@ class WishartIntegral:
         low, high = self.ends(sign, p)
         valid = (low > beyond) & (tall <= 1.0)
         low, high, tall = np.where(valid, low - beyond, low), high + beyond, np.minimum(tall, 1.0)
-        found = self.log_slope_size(sign, p, low, high, tall) + self.log_tail_size(sign, p.index, low, high, tall)
+        found = self.log_slope_size(sign, p, low, high, tall) + self.log_tail_size(sign, low, high, tall)
         return np.where(valid, found, np.inf) + 1e-6
 
     def log_slope_size(self, sign: float, p: _IntegralPanels, x1: Array, x2: Array, tall: Array) -> Array:
@@ -379,9 +378,9 @@ class WishartIntegral:
         nearest = np.clip(self.k, np.maximum(low, LEAST_DIVISOR), np.maximum(np.hypot(high, imaginary), LEAST_DIVISOR))
         return self.skew(low, imaginary) + self.log_density(nearest, nearest - self.k)
 
-    def log_tail_size(self, sign: float, index: Index, x1: Array, x2: Array, tall: Array) -> Array:
+    def log_tail_size(self, sign: float, x1: Array, x2: Array, tall: Array) -> Array:
         """Return ``ln`` of a bound of the tail of ``A`` for ``x1 <= Re x <= x2`` and ``|Im x| <= tall`` (C20)."""
-        m, unit, drop = self.misalignment[index], self.unit[index], 2.0 * np.sin(0.5 * tall) ** 2
+        m, unit, drop = self.misalignment, self.unit, 2.0 * np.sin(0.5 * tall) ** 2
         # Re A - 1 is between e^(-sign x) at one end, and that at the other times cos(tall), less 1
         ends = np.expm1(-sign * x1), np.expm1(-sign * x2)
         low = np.minimum(*ends)
@@ -391,7 +390,7 @@ class WishartIntegral:
         own = self.log_student_size(near, v)
         other = np.logaddexp(0.0, self.log_student_size(-far, v))
         found = np.minimum(own, other)
-        return np.logaddexp(found, self.log_infinite[index]) if sign > 0.0 else found
+        return np.logaddexp(found, self.log_infinite) if sign > 0.0 else found
 
     def log_student_size(self, t: Array, v: Array) -> Array:
         """Return ``ln`` of a bound of the tail of Student's law beyond ``z``, ``Re z >= t`` and ``|Im z| <= v``."""
@@ -407,7 +406,7 @@ class WishartIntegral:
     def first_panels(self, sign: float) -> _IntegralPanels:
         """Return panels that cover ``|ln A| < 60`` on one side: they grow from 0 or the kink, shrink to the turn."""
         # Where the first panel ends: at a tiny share of the least scale, or where u or v makes N tiny. Speed only.
-        least, k = 1e-14 * np.minimum(self.unit / math.sqrt(self.rank), 1.0), self.k
+        least, k = 1e-14 * min(self.unit / math.sqrt(self.rank), 1.0), self.k
         kink = np.zeros_like(self.kink) if sign > 0.0 else self.kink
         tiny = self.eps / (3.0 * k + 1e3) if sign > 0.0 else k / self.a * math.exp(-1.0 - 40.0 / k) / (1.0 + 1.0 / kink)
         start = np.maximum(least, tiny)
@@ -429,20 +428,20 @@ class WishartIntegral:
         width = (p.high - p.low)[:, None]
         index, place = np.repeat(p.index, PANEL_NODES), (p.low[:, None] + width * nodes).ravel()
         slope, steep = self.log_slope(sign, index, place)
-        logs = slope + self.log_tail(sign, index, place if sign > 0.0 else place + self.kink[index])
+        logs = slope + self.log_tail(sign, place if sign > 0.0 else place + self.kink[index])
         peak = np.maximum(logs.reshape(len(width), -1).max(axis=1), -1e300)
         values = np.exp(logs.reshape(len(width), -1) - peak[:, None]) * weights * width
         return peak + np.log(values.sum(axis=1)), peak + np.log((values * steep.reshape(values.shape)).sum(axis=1))
 
-    def log_beyond(self) -> Array:
+    def log_beyond(self) -> float:
         """Return ``ln`` of a bound of what is beyond ``|ln A| = 60``, where gains are at most 1."""
         far, r = FARTHEST_LOG_ALIGNMENT, float(self.rank)
         # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2): below e^-60 it rises to A = e^-60 (or is at most its peak), and
         # P(A > e^60) = P(T > t sqrt(r)) <= front int t^-(r+1) dt, t = (e^60 - 1 + m)/unit (C20, the sum)
         front = self.log_front + 0.5 * math.log(r)
-        t = np.maximum(1.0 - self.misalignment - math.exp(-far), 0.0) / self.unit
-        below = front - np.log(self.unit) - 0.5 * (r + 1.0) * np.log1p(t * t) - far
-        return np.logaddexp(below, front - r * np.log(math.expm1(far) / self.unit) - math.log(r))
+        t = max(1.0 - self.misalignment - math.exp(-far), 0.0) / self.unit
+        below = front - math.log(self.unit) - 0.5 * (r + 1.0) * math.log1p(t * t) - far
+        return kernels.log_add(below, front - r * math.log(math.expm1(far) / self.unit) - math.log(r))
 
     def log_delta(self) -> tuple[Array, Array, Array]:
         """Return three arrays with an entry for each epsilon.
@@ -453,7 +452,8 @@ class WishartIntegral:
 
         Raises :class:`NotConverged` after :data:`MOST_CUTS` rounds of cuts, or at :data:`MOST_PANELS` panels.
         """
-        sums = _LogSums(self.log_infinite, self.log_beyond(), np.full_like(self.eps, -np.inf))
+        known = self.log_infinite, self.log_beyond(), -math.inf
+        sums = _LogSums(*(np.full_like(self.eps, log) for log in known))
         for sign in (1.0, -1.0) if self.a > 0.0 else (1.0,):
             sums = self.add_side(sums, sign)
         return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)

@@ -14,7 +14,7 @@ from privproj.numerics.gamma_hockey_stick import log_gamma_hockey_stick
 
 def integral_of(dim, rank, m, eps):
     front = log_gamma_ratio(rank) - 0.5 * math.log(rank)
-    return WishartIntegral(dim, rank, np.array([m]), np.array([log_infinite(rank, m)]), front, np.array([eps]))
+    return WishartIntegral(dim, rank, m, log_infinite(rank, m), front, np.array([eps]))
 
 
 def exact_slope(dim, rank, eps, x, sign):
