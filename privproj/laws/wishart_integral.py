@@ -59,6 +59,9 @@ Measured below 2e-13. Soundness (measured).
 FARTHEST_LOG_ALIGNMENT = 60.0
 """``|ln A|`` up to which there are panels; the rest is bounded and added. Speed only."""
 
+WINDOW_NATS = 34.0
+"""Nats below the largest bound of a panel at which one is not looked at for a guess of the sum. Speed only."""
+
 PLACE_GROWTH = 1.5
 """How many times as wide as the one before a first panel is. Speed only."""
 
@@ -298,13 +301,12 @@ class WishartIntegral:
 
     # --- bounds on a panel ----------------------------------------------------------------------
 
-    def log_most(self, sign: float, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of an upper bound of the integral over a panel, and of a guess by the slope in the middle."""
+    def log_most(self, sign: float, p: _IntegralPanels) -> Array:
+        """Return ``ln`` of an upper bound of the integral over each panel."""
         # width times the largest slope times the tail at the nearer end, with 1e-6 for rounding (C20, the sum)
         low, high = self.ends(sign, p)
-        tail = self.log_tail(sign, low) + np.log(p.high - p.low)
-        middle = self.log_slope(sign, p.index, 0.5 * (p.low + p.high))[0]
-        return tail + self.log_slope_size(sign, p, low, high, np.zeros_like(low)) + 1e-6, tail + middle
+        size = self.log_slope_size(sign, p, low, high, np.zeros_like(low))
+        return size + self.log_tail(sign, low) + np.log(p.high - p.low) + 1e-6
 
     def ends(self, sign: float, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return ``x`` at both ends of each panel."""
@@ -422,13 +424,17 @@ class WishartIntegral:
         index, column = np.nonzero(low < high)
         return _IntegralPanels(index, low[index, column], high[index, column])
 
+    def log_values(self, sign: float, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln`` of the integrand at these places, and the steepness of its slope."""
+        slope, steep = self.log_slope(sign, index, place)
+        return slope + self.log_tail(sign, place if sign > 0.0 else place + self.kink[index]), steep
+
     def gauss(self, sign: float, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return ``ln`` of the Gauss rule on each panel, and of that with the steepness as a factor."""
         nodes, weights = gauss_nodes(PANEL_NODES)
         width = (p.high - p.low)[:, None]
         index, place = np.repeat(p.index, PANEL_NODES), (p.low[:, None] + width * nodes).ravel()
-        slope, steep = self.log_slope(sign, index, place)
-        logs = slope + self.log_tail(sign, place if sign > 0.0 else place + self.kink[index])
+        logs, steep = self.log_values(sign, index, place)
         peak = np.maximum(logs.reshape(len(width), -1).max(axis=1), -1e300)
         values = np.exp(logs.reshape(len(width), -1) - peak[:, None]) * weights * width
         return peak + np.log(values.sum(axis=1)), peak + np.log((values * steep.reshape(values.shape)).sum(axis=1))
@@ -463,10 +469,14 @@ class WishartIntegral:
         p = self.first_panels(sign)
         for _ in range(MOST_CUTS):
             # A panel that is left out is in [0, most]: half of that is the middle and its error.
-            most, guess = self.log_most(sign, p)
+            most = self.log_most(sign, p)
             half = most - math.log(2.0)
-            # The guess decides only where to stop.
-            enough = (_add_logs(sums.total, p.index, guess) + math.log(self.share))[p.index]
+            # A guess of the sum decides only where to stop: values in the middles of what is not far below the most.
+            top = np.full_like(self.eps, -np.inf)
+            np.maximum.at(top, p.index, most)
+            seen = p[most > top[p.index] - WINDOW_NATS]
+            guess = self.log_values(sign, seen.index, 0.5 * (seen.low + seen.high))[0] + np.log(seen.high - seen.low)
+            enough = (_add_logs(sums.total, seen.index, guess) + math.log(self.share))[p.index]
             small = half <= enough - 3.0
             sums = sums.add(p.index[small], half[small], half[small], half[small])
             p, enough = p[~small], enough[~small]
