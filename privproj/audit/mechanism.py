@@ -190,9 +190,9 @@ class Scene:
         (view,) = boundary.views
         x, g = self.canary(view)
         if sign:
-            view.tap.uses = [(view.tap.modules[0], x, sign * g)]
+            view.tap.keep(view.tap.modules[0], x, sign * g)
             boundary.add(1)
-            view.tap.uses = []
+            view.tap.clear()
         (mean,) = boundary.release()
         shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
         # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.

@@ -62,8 +62,9 @@ def one_run(
     for rows in torch.as_tensor(included).split(256):
         g = torch.zeros(len(rows), count, dtype=torch.float64)
         g[torch.arange(len(rows)), rows] = 1.0
-        view.tap.uses = [(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)]
+        view.tap.keep(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)
         boundary.add(len(rows))
+        view.tap.clear()
     scores = boundary.release()[0][:, 0].numpy()
     inside = np.isin(np.arange(count), included)
     order = inside[np.argsort(scores)]

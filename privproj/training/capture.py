@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
-from privproj.training.layers import check_variants, make_tap
-from privproj.training.taps import UNITS, AnyTap, ReplayedTap, Tap, first_output, is_replaying
+from privproj.training.taps import UNITS, AnyTap, Tap, check_variants, first_output, make_tap
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Soundness: such a layer mixes records."""
@@ -131,7 +130,7 @@ class Taps:
         """A forward hook that keeps what a layer sees and, once it comes back, the gradient of its output."""
 
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor | None:
-            if not self.capturing or not torch.is_grad_enabled() or is_replaying():
+            if not self.capturing or not torch.is_grad_enabled() or AnyTap.is_replaying:
                 return None
             # A copy of the module, such as a teacher or an average of weights, has the hooks too and is not trained.
             if not any(module is part for part in tap.modules):
@@ -144,7 +143,7 @@ class Taps:
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
             seen, whole = self.spread(tap, module, seen, first)
-            saved: Any = [_Saved.apply(seen.detach(), self.switch)]
+            saved: Any = [_Saved.apply(seen, self.switch)]
             changed = None if whole is first else whole
             if not whole.requires_grad:
                 changed = whole.detach().requires_grad_().clone()
@@ -170,10 +169,10 @@ class Taps:
 
     def drop_aliases(self) -> None:
         """Forget modules that merely hold a tensor of one of their layers too, as BERT's head does with a bias."""
-        for tap in [tap for tap in self.taps if isinstance(tap, ReplayedTap)]:
+        for tap in list(self.taps):
             inside = {id(part) for module in tap.modules for part in module.modules()}
-            known = [other for other in self.taps if not isinstance(other, ReplayedTap)]
-            theirs = {id(p) for other in known if any(id(m) in inside for m in other.modules) for p in other.parameters}
+            known = [other for other in self.taps if other is not tap and any(id(m) in inside for m in other.modules)]
+            theirs = {id(p) for other in known for p in other.parameters}
             if all(id(p) in theirs for p in tap.parameters):
                 self.taps.remove(tap)
 
@@ -202,22 +201,35 @@ class Taps:
     def check_rows(self, records: int) -> None:
         """Raise :class:`InvalidParameter` unless every layer saw one row for each record."""
         for tap in self.taps:
-            for _, x, g in tap.uses:
-                if x.shape[0] != records or g.shape[0] != records:
-                    raise InvalidParameter(
-                        tap.name, f"{x.shape[0]} rows for {records} losses", "one row for each record, batch first",
-                        "weigh rows in place of gathering them; strict=True computes every record by itself",
-                    )  # fmt: skip
+            kept = [part for _, *pair in tap.uses for part in pair] + ([] if tap.found is None else [tap.found])
+            for rows in {len(part) for part in kept} - {records}:
+                raise InvalidParameter(
+                    tap.name, f"{rows} rows for {records} losses", "one row for each record, batch first",
+                    "weigh rows in place of gathering them; strict=True computes every record by itself",
+                )  # fmt: skip
 
     def join_rows(self) -> None:
         """Take all that every layer saw as one record's, whatever its first dimension is."""
         for tap in self.taps:
-            tap.uses = [(m, x, g) if x.shape[0] == 1 else (m, x[None], g[None]) for m, x, g in tap.uses]
+            tap.uses = [(call, x, g) if len(x) == 1 else (call, x[None], g[None]) for call, x, g in tap.uses]
+            tap.found = None if tap.found is None else tap.found.sum(0, keepdim=True)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""
         yield from self.module.named_parameters()
         yield from self.module.named_buffers()
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """While this runs, the taps keep what is computed meanwhile alone; then they have again what they kept."""
+        kept, records = [(tap.uses, tap.found) for tap in self.taps], self.records
+        self.clear()
+        try:
+            yield
+        finally:
+            self.records = records
+            for tap, before in zip(self.taps, kept, strict=True):
+                tap.uses, tap.found = before
 
     def clear(self) -> None:
         """Forget everything that was captured."""

@@ -9,7 +9,7 @@ first steps, and whenever something is new, it is also every record of a part in
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -119,20 +119,15 @@ class IndependenceCheck:
         # A copy, for the loss function may write into its part.
         base, states = self.cut(part, torch.tensor(order), records), number_states(self.taps.device)
         yield
-        drawn, kept = number_states(self.taps.device) != states, [tap.uses for tap in self.taps.taps]
-        try:
-            with self.quietly(drawn or due):
-                if drawn:
-                    self.pass_over(loss_fn, base, len(order))
-                seen = _Seen(base, [tap.uses for tap in self.taps.taps], list(range(len(order))) if drawn else order)
-                if due:
-                    self.check_part(loss_fn, seen, rows.start)
-                else:
-                    self.check_record(loss_fn, seen, 2 if drawn else 1)
-        finally:
-            self.taps.records = records
-            for tap, uses in zip(self.taps.taps, kept, strict=True):
-                tap.uses = uses
+        drawn = number_states(self.taps.device) != states
+        with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
+            if drawn:
+                self.pass_over(loss_fn, base, len(order))
+            seen = _Seen(base, list(range(len(order))) if drawn else order)
+            if due:
+                self.check_part(loss_fn, seen, rows.start)
+            else:
+                self.check_record(loss_fn, seen, 2 if drawn else 1)
 
     def check_record(self, loss_fn: LossFunction, seen: "_Seen", needed: int) -> None:
         """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
@@ -157,8 +152,6 @@ class IndependenceCheck:
         also compared as they are fetched anew, where that is another batch of one record.
         """
         records = len(seen.places)
-        for tap, uses in zip(self.taps.taps, seen.uses, strict=True):
-            tap.uses = uses
         signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
         shares = self.boundary.shares(records).cpu()
         # In units of the largest share, so that losses in half precision do not vanish.
@@ -211,21 +204,18 @@ class IndependenceCheck:
         return take(part, rows, records, self.loader.samples)
 
     def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
-        """The losses of a part in a pass that leaves its part as it is, and begins without what a pass before has left.
+        """The losses of a part in a pass that leaves its part as it is, without weights that autocast has shortened.
 
-        That is captured rows, gradients, and weights that autocast has shortened. Python and numpy draw the same
-        numbers in every pass, so that a layer which is skipped is skipped each time.
+        Python and numpy draw the same numbers in every pass, so that a layer which is skipped is skipped each time.
         """
         random.seed(self.repeat)
         np.random.seed(self.repeat)
-        for tap in self.taps.taps:
-            tap.uses = []
         torch.clear_autocast_cache()
-        self.taps.records = records
         return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.taps.device), records)
 
     def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
         """Compute a part, so that the taps keep what they see of it."""
+        self.taps.records = records
         self.losses(loss_fn, part, records).sum().backward()
         self.guard.check_gradients()
         self.taps.check_rows(records)
@@ -241,7 +231,10 @@ class IndependenceCheck:
         and no others; None is the part cut to them. Without ``weights`` it is their sum.
         """
         batch = self.cut(seen.base, rows, len(seen.places)) if batch is None else batch
-        places = torch.tensor([seen.places[row] for row in rows.tolist()])
+        places = torch.tensor(seen.places)[rows]
+        # One record is a slice: no device has to wait for its number.
+        part = places if len(places) > 1 else slice(int(places), int(places) + 1)
+        weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
         trained = [p for tap in self.taps.taps for p in tap.parameters]
         asked = [p.requires_grad for p in trained]
         names, norms = [], []
@@ -250,15 +243,13 @@ class IndependenceCheck:
         self.taps.capturing = False
         try:
             losses = self.losses(loss_fn, batch, len(rows))
-            (losses if weights is None else losses * weights.to(losses)).sum().backward()
+            (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
-                for tap, uses in zip(self.taps.taps, seen.uses, strict=True):
-                    tap.uses = uses
-                    for parameter, one in zip(tap.parameters, tap.gradient_of(places, weights), strict=True):
+                for tap in self.taps.taps:
+                    for parameter, one in zip(tap.parameters, tap.gradient_of(part, weights), strict=True):
                         names.append(tap.name)
                         norms.append(_norms(one, parameter.grad))
                         parameter.grad = None
-                    tap.uses = []
         finally:
             self.taps.capturing = True
             for parameter, flag in zip(trained, asked, strict=True):
@@ -319,13 +310,9 @@ def first_difference(
 
 @dataclass(frozen=True)
 class _Seen:
-    """Records that were computed together: what was cut of their part, what every tap has kept, and their places there.
-
-    Row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
-    """
+    """Records that were computed together: row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept."""
 
     base: Any
-    uses: list[list[Any]]
     places: list[int]
 
 

@@ -170,6 +170,10 @@ class LookedUp:
     dense: Tensor
     rows: Tensor
 
+    def __getitem__(self, rows: slice | Tensor) -> "LookedUp":
+        """The factor of these records."""
+        return LookedUp(self.dense[rows], self.rows[rows])
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """``(records, S + T, outputs)``."""

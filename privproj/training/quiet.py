@@ -1,6 +1,5 @@
 """Quiet computation: dropout and other random functions of torch do nothing, so that two passes can be compared."""
 
-import inspect
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -30,74 +29,68 @@ _PLACE_OF_DROPOUT = 4
 """The place of ``dropout_p`` among the arguments of scaled dot product attention. Contract with torch."""
 
 
-class Draw:
-    """What random functions return while they are quiet: everywhere the value that their distribution has at a level.
-
-    ``level`` is the probability of smaller values, above 0 and below 1. Other levels take other branches of code such
-    as ``if torch.rand(1) < 0.3``, and noise keeps the size that it is drawn with.
-    """
-
-    def __init__(self, level: float) -> None:
-        self.level, self.normal, self.calls = level, NormalDist().inv_cdf(level), 0
-
-    def uniform(self, args: tuple, kwargs: dict) -> Any:
-        """The value of ``Tensor.uniform_``."""
-        low, high = _given(args, kwargs, 1, "from", 0.0), _given(args, kwargs, 2, "to", 1.0)
-        return low + self.level * (high - low)
-
-    def gaussian(self, args: tuple, kwargs: dict, first: int = 1) -> Any:
-        """The value of ``Tensor.normal_``, and of ``torch.normal`` with ``first=0``."""
-        mean, std = _given(args, kwargs, first, "mean", 0.0), _given(args, kwargs, first + 1, "std", 1.0)
-        return mean + self.normal * (std if isinstance(std, float | int | Tensor) else 1.0)
-
-    def exponential(self, args: tuple, kwargs: dict) -> float:
-        """The value of ``Tensor.exponential_``."""
-        return -math.log1p(-self.level) / _given(args, kwargs, 1, "lambd", 1.0)
-
-    def chance(self, args: tuple, kwargs: dict) -> Any:
-        """The value of ``Tensor.bernoulli_``."""
-        return _above(_given(args, kwargs, 1, "p", 0.5), self.level)
-
-    def chances(self, args: tuple, kwargs: dict) -> Any:
-        """The value of ``torch.bernoulli`` and ``Tensor.bernoulli``."""
-        own = args[0] if args else kwargs["input"]
-        return _above(_given(args, kwargs, 1, "p", own), self.level)
-
-    def whole(self, args: tuple, kwargs: dict) -> int:
-        """The value of ``torch.randint`` and ``torch.randint_like``."""
-        bounds = [value for value in args if isinstance(value, int)][:2]
-        low = bounds[0] if len(bounds) > 1 else kwargs.get("low", 0)
-        high = bounds[-1] if bounds else kwargs["high"]
-        return low + math.floor(self.level * (high - low))
+def _uniform(level: float, own: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> float:
+    """The value of ``Tensor.uniform_``, of which the bounds may be named ``from`` and ``to``."""
+    low, high = named.get("from", low), named.get("to", high)
+    return low + level * (high - low)
 
 
-_DRAWN: dict[Callable[..., Any], Callable[[Draw, tuple, dict], Any]] = {
-    torch.rand: lambda draw, args, kwargs: draw.level, torch.rand_like: lambda draw, args, kwargs: draw.level,
-    torch.randn: lambda draw, args, kwargs: draw.normal, torch.randn_like: lambda draw, args, kwargs: draw.normal,
-    torch.normal: lambda draw, args, kwargs: draw.gaussian(args, kwargs, 0),
-    torch.randint: Draw.whole, torch.randint_like: Draw.whole, Tensor.uniform_: Draw.uniform,
-    Tensor.normal_: Draw.gaussian, Tensor.exponential_: Draw.exponential, Tensor.bernoulli_: Draw.chance,
-    torch.bernoulli: Draw.chances, Tensor.bernoulli: Draw.chances,
+def _gaussian(level: float, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+    """The value of ``torch.normal``."""
+    return mean + NormalDist().inv_cdf(level) * std
+
+
+def _above(level: float, chance: Any) -> Any:
+    """1 where a probability is above a level, 0 elsewhere, as a number or a tensor."""
+    return (chance > level).to(torch.float32) if isinstance(chance, Tensor) else float(chance > level)
+
+
+def _whole(level: float, *args: Any, **kwargs: Any) -> int:
+    """The value of ``torch.randint`` and ``torch.randint_like``."""
+    bounds = [value for value in args if isinstance(value, int)][:2]
+    low = bounds[0] if len(bounds) > 1 else kwargs.get("low", 0)
+    high = bounds[-1] if bounds else kwargs["high"]
+    return low + math.floor(level * (high - low))
+
+
+_DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
+    **dict.fromkeys((torch.rand, torch.rand_like), lambda level, *_, **__: level),
+    **dict.fromkeys((torch.randn, torch.randn_like), lambda level, *_, **__: _gaussian(level)),
+    **dict.fromkeys((torch.randint, torch.randint_like), _whole),
+    **dict.fromkeys(
+        (torch.bernoulli, Tensor.bernoulli), lambda level, input, p=None, **_: _above(level, input if p is None else p)
+    ),
+    torch.normal: _gaussian, Tensor.normal_: lambda level, own, *args, **named: _gaussian(level, *args, **named),
+    Tensor.uniform_: _uniform, Tensor.bernoulli_: lambda level, own, p=0.5, **_: _above(level, p),
+    Tensor.exponential_: lambda level, own, lambd=1.0, **_: -math.log1p(-level) / lambd,
 }  # fmt: skip
-"""Random functions and the value that stands for everything they draw. Contract with torch."""
+"""Random functions and the value that stands for everything they draw: the one that their distribution has at a level.
+
+The level is the probability of smaller values, above 0 and below 1. Other levels take other branches of code such as
+``if torch.rand(1) < 0.3``, and noise keeps the size that it is drawn with. Contract with torch."""
 
 
 class _Constant(TorchFunctionMode):
     """Replaces what dropout and random functions return, and notes the types of all results."""
 
-    def __init__(self, types: set[torch.dtype], draw: Draw) -> None:
+    def __init__(self, types: set[torch.dtype], level: float) -> None:
         super().__init__()
-        self.types, self.draw = types, draw
+        self.types, self.level, self.calls = types, level, 0
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func is Tensor.backward:
-            return _quiet_backward(args[0], self.types, self.draw)
+            # Torch takes a mode off while it handles a call. Here it is on again when the pass begins, which hands it
+            # on, so that recomputed parts of the forward pass are quiet too.
+            engine: Any = torch.autograd.Variable._execution_engine
+            one, edges = (torch.ones_like(args[0]),), (args[0],)
+            with self:
+                return engine.run_backward(edges, one, False, False, (), allow_unreachable=True, accumulate_grad=True)
         if func in _IDENTITIES:
             return args[0] if args else kwargs["input"]
-        self.draw.calls += func in _DRAWN
-        if func in _DRAWN and self.draw.calls <= MOST_DRAWS:
-            value = _DRAWN[func](self.draw, args, kwargs)
+        self.calls += func in _DRAWN
+        if func in _DRAWN and self.calls <= MOST_DRAWS:
+            value = _DRAWN[func](self.level, *args, **kwargs)
             with torch.no_grad():
                 found = func(*args, **kwargs)
                 return found.copy_(value) if isinstance(value, Tensor) else found.fill_(value)
@@ -106,25 +99,10 @@ class _Constant(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             args, kwargs = args[:_PLACE_OF_DROPOUT] + (0.0,) * (len(args) > _PLACE_OF_DROPOUT) + args[5:], dict(kwargs)
             kwargs |= {} if len(args) > _PLACE_OF_DROPOUT else {"dropout_p": 0.0}
-        if func is functional.multi_head_attention_forward:
-            given = inspect.signature(func).bind(*args, **kwargs)
-            given.arguments["dropout_p"] = 0.0
-            args, kwargs = given.args, given.kwargs
         found = func(*args, **kwargs)
         if isinstance(found, Tensor):
             self.types.add(found.dtype)
         return found
-
-
-def _given(args: tuple, kwargs: dict, place: int, name: str, otherwise: Any) -> Any:
-    """An argument by its place or its name, or what stands for it where it is not given."""
-    found = args[place] if len(args) > place else kwargs.get(name)
-    return otherwise if found is None or isinstance(found, torch.Generator | tuple | list) else found
-
-
-def _above(chance: Any, level: float) -> Any:
-    """1 where a probability is above a level, 0 elsewhere, as a number or a tensor."""
-    return (chance > level).to(torch.float32) if isinstance(chance, Tensor) else float(chance > level)
 
 
 def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
@@ -165,30 +143,17 @@ def _in_order(func: Any, n: int, *args: Any, **kwargs: Any) -> Tensor:
 
 
 _torch: Any = torch
-_functional: Any = functional
 
 _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.gumbel_softmax: _gumbel, functional.rrelu: _leaky, torch.rrelu: _leaky, torch.multinomial: _likeliest,
     Tensor.multinomial: _likeliest, functional.fractional_max_pool2d_with_indices: _pooled,
-    functional.fractional_max_pool3d_with_indices: _pooled, _functional._fractional_max_pool2d: _pooled,
-    _functional._fractional_max_pool3d: _pooled, functional.fractional_max_pool2d: _pooled,
+    functional.fractional_max_pool3d_with_indices: _pooled, functional.fractional_max_pool2d: _pooled,
     functional.fractional_max_pool3d: _pooled, torch.randperm: _in_order,
     torch.poisson: lambda _, input, *args, **kwargs: input.round(),
     _torch._standard_gamma: lambda _, input, *args, **kwargs: input.clone(),
     _torch._sample_dirichlet: lambda _, input, *args, **kwargs: input / input.sum(-1, keepdim=True),
 }  # fmt: skip
 """Random functions that are computed without their randomness. Contract with torch."""
-
-
-def _quiet_backward(total: Tensor, types: set[torch.dtype], draw: Draw) -> None:
-    """A backward pass during which recomputed parts of the forward pass are quiet too.
-
-    Torch takes a mode off while it handles a call. Here it is on again when the pass begins, which hands it on.
-    """
-    one = torch.ones_like(total)
-    with _Constant(types, draw):
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.run_backward((total,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 @contextmanager
@@ -199,15 +164,16 @@ def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[set[torch.dt
     Random functions return what their distribution has at ``level``, and the set that is given has the types of all
     results so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
     """
-    recurrent = [(part, part.dropout) for part in module.modules() if isinstance(part, nn.RNNBase)]
+    kinds = nn.RNNBase | nn.MultiheadAttention
+    dropping: list[tuple[Any, float]] = [(part, part.dropout) for part in module.modules() if isinstance(part, kinds)]
     with ExitStack() as stack:
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for part, chance in recurrent:
+        for part, chance in dropping:
             part.dropout = 0.0
             stack.callback(setattr, part, "dropout", chance)
         types: set[torch.dtype] = set()
         if level is not None:
-            stack.enter_context(_Constant(types, Draw(level)))
+            stack.enter_context(_Constant(types, level))
         yield types

@@ -1,4 +1,4 @@
-"""Taps: what a trained layer saw and got back, and the gradient of each record that this makes.
+"""Taps: which layers are trained record by record, what each saw and got back, and the gradients that this makes.
 
 There is one tap for each trained tensor or matrix. A weight and its bias are one matrix whose inputs end with a 1.
 Layers that share a weight share its tap, so that their contributions add up before any norm is taken: an embedding and
@@ -6,10 +6,8 @@ the head that is tied to it too, for looking up row ``i`` is multiplying by the 
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,108 +23,146 @@ UNITS = (nn.MultiheadAttention,)
 SHARED_ARGUMENTS = ("attn_mask",)
 """Names of arguments that, as matrices, are shared by all records, whatever their first dimension."""
 
-FORMED = object()
-"""Stands for the layer in a use whose gradients are formed."""
+FLOATS = (torch.float32, torch.float64)
+"""Types that trained tensors may have. Rounding of shorter ones is beyond what norms are overstated by. Soundness."""
 
-ForwardUse = tuple[Any, Tensor, Tensor]
-"""One use of a layer: the layer or its whole call, what it saw, and the gradient of its output. Records come first."""
+REMEDIES = {
+    nn.modules.rnn.RNNBase: "use opacus.layers.DPLSTM, DPGRU or DPRNN with batch_first=True, or freeze it",
+    nn.EmbeddingBag: "use nn.Embedding and a sum or mean over its tokens, or freeze it",
+    nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer",
+}
+"""What to do about layers of torch that have no per-example gradients here. Contract."""
+
+VARIANT_REMEDY = (
+    "switch use_dora and the like off: they use the factors beside their layers (DoRA in the norm of W + s B A), "
+    "where no record's part can be seen"
+)
+"""Why variants of LoRA are refused. Contract."""
 
 
-class _Uses:
+class AnyTap:
     """What every tap has: its layers, and each use of them until the gradients are clipped.
 
+    A use is the layer or its whole call, what it saw, and the gradient of its output, records first. ``found`` is what
+    was made of the uses: ``joined`` makes it, ``weighted`` adds up some records of it, and ``split`` gives the part of
+    each trained tensor.
+
+    ``is_replaying`` while a layer is computed again for its per-example gradients, of which no hook keeps anything.
     ``only_for`` names the one algorithm that can train such a layer; None where every algorithm can.
     ``may_return_more`` is True where a layer may return a tuple, of which the first tensor gets a gradient back, and
     ``is_shared`` for an embedding once it has looked up one row of numbers for all records. Where ``forms`` is set,
     gradients that are smaller than what they are made of are formed as soon as they can be.
     """
 
+    is_replaying: ClassVar[bool] = False
     only_for: str | None = None
     may_return_more = False
     is_shared = False
     forms = False
-    captured: Callable[[], Any]
+    found: Any = None
+    joined: Callable[[], Any]
+    weighted: Callable[[slice | Tensor, Tensor], Tensor]
+    split: Callable[[Tensor], Iterator[tuple[nn.Parameter, Tensor]]]
 
-    def __init__(self, name: str, module: nn.Module) -> None:
-        self.name, self.modules = name, [module]
-        self.uses: list[ForwardUse] = []
+    def __init__(self, name: str, module: nn.Module, parameters: list[nn.Parameter]) -> None:
+        self.name, self.modules, self.parameters = name, [module], parameters
+        self.uses: list[tuple[Any, Tensor, Tensor]] = []
+
+    @property
+    def size(self) -> int:
+        """The number of trained entries."""
+        return sum(p.numel() for p in self.parameters)
+
+    def join(self, other: "AnyTap") -> bool:
+        """Take in the layer of another tap if it trains the same tensors."""
+        if type(other) is not type(self) or list(map(id, other.parameters)) != list(map(id, self.parameters)):
+            return False
+        self.modules += other.modules
+        return True
 
     def call(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[Any, Tensor]:
-        """What is kept of a call of a layer: the layer and the tensor that it saw."""
-        seen = _first_input(args, kwargs)
+        """What is kept of a call of a layer: the layer, and the first tensor that it saw."""
+        given = {**dict(enumerate(args)), **kwargs}
+        seen = next((key for key, value in given.items() if isinstance(value, Tensor)), None)
         if seen is None:
             raise InvalidParameter(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
-        return module, seen.detach()
+        return self.kept_call(module, given, seen), given[seen].detach()
+
+    def kept_call(self, module: nn.Module, given: dict[int | str, Any], seen: int | str) -> Any:
+        """What is kept of a call beside the tensor that the layer saw: the layer."""
+        return module
 
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer: its ``call``, what it saw and what came back."""
         self.uses.append((call, x, g))
+        self.found = None
 
     def clear(self) -> None:
         """Forget what was kept."""
-        self.uses.clear()
+        self.uses, self.found = [], None
 
-    def cut(self, use: ForwardUse, rows: slice | Tensor) -> ForwardUse:
-        """The part of a use that is of these records."""
-        call, x, g = use
-        return call, x[rows], g[rows]
+    def captured(self) -> Any:
+        """The gradients of all records, in the form that ``joined`` gives; None where nothing came back."""
+        if self.found is None and self.uses:
+            self.found = self.joined()
+        return self.found
 
-    @contextmanager
-    def only(self, rows: int | Tensor) -> Iterator[Any]:
-        """While this runs, the parts of these records stand for all that was kept; gives what is captured of them."""
-        # One record is a slice: no device has to wait for its number.
-        first = int(rows) if isinstance(rows, int) or len(rows) == 1 else None
-        part = rows if first is None else slice(first, first + 1)
-        kept, self.uses = self.uses, [self.cut(use, part) for use in self.uses]  # pyright: ignore[reportArgumentType]
-        try:
-            yield self.captured()
-        finally:
-            self.uses = kept
+    def gradient_of(self, rows: slice | Tensor, weights: Tensor) -> list[Tensor]:
+        """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
+        if self.captured() is None:
+            return [torch.zeros_like(p) for p in self.parameters]
+        total = self.weighted(rows, weights.to(self.parameters[0]))
+        return [self.shaped(p, part) for p, part in self.split(total)]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
         """A part of a gradient, as ``split`` gives it, in the shape of its trained tensor."""
         return part.reshape(parameter.shape)
 
 
-class Tap(_Uses):
+class Tap(AnyTap):
     """One trained matrix: a weight, with its bias if that is trained.
 
-    Gradients that are formed stand in ``uses`` as ``(FORMED, G, G)``.
+    The weight of GPT-2's Conv1D is kept as inputs x outputs: it is ``turned``.
     """
 
     def __init__(self, name: str, module: nn.Module) -> None:
-        super().__init__(name, module)
         self.weight: Any = module.weight
         bias = getattr(module, "bias", None)
         self.bias = bias if isinstance(bias, nn.Parameter) and bias.requires_grad else None
+        self.turned = _is_conv1d(module)
+        super().__init__(name, module, [self.weight, *([] if self.bias is None else [self.bias])])
 
     @property
     def shape(self) -> tuple[int, int]:
         """``(outputs, inputs)`` of the matrix, the bias counted as one more input."""
-        outputs = self.weight.shape[0]
-        return outputs, math.prod(self.weight.shape[1:]) + (self.bias is not None)
+        first, others = self.weight.shape[0], math.prod(self.weight.shape[1:])
+        outputs, inputs = (others, first) if self.turned else (first, others)
+        return outputs, inputs + (self.bias is not None)
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The trained tensors of this tap: the weight, and the bias if that is trained."""
-        return [self.weight, *([] if self.bias is None else [self.bias])]
+    def join(self, other: AnyTap) -> bool:
+        """Take in the layer of another tap if it shares this weight, and a bias where both train one."""
+        if type(other) is not type(self) or other.weight is not self.weight or other.turned != self.turned:
+            return False
+        if None not in (self.bias, other.bias) and self.bias is not other.bias:
+            return False
+        self.parameters = max(self.parameters, other.parameters, key=len)
+        self.bias = self.bias if other.bias is None else other.bias
+        self.modules += other.modules
+        return True
 
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer, as it is or in the gradients that are formed of it."""
         before = self.formed
-        self.uses = [*([] if before is not None else self.uses), (call, x, g)]
+        super().keep(call, x, g)
         if not self.forms or (before is None and not self.is_smaller_formed):
             return
-        pair = self.captured()
-        assert pair is not None
         with per_example.full_precision():
-            found = per_example.formed(*pair)
+            self.uses, found = [], per_example.formed(*self.joined())
         if before is not None and len(before) != len(found):
             raise InvalidParameter(
                 self.name, f"{len(found)} rows after {len(before)}", "one row for each record, batch first"
             )
-        found = found if before is None else before.add_(found)
-        self.uses = [(FORMED, found, found)]
+        self.found = found if before is None else before.add_(found)
 
     @property
     def is_smaller_formed(self) -> bool:
@@ -138,36 +174,15 @@ class Tap(_Uses):
     @property
     def formed(self) -> Tensor | None:
         """The gradients of all records (records x outputs x inputs), if they are formed."""
-        if not self.uses or self.uses[0][0] is not FORMED:
-            return None
-        found = self.uses[0][1]
-        # Where all rows are one record's, its gradient is their sum.
-        return found if found.dim() == 3 else found.flatten(1, -3).sum(1)
+        return self.found if isinstance(self.found, Tensor) else None
 
-    def join(self, other: Any) -> bool:
-        """Take in the layer of another tap if it shares this weight, and a bias where both train one."""
-        if type(other) is not type(self) or other.weight is not self.weight:
-            return False
-        if None not in (self.bias, other.bias) and self.bias is not other.bias:
-            return False
-        self.bias = self.bias if other.bias is None else other.bias
-        self.modules += other.modules
-        return True
-
-    def captured(self) -> tuple[Any, Tensor] | None:
-        """The pair ``(g, x)`` over all uses of the layer; None where nothing came back.
+    def joined(self) -> tuple[Any, Tensor]:
+        """The pair ``(g, x)`` over all uses of the layer.
 
         ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs. The tokens of all uses stand side by side,
         so that ``G_j = sum_t g_jt x_jt^T`` is the gradient of all uses together. Where rows were looked up, ``g`` is a
         :class:`privproj.training.per_example.LookedUp`.
         """
-        if not self.uses:
-            return None
-        formed = self.formed
-        if formed is not None:
-            # G_j = sum_k (G_j e_k) e_k^T.
-            units = torch.eye(formed.shape[2], dtype=formed.dtype, device=formed.device)
-            return formed.transpose(1, 2), units.expand(len(formed), -1, -1)
         dtype, rows, pairs, found = self.weight.dtype, [], [], []
         for module, x, g in self.uses:
             if isinstance(module, nn.Embedding):
@@ -177,11 +192,11 @@ class Tap(_Uses):
             else:
                 g, seen = _tokens(module, x, g)
                 pairs.append((g.to(dtype), self.with_bias(module, seen.to(dtype))))
-        x = _joined([*(x for _, x in pairs), *found])
+        x = _side_by_side([*(x for _, x in pairs), *found])
         if not rows:
-            return _joined([g for g, _ in pairs]), x
+            return _side_by_side([g for g, _ in pairs]), x
         dense = [g for g, _ in pairs] or [x.new_zeros(x.shape[0], 0, self.shape[0])]
-        return LookedUp(_joined(dense), _joined(rows)), x
+        return LookedUp(_side_by_side(dense), _side_by_side(rows)), x
 
     def with_bias(self, module: nn.Module, x: Tensor) -> Tensor:
         """The inputs of one use with a column more, if a bias is trained: its gradient is ``sum_t g_jt 1``."""
@@ -190,24 +205,15 @@ class Tap(_Uses):
         # A layer that shares the weight without having the bias gives that nothing.
         return functional.pad(x, (0, 1), value=float(getattr(module, "bias", None) is self.bias))
 
-    def gradient_of(self, rows: int | Tensor, weights: Tensor | None = None) -> list[Tensor]:
-        """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
-        with self.only(rows) as pair:
-            formed = self.formed
-        if pair is None:
-            return [torch.zeros_like(p) for p in self.parameters]
-        factors = pair[1].new_ones(len(pair[1])) if weights is None else weights.to(pair[1].device)
-        if formed is None and len(factors) == 1 and not isinstance(pair[0], LookedUp):
-            # G_j = sum_t g_jt x_jt^T.
-            formed = per_example.formed(*pair)
-        if formed is not None and len(factors) == 1:
-            matrix = formed[0] * factors.to(formed)
-        else:
-            # sum_j w_j G_j.
-            matrix = (
-                per_example.clipped_sum(factors, *pair) if formed is None else per_example.weighted_sum(factors, formed)
-            )
-        return [self.shaped(p, part) for p, part in self.split(matrix)]
+    def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
+        """The gradients of these records times their weights, added up as a matrix."""
+        if self.formed is not None:
+            return per_example.weighted_sum(weights, self.formed[rows])
+        g, x = (part[rows] for part in self.captured())
+        if len(weights) == 1 and isinstance(g, Tensor):
+            # w G_j.
+            return weights * per_example.formed(g, x)[0]
+        return per_example.clipped_sum(weights, g, x)
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Split a matrix of as many columns as inputs into the weight's part and, where it is trained, the bias's."""
@@ -216,101 +222,19 @@ class Tap(_Uses):
         if self.bias is not None:
             yield self.bias, matrix[:, width]
 
+    def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
+        """A part of the matrix (outputs x inputs) in the shape of its trained tensor."""
+        return part.T if self.turned and parameter is self.weight else super().shaped(parameter, part)
+
     def laid_out(self, parameter: nn.Parameter, values: Tensor) -> Tensor:
         """The entries of a trained tensor as outputs x inputs, a view; ``values`` may have more dimensions behind."""
+        if self.turned and parameter is self.weight:
+            return values.transpose(0, 1)
         return values.view(values.shape[0], -1, *values.shape[parameter.dim() :])
 
 
-class TransposedTap(Tap):
-    """A matrix that is kept as inputs x outputs, such as GPT-2's Conv1D."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(outputs, inputs)`` of the matrix, the bias counted as one more input."""
-        inputs, outputs = self.weight.shape
-        return outputs, inputs + (self.bias is not None)
-
-    def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
-        """A part of the matrix (outputs x inputs) in the shape of its trained tensor."""
-        return part.T if parameter is self.weight else part.reshape(parameter.shape)
-
-    def laid_out(self, parameter: nn.Parameter, values: Tensor) -> Tensor:
-        """The entries of a trained tensor as outputs x inputs, a view; ``values`` may have more dimensions behind."""
-        return values.transpose(0, 1) if parameter is self.weight else super().laid_out(parameter, values)
-
-
-class SampledTap(_Uses):
-    """Any other trained module that Opacus has per-example gradients for (norms, grouped convolutions)."""
-
-    def __init__(self, name: str, module: nn.Module) -> None:
-        super().__init__(name, module)
-        self.parameters = trained_tensors(module)
-
-    @property
-    def size(self) -> int:
-        """The number of trained entries of the module."""
-        return sum(p.numel() for p in self.parameters)
-
-    def join(self, other: Any) -> bool:
-        """Take in the layer of another tap if it trains the same tensors."""
-        if type(other) is not type(self) or list(map(id, other.parameters)) != list(map(id, self.parameters)):
-            return False
-        self.modules += other.modules
-        return True
-
-    def captured(self) -> Tensor | None:
-        """The per-example gradients, records x entries, summed over all uses; None where nothing came back."""
-        found = [self.samples(module, x, g) for module, x, g in self.uses]
-        return sum(found[1:], found[0]) if found else None
-
-    def gradient_of(self, rows: int | Tensor, weights: Tensor | None = None) -> list[Tensor]:
-        """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
-        with self.only(rows) as found:
-            if found is None:
-                return [torch.zeros_like(p) for p in self.parameters]
-        found = found if weights is None else found * weights.to(found)[:, None]
-        return [part for _, part in self.split(found.sum(0))]
-
-    def samples(self, module: Any, x: Tensor, g: Tensor) -> Tensor:
-        """The per-example gradients of one use, records x entries: the layer saw ``x`` and got ``g`` back."""
-        dtype = self.parameters[0].dtype
-        by_parameter = opacus_samplers()[type(module)](module, [_as_float(x, dtype)], g.to(dtype))
-        return torch.cat([by_parameter[p].flatten(1) for p in self.parameters], 1)
-
-    def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Split a vector with one entry for each trained entry into the parts of the parameters."""
-        parts = vector.split([p.numel() for p in self.parameters])
-        yield from ((p, part.view_as(p)) for p, part in zip(self.parameters, parts, strict=True))
-
-
-@dataclass(frozen=True)
-class _Call:
-    """The call of a layer with all its arguments, by their numbers or names."""
-
-    module: nn.Module
-    values: dict[int | str, Any]
-
-    def per_record(self, records: int) -> list[int | str]:
-        """The arguments that have one row for each record."""
-        return [
-            key
-            for key, value in self.values.items()
-            if isinstance(value, Tensor)
-            and value.dim()
-            and value.shape[0] == records
-            and not (key in SHARED_ARGUMENTS and value.dim() == 2)
-        ]
-
-    def again(self, tensors: dict[str, Tensor], changed: dict[int | str, Tensor]) -> Tensor:
-        """The output of the layer with other tensors and some arguments changed."""
-        values = {**self.values, **changed}
-        plain = tuple(value for key, value in values.items() if isinstance(key, int))
-        named = {key: value for key, value in values.items() if isinstance(key, str)}
-        return first_output(torch.func.functional_call(self.module, tensors, plain, named))
-
-
-class ReplayedTap(SampledTap):
-    """A module that nothing better is known for: its forward pass is made again for every record alone.
+class _ReplayedTap(AnyTap):
+    """Any other trained module: its forward pass is made again for every record alone.
 
     The per-example gradient is that of ``<g_j, f(x_j)>``. Such a module must treat every record by itself and without
     drawing random numbers. Its per-example gradients are materialised.
@@ -318,61 +242,58 @@ class ReplayedTap(SampledTap):
 
     may_return_more = True
 
-    def call(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[Any, Tensor]:
-        """What is kept of a call of a layer: the whole call, and the first tensor that it saw."""
-        given = {**dict(enumerate(args)), **kwargs}
+    def __init__(self, name: str, module: nn.Module) -> None:
+        super().__init__(name, module, _trained_tensors(module))
+
+    def kept_call(self, module: nn.Module, given: dict[int | str, Any], seen: int | str) -> Any:
+        """What is kept of a call: the layer, its arguments by their numbers or names, and which of them it saw."""
         values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in given.items()}
-        return _Call(module, values), super().call(module, args, kwargs)[1]
+        # What it saw comes back with the gradient. Until then nothing holds it but torch.
+        return module, {**values, seen: given[seen].dim()}, seen
 
-    def cut(self, use: ForwardUse, rows: slice | Tensor) -> ForwardUse:
-        """The part of a use that is of these records."""
-        call, x, g = super().cut(use, rows)
-        own = {key: call.values[key][rows] for key in call.per_record(use[1].shape[0])}
-        return replace(call, values={**call.values, **own}), x, g
+    def joined(self) -> Tensor:
+        """The per-example gradients, records x entries, summed over all uses."""
+        found = [self.samples(*use) for use in self.uses]
+        return sum(found[1:], found[0])
 
-    def samples(self, module: Any, x: Tensor, g: Tensor) -> Tensor:
+    def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
+        """The gradients of these records times their weights, added up in one row."""
+        return (self.captured()[rows] * weights[:, None]).sum(0)
+
+    def samples(self, call: Any, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use, records x entries: the call saw ``x`` and got ``g`` back."""
-        dtype, call = self.parameters[0].dtype, module
-        call = replace(call, values={key: _as_float(value, dtype) for key, value in call.values.items()})
-        own = {n: p for n, p in call.module.named_parameters() if any(p is one for one in self.parameters)}
-        rows_of = {key: call.values[key] for key in call.per_record(x.shape[0])}
+        (module, values, seen), dtype = call, self.parameters[0].dtype
+        values = {**values, seen: x if x.dim() == values[seen] else x[0]}
+        values = {key: _as_float(value, dtype) for key, value in values.items()}
+        own = {n: p for n, p in module.named_parameters() if any(p is one for one in self.parameters)}
+        rows_of = {key: value for key, value in values.items() if _has_rows(key, value, len(g))}
 
         def product(tensors: dict[str, Tensor], rows: dict[int | str, Tensor], one_g: Tensor) -> Tensor:
+            given = values | {key: row[None] for key, row in rows.items()}
+            plain = tuple(value for key, value in given.items() if isinstance(key, int))
+            named = {key: value for key, value in given.items() if isinstance(key, str)}
             # <g_j, f(x_j)>.
-            return (call.again(tensors, {key: row[None] for key, row in rows.items()}) * one_g).sum()
+            return (first_output(torch.func.functional_call(module, tensors, plain, named)) * one_g).sum()
 
         try:
-            with _replaying():
-                each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
-                found = each(own, rows_of, g.to(dtype)[:, None])
+            AnyTap.is_replaying = True
+            each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
+            found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
             raise InvalidParameter(
-                self.name, type(call.module).__name__, "a layer that can be computed for one record alone",
+                self.name, type(module).__name__, "a layer that can be computed for one record alone",
                 f"{remedy}; torch.func says: {str(error).strip().splitlines()[0][:150]}",
             ) from error  # fmt: skip
+        finally:
+            AnyTap.is_replaying = False
         by_parameter = {id(own[name]): part for name, part in found.items()}
         return torch.cat([by_parameter[id(p)].flatten(1) for p in self.parameters], 1)
 
-
-AnyTap = Tap | SampledTap
-
-_replays: list[bool] = []
-
-
-@contextmanager
-def _replaying() -> Iterator[None]:
-    """While a forward pass is made again, no hook keeps anything of it."""
-    _replays.append(True)
-    try:
-        yield
-    finally:
-        _replays.pop()
-
-
-def is_replaying() -> bool:
-    """True while a layer is computed again for its per-example gradients."""
-    return bool(_replays)
+    def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Split a vector with one entry for each trained entry into the parts of the parameters."""
+        parts = vector.split([p.numel() for p in self.parameters])
+        yield from ((p, part.view_as(p)) for p, part in zip(self.parameters, parts, strict=True))
 
 
 def first_output(output: Any) -> Any:
@@ -380,14 +301,15 @@ def first_output(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) and output else output
 
 
-def _first_input(args: tuple, kwargs: dict) -> Tensor | None:
-    """The first tensor among the arguments of a call; None where there is none."""
-    return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
-
-
-def trained_tensors(module: nn.Module) -> list[nn.Parameter]:
+def _trained_tensors(module: nn.Module) -> list[nn.Parameter]:
     """The trained tensors that belong to the tap of a module."""
     return [p for p in module.parameters(recurse=isinstance(module, UNITS)) if p.requires_grad]
+
+
+def _has_rows(key: int | str, value: Any, records: int) -> bool:
+    """True for an argument of a call that has one row for each record."""
+    tensor = isinstance(value, Tensor) and value.dim() and value.shape[0] == records
+    return bool(tensor) and not (key in SHARED_ARGUMENTS and value.dim() == 2)
 
 
 def _as_float(value: Any, dtype: torch.dtype) -> Any:
@@ -395,16 +317,9 @@ def _as_float(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """The tokens of all uses side by side."""
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    """The tokens of all uses."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-
-def opacus_samplers() -> dict[type[nn.Module], Callable[..., dict[Tensor, Tensor]]]:
-    """Opacus' functions for per-example gradients, by type of layer."""
-    from opacus.grad_sample import GradSampleModule
-
-    return GradSampleModule.GRAD_SAMPLERS  # pyright: ignore[reportReturnType]
 
 
 def _tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -423,9 +338,89 @@ def _looked_up(module: nn.Embedding, ids: Tensor, g: Tensor) -> tuple[Tensor, Te
     ids, g = ids.reshape(ids.shape[0], count).long(), g.reshape(g.shape[0], count, g.shape[-1])
     if module.padding_idx is not None:
         g = g.masked_fill((ids == module.padding_idx)[:, :, None], 0.0)
-    return ids, g * _scale_of(module)
+    return ids, g * (1.0 if type(module) is nn.Embedding else module.embed_scale)  # pyright: ignore
 
 
-def _scale_of(module: nn.Embedding) -> Any:
-    """The number by which an embedding multiplies the rows that it looks up."""
-    return 1.0 if type(module) is nn.Embedding else module.embed_scale
+@torch.no_grad()
+def _is_table(module: nn.Module) -> bool:
+    """True for an embedding that looks up rows of its weight, times a number if its class is one of transformers'."""
+    if not isinstance(module, nn.Embedding) or type(module) is nn.Embedding:
+        return isinstance(module, nn.Embedding)
+    if not isinstance(getattr(module, "embed_scale", None), float | int | Tensor):
+        return False
+    scale: Any = module.embed_scale
+    rows = torch.arange(min(4, module.num_embeddings), device=module.weight.device)[None]
+    found, wanted = module.forward(rows), module.weight[rows] * scale
+    return found.shape == wanted.shape and torch.allclose(found.double(), wanted.double(), rtol=1e-2)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """True for the layer of transformers that is a linear one with its weight transposed."""
+    return (type(module).__module__, type(module).__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def is_matrix(module: nn.Module) -> bool:
+    """True for a layer whose per-example gradient is a sum of outer products that this package forms itself."""
+    if type(module) is nn.Conv2d:
+        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module).forward is nn.Linear.forward or _is_table(module) or _is_conv1d(module)
+
+
+def make_tap(name: str, module: nn.Module) -> AnyTap | None:
+    """The tap of a module's own tensors; None where none is trained.
+
+    Raises :class:`InvalidParameter` for a layer without per-example gradients, and for tensors of low precision.
+    """
+    trained = _trained_tensors(module)
+    if not trained:
+        return None
+    _check_layer_kind(name, module, trained)
+    weight: Any = getattr(module, "weight", None)
+    if hasattr(module, "private_tap"):
+        tap: AnyTap = module.private_tap(name, module)  # pyright: ignore[reportCallIssue]
+    else:
+        tap = (
+            Tap if is_matrix(module) and isinstance(weight, nn.Parameter) and weight.requires_grad else _ReplayedTap
+        )(name, module)
+    if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
+        raise InvalidParameter(
+            name, "trained tensors besides weight and bias", "a layer as torch has it", "freeze the others"
+        )
+    return tap
+
+
+def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Parameter]) -> None:
+    """Refuse layers without per-example gradients, and tensors of low precision."""
+    kind, expected = type(module).__name__, "a layer with per-example gradients"
+    for base, remedy in REMEDIES.items():
+        if isinstance(module, base):
+            raise InvalidParameter(name, kind, expected, remedy)
+    if isinstance(module.__dict__.get("weight"), Tensor):
+        raise InvalidParameter(
+            name, f"{kind} with a weight that is made from others", expected,
+            "remove spectral_norm or weight_norm from it, or freeze it",
+        )  # fmt: skip
+    if type(module).forward is nn.Module.forward:
+        raise InvalidParameter(
+            name, kind, "trained tensors in a layer that is called itself",
+            "freeze them, for tensors that another layer takes out of a container pass by the hooks",
+        )  # fmt: skip
+    if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq or module.sparse):
+        raise InvalidParameter(
+            name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse",
+            "build it without them: they write to the table, count over the batch, or want gradients without noise",
+        )  # fmt: skip
+    for parameter in trained:
+        if parameter.dtype not in FLOATS:
+            raise InvalidParameter(
+                name, parameter.dtype, "trained tensors in float32 or float64",
+                "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be",
+            )  # fmt: skip
+
+
+def check_variants(name: str, module: nn.Module) -> None:
+    """Refuse a trained adapter of PEFT that uses its factors otherwise than as layers."""
+    variants: Any = {**getattr(module, "use_dora", {}), **getattr(module, "lora_variant", {})}
+    if any(variants.values()) and any(p.requires_grad for p in module.parameters()):
+        kinds = ", ".join(sorted({type(v).__name__ for v in variants.values() if v and v is not True})) or "DoRA"
+        raise InvalidParameter(name, kinds, "plain LoRA", VARIANT_REMEDY)

@@ -7,10 +7,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj import training
 from privproj.training import FeatureBound, Method
-from privproj.training.algorithms.fixed_rank import Point, from_products
+from privproj.training.algorithms.prism import Point, from_products
 from privproj.training.algorithms.projected import Projected
-from privproj.training.arguments import KINDS
 from privproj.training.nested import take
+from privproj.training.plan import KINDS
 from privproj.training.release import SLACK
 
 DOUBLE = torch.float64
@@ -231,7 +231,7 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
     taps = optimizer._taps
     with taps.armed(records):
         loss_of(model, batch).sum().backward()
-        found = [[tap.gradient_of(j) for tap in taps.taps] for j in range(records)]
+        found = [[tap.gradient_of(slice(j, j + 1), torch.ones(1)) for tap in taps.taps] for j in range(records)]
     expected = list(alone(model, taps, loss_of, batch, records))
     known = {id(p): name for name, p in model.named_parameters()}
     for j in range(records):

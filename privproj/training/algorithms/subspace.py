@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
-from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
-from privproj.training.view import View
+from privproj.training.view import Algorithm, View
 from privproj.validation import whole
 
 SMALLEST_SQUARED_LENGTH = 1e-10
@@ -192,9 +191,8 @@ class _SubspaceView(View):
         self.taps, self.subspace = taps, subspace
         total = sum(p.numel() for tap in taps for p in tap.parameters)
         if subspace.basis.shape[0] != total:
-            raise InvalidParameter(
-                "subspace", f"{subspace.basis.shape[0]} weights", f"a basis over the {total} trained weights"
-            )
+            found = f"{subspace.basis.shape[0]} weights"
+            raise InvalidParameter("subspace", found, f"a basis over the {total} trained weights")
         self.parts = subspace.basis.split([p.numel() for tap in taps for p in tap.parameters])
         self.last = subspace.phi.detach().clone()
         for tap in taps:
@@ -228,14 +226,16 @@ class _SubspaceView(View):
             seen = tap.captured()
             if seen is None:
                 continue
-            if isinstance(seen, Tensor):
+            if not isinstance(tap, Tap):
                 found.append(seen @ torch.cat(own))
                 continue
-            assert isinstance(tap, Tap)
-            g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[1]
             columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, own, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
-            blocks = (block for _, block in per_example.formed_blocks(g, x)) if tap.formed is None else [tap.formed]
+            if tap.formed is None:
+                g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[1]
+                blocks = (block for _, block in per_example.formed_blocks(g, x))
+            else:
+                blocks = [tap.formed]
             # z_jc = <G_j, P_c>.
             found.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
         return torch.stack(found).sum(0) if found else None
