@@ -28,7 +28,7 @@ from privproj.errors import NotConverged
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, Index, deviance, gauss_nodes
 
-PANEL_NODES = 20
+PANEL_NODES = 24
 """Gauss nodes of a panel. Speed only."""
 
 PANEL_ERROR_SHARE = 1e-13
@@ -229,7 +229,8 @@ class WishartIntegral:
         tail = special.gammaincc(k, np.maximum(k + np.where(beyond, 0.0, far), 0.0))
         found = np.logaddexp(first, self.log_c + eps - c * x + np.log(tail))
         # e^(eps - (r-1) x) N(v) = N(u), so the second term is (r-1) N(u) Q/N at v (C20)
-        found[beyond] = first[beyond] + np.log1p(c * self.upper_ratio(far[beyond]))
+        if beyond.any():
+            found[beyond] = first[beyond] + np.log1p(c * self.upper_ratio(far[beyond]))
         # |dg'| <= N(u) (|u - k|/u + (r-1)/v) dU (C20, the sum)
         least = 1e-6 * k
         share = np.abs(near) / np.maximum(k + near, least) + c / np.maximum(k + far, least)
@@ -257,7 +258,8 @@ class WishartIntegral:
         inside = np.where(beyond, k, u)
         ratio = np.exp(self.log_density(inside, inside - k)) / special.gammainc(k, inside)
         rest = np.maximum(ratio - gap, 0.0)
-        rest[beyond] = self.lower_rest(u[beyond], gap[beyond])
+        if beyond.any():
+            rest[beyond] = self.lower_rest(u[beyond], gap[beyond])
         found = self.log_density(v, away) + np.log((less + rest) / (gap + rest))
         # |d ln N(v)| = |v - k|/v dv (C20, the sum)
         terms = np.where(v > 0.5 * k, a * (x - b) + eps * (1.0 + n) + self.rank, v)
@@ -290,14 +292,19 @@ class WishartIntegral:
         density = np.exp(self.log_front + 0.5 * math.log(r) + (0.5 * r - 1.0) * np.log(q)) / np.sqrt(y)
         half[far] = 0.5 * (special.betainc(0.5 * r, 0.5, q) + (1.0 - q - y) * q * density)
         found = np.where(t > 0.0, np.log(half), np.log1p(-half))
-        # Deep in the tail, b = r/2: c_r q^b / (r sqrt(y)) 2F1(1, 1/2; b + 1; -1/t^2), whose terms fall as n/(b t^2)
         deep = ~(found > LOG_VISIBLE)
-        square, series = t[deep] ** 2, np.ones(np.count_nonzero(deep))
-        for n in range(10, 0, -1):
-            series = 1.0 - (n - 0.5) / ((0.5 * r + n) * square) * series
-        whole = self.log_front - 0.5 * math.log(r) - 0.5 * r * np.log1p(square)
-        found[deep] = whole - 0.5 * np.log(square / (1.0 + square)) + np.log(series)
+        if deep.any():
+            found[deep] = self.log_deep_tail(t[deep] ** 2)
         return found
+
+    def log_deep_tail(self, square: Array) -> Array:
+        """Return :meth:`log_student_tail` deep in the tail, where ``t^2`` is ``square``."""
+        # c_r q^b / (r sqrt(y)) 2F1(1, 1/2; b + 1; -1/t^2), b = r/2, whose terms fall as n/(b t^2)
+        series, b = np.ones_like(square), 0.5 * self.rank
+        for n in range(10, 0, -1):
+            series = 1.0 - (n - 0.5) / ((b + n) * square) * series
+        front = self.log_front - 0.5 * math.log(self.rank) - b * np.log1p(square)
+        return front - 0.5 * np.log(square / (1.0 + square)) + np.log(series)
 
     # --- bounds on a panel ----------------------------------------------------------------------
 
