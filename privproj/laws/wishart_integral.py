@@ -396,9 +396,9 @@ class WishartIntegral:
         low, high = (low * (1.0 - drop) - drop + m) / unit, (np.maximum(*ends) + m) / unit
         near, far = (-high, -low) if sign > 0.0 else (low, high)
         v = np.exp(-sign * (x1 if sign > 0.0 else x2)) * np.sin(tall) / unit
-        own = self.log_student_size(near, v)
-        other = np.logaddexp(0.0, self.log_student_size(-far, v))
-        found = np.minimum(own, other)
+        found = self.log_student_size(near, v)
+        if np.any(near < 0.0):
+            found = np.minimum(found, np.logaddexp(0.0, self.log_student_size(-far, v)))
         return np.logaddexp(found, self.log_infinite) if sign > 0.0 else found
 
     def log_student_size(self, t: Array, v: Array) -> Array:
