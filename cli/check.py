@@ -14,8 +14,8 @@ from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write
 from .render import as_json, assumption_lines, fit_line, wrap_line
 
-Checked = dict[str, list[CheckVerdict]]
-"""The verdicts on the entries of each file."""
+Checked = list[tuple[str, CheckVerdict]]
+"""The verdicts on all entries, each with its file."""
 
 OF_A_FOLDER = "*bounds.toml"
 """The files of a folder that are checked, those of the pre-commit hook too. Contract."""
@@ -60,9 +60,9 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
         refuse_same_file("--junit", junit, name)
     found, errors = checked(names, junit)
     if update and not errors:
-        for name, text in {name: updated(name, listed) for name, listed in found.items()}.items():
+        for name, text in [(name, updated(name, found)) for name in names]:
             write_text(name, text)
-    held = [(verdict.updated() if update else verdict).holds for listed in found.values() for verdict in listed]
+    held = [(verdict.updated() if update else verdict).holds for _, verdict in found]
     if json:
         write(as_json({"results": records(found), "held": sum(held), "entries": len(held), "errors": errors}))
     elif found:
@@ -89,7 +89,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
 
     An earlier report would be taken for that of this call.
     """
-    found, errors = {}, {}
+    found, errors = [], {}
     try:
         for name in files:
             try:
@@ -97,7 +97,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
             except InvalidParameter as error:
                 errors[name] = one_line(str(error))
                 continue
-            found[name] = [entry.check() for entry in entries]
+            found += [(name, entry.check()) for entry in entries]
     except BaseException as error:
         errors["privproj check"] = one_line(f"{type(error).__name__}: {error}")
         raise
@@ -110,14 +110,13 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
 def as_text(found: Checked, *, named: bool, update: bool) -> str:
     """Say each verdict behind its place, with what corrects it, and in the end what all numbers take for granted."""
     lines, assumed = [], {}
-    for name, listed in found.items():
+    for name, verdict in found:
         place = f"{name}: " if named else ""
-        for verdict in listed:
-            lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
-            for label, words in remarks(verdict, update):
-                lines += wrap_line(f"     {label}: ", words)
-            if verdict.result is not None:
-                assumed[place + str(verdict.entry.name)] = verdict.result.assumes
+        lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
+        for label, words in remarks(verdict, update):
+            lines += wrap_line(f"     {label}: ", words)
+        if verdict.result is not None:
+            assumed[place + str(verdict.entry.name)] = verdict.result.assumes
     return "\n".join([*lines, *assumption_lines(assumed)])
 
 
@@ -151,8 +150,7 @@ def records(found: Checked) -> list[dict[str, Any]]:
             "seconds": round(verdict.seconds, 3),
             "answer": verdict.result,
         }
-        for name, listed in found.items()
-        for verdict in listed
+        for name, verdict in found
     ]
 
 
@@ -165,11 +163,12 @@ def line(verdict: CheckVerdict, place: str = "") -> str:
     return f"{mark} {place}{verdict.entry.name}: {shown}" + (f"; {verdict.problem}" if verdict.problem else "")
 
 
-def updated(file: str, found: list[CheckVerdict]) -> str:
+def updated(file: str, found: Checked) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
     tomlkit = import_extra("tomlkit", "--update", "check")
     document: Any = tomlkit.parse(read_bounded(file).decode())
-    for entry, verdict in zip(document["bound"], found, strict=True):
+    own = [verdict for name, verdict in found if name == file]
+    for entry, verdict in zip(document["bound"], own, strict=True):
         entry.update(verdict.rewritten)
     return tomlkit.dumps(document)
 
@@ -178,20 +177,18 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
     """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
     from xml.etree import ElementTree as Tree
 
-    verdicts = [verdict for listed in found.values() for verdict in listed]
-    failures = sum(not verdict.holds for verdict in verdicts)
-    counts = {"tests": len(verdicts) + len(errors), "failures": failures, "errors": len(errors)}
+    failures = sum(not verdict.holds for _, verdict in found)
+    counts = {"tests": len(found) + len(errors), "failures": failures, "errors": len(errors)}
     root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
-    for file, listed in found.items():
-        for verdict in listed:
-            took = f"{verdict.seconds:.3f}"
-            case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=took)
-            rests = [line(verdict), *(f"{label}: {words}" for label, words in remarks(verdict))]
-            rests += [f"assumes: {words}" for words in (verdict.result.assumes if verdict.result else ())]
-            if verdict.problem:
-                Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)
-            Tree.SubElement(case, "system-out").text = "\n".join(rests)
+    for file, verdict in found:
+        took = f"{verdict.seconds:.3f}"
+        case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=took)
+        rests = [line(verdict), *(f"{label}: {words}" for label, words in remarks(verdict))]
+        rests += [f"assumes: {words}" for words in (verdict.result.assumes if verdict.result else ())]
+        if verdict.problem:
+            Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)
+        Tree.SubElement(case, "system-out").text = "\n".join(rests)
     for file, words in errors.items():
         case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
         Tree.SubElement(case, "error", message=words)

@@ -1,17 +1,20 @@
-"""``privproj choose``: every way to train at one privacy, beside what its update is worth."""
+"""``privproj choose``: every way to train at one privacy; ``privproj select``: what the best of several runs costs."""
 
 from typing import Any
 
 from privproj.accounting.choice import Choice, choose
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2
+from privproj.extensions.selection import select
+from privproj.mechanisms import M2, Mechanism
+from privproj.result import Outcome, Result, round_outward
+from privproj.runs import RunOptions
 from privproj.validation import parameters_of
 
 from . import output, render
-from .answer import COMPUTED, take_run, with_clip_and_size
+from .answer import COMPUTED, saying_unanswered, show, take_run, with_clip_and_size
 from .options import option, option_of, options_from, with_options
 from .output import write
-from .query import json_option, run_options
+from .query import QuestionGroup, bound_option, json_option, refuted_option, run_options
 
 LEGEND = {
     "noise": "how many times as much noise as DP-SGD's the update has, at this privacy",
@@ -40,7 +43,7 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
         worth, rank = row.worth, "-" if row.rank is None else str(row.rank)
         part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
         lines.append(
-            f"  {row.name:28}{rank:>6}{render.round_outward(row.result.value or 0.0):>18}"
+            f"  {row.name:28}{rank:>6}{round_outward(row.result.value or 0.0):>18}"
             f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{part:>9}"
         )
     named = {row.name: row.result for row in rows}
@@ -106,7 +109,7 @@ LAYER = option_of("layers", parameters_of(M2)["layers"], required=True)
 RANK = option("--rank", "Ranks to try, in place of the layers' own. May be repeated.", metavar="R", multiple=True)
 PLOT = option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", type=str, metavar="FILE")
 
-command = with_options(
+choose_command = with_options(
     {
         "Layers": [LAYER, RANK],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
@@ -118,4 +121,51 @@ command = with_options(
 )  # fmt: skip
 
 
-COMMANDS = {"choose": command}
+# --- the best of several runs -------------------------------------------------------------------------
+
+BESIDE = {
+    "epsilon_of_one_run": "one run, without the choice, has epsilon",
+    "epsilon_of_all_trials": "a fixed number of as many runs, all of them released, has epsilon",
+}
+"""What stands beside an epsilon: the field of its numerics, and what it is."""
+
+
+def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **options: Any) -> int:
+    """The best of a random number of runs, chosen by score: what choosing it costs.
+
+    Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
+    Then draw the number of runs with privproj.draw_trials, and release only the best.
+    """
+    given = {key: found for key, found in options.items() if found is not None}
+    with saying_unanswered(json):
+        result = select(mechanism, **given, **run)
+    result = with_clip_and_size(result, mechanism, None, size)
+    return show(result, json, lambda: select_text(result))
+
+
+def select_text(result: Result) -> str:
+    """Say the number, what it rests on, the law of the number of runs, and what is often quoted in its place."""
+    law: Any = result.run["selection"]
+    shown = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
+    words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shown}"
+    numerics: Any = result.numerics
+    beside = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
+    parts = {
+        "trials": words,
+        "beside": "; ".join(beside),
+        "numerics": render.numerics_words(result) if result.outcome is Outcome.OK else "",
+        **render.closing(result),
+    }
+    return "\n".join([*render.result_lines(result), *render.labelled(parts)])
+
+
+select_command = QuestionGroup(
+    "select",
+    select_best,
+    [json_option(), bound_option(), refuted_option()],
+    own_run=options_from(select, "trials", "distribution", "shape"),
+    ending=lambda kind: "--trials 10 --delta 1e-5",
+)
+
+
+COMMANDS = {"choose": choose_command, "select": select_command}

@@ -85,6 +85,7 @@ HOMES = {
     "dp-sft": "run",
     "lora-noise": "alignment",
     "remaining": "ledger",
+    "select": "choose",
 }
 """The files of commands that share one; every other command has a file of its name."""
 

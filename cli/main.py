@@ -4,6 +4,7 @@ import os
 import sys
 
 from privproj.errors import InvalidParameter, PrivprojError
+from privproj.validation import is_printable
 
 from .commands import run_command
 from .output import complain
@@ -29,20 +30,14 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(exit_code(arguments))
 
 
-def check_words(words: list[str]) -> None:
-    """Raise :class:`InvalidParameter` for a word, a file's name for instance, that could not be printed as it is."""
-    from privproj.validation import is_printable
-
-    for word in words:
-        if not is_printable(word):
-            raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
-
-
 def exit_code(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        check_words(words)
+        # The name of a file, for instance, that could not be printed as it is.
+        for word in words:
+            if not is_printable(word):
+                raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
         return run_command(words)
     except InvalidParameter as error:
         return complain(error.sentence(option_name(error.name)), error.exit_code)

@@ -179,7 +179,9 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
     rows = compare(mechanism, **target, **run)
-    records = {"results": [*map(render.comparison_record, rows)]}
+    # A bound that does not apply has a name and a reason.
+    named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]
+    records = {"results": [row.result or said for row, said in zip(rows, named, strict=True)]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")

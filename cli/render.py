@@ -26,7 +26,7 @@ WIDEST = 100
 NARROWEST = 40
 """Columns below which lines are not broken for a narrow terminal. Contract."""
 
-SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate"}
+SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate", "tpr": "true positive rate"}
 MEETS = {
     "sigma": "smallest that meets",
     **dict.fromkeys(("rank", "steps", "rate", "misalignment"), "largest that meets"),
@@ -205,35 +205,34 @@ def wrap_line(label: str, *texts: str) -> list[str]:
 
 def headline(result: Result) -> str:
     """Say the number: the first line of every answer."""
-    name = SYMBOLS.get(result.quantity, result.quantity)
-    at = " and ".join(
-        f"{key} {value:g}"
-        for key, value in (("epsilon", result.epsilon), ("delta", result.delta))
-        if key != result.quantity and value is not None
-    )
-    if result.risk is not None:
-        at = risk_words(result.risk)
-    if result.delta is None and result.log10_delta is not None:
-        at += f"{' and ' * bool(at)}delta 10^{result.log10_delta:g}"
-    if result.quantity == "tpr" and result.risk is not None:
-        name, at = "true positive rate", f"false positive rate {result.risk['fpr']:g}"
-    if result.value is None:
+    quantity, value, at = result.quantity, result.value, target_words(result)
+    name = SYMBOLS.get(quantity, quantity)
+    if value is None:
         return f"{name}: nothing fits at {at}"
     if result.outcome is Outcome.VACUOUS:
         return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
-    if name == "rank" and result.lower not in (None, result.value):
-        return f"rank = {result.lower} to {result.value}  (smallest and largest that meet {at})"
-    shown = (
-        delta_shown(result.value) if name == "delta" else round_outward(result.value, up=result.side is not Side.LOWER)
-    )
-    side = MEETS.get(result.quantity, f"{result.side}, at")
+    if name == "rank" and result.lower not in (None, value):
+        return f"rank = {result.lower} to {value}  (smallest and largest that meet {at})"
+    shown = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
     if name == "advantage":
         return f"advantage = {shown}  ({result.side})"
+    side = MEETS.get(quantity, f"{result.side}, at")
     if name == "rank" and result.side is Side.UPPER:
         side = "smallest that meets"
     if result.side is Side.NONE:
         side = "NOT A GUARANTEE, at"
     return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
+
+
+def target_words(result: Result) -> str:
+    """Say at which epsilon, delta or risk the number is."""
+    if result.risk is not None:
+        return f"false positive rate {result.risk['fpr']:g}" if result.quantity == "tpr" else risk_words(result.risk)
+    parts = {name: getattr(result, name) for name in ("epsilon", "delta") if name != result.quantity}
+    said = [f"{name} {value:g}" for name, value in parts.items() if value is not None]
+    if result.delta is None and result.log10_delta is not None:
+        said.append(f"delta 10^{result.log10_delta:g}")
+    return " and ".join(said)
 
 
 def foundation_line(result: Result) -> str:
@@ -352,12 +351,6 @@ def foundation_of_several(results: list[Result]) -> list[str]:
     """Say what the answers of several bounds assume, and their warnings, each sentence once."""
     assumed = assumption_lines({result.bound: result.assumes for result in results})
     return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
-
-
-def comparison_record(row: "Comparison") -> Any:
-    """Return the answer of a bound; one that does not apply has a name and a reason."""
-    bound = row.bound
-    return row.result or {"bound": bound.name, "value": None, "status": bound.status, "reason": row.reason}
 
 
 def comparison_text(rows: "Sequence[Comparison]") -> str:

@@ -13,21 +13,11 @@ import click
 
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
+from privproj.records import statement as statements
 from privproj.records.atomic import digest_of
 from privproj.records.data_file import read_data, refuse_same_file, write_text
 from privproj.records.run_file import from_data
-from privproj.records.statement import (
-    DIGESTS,
-    FIELDS,
-    STYLES,
-    Statement,
-    account_data,
-    question_data,
-    run_data,
-    sections,
-    statement_from,
-)
-from privproj.records.statement_check import BEGIN, END
+from privproj.records.statement import BEGIN, END, Statement
 from privproj.result import round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
@@ -51,10 +41,10 @@ def produce(
     target = delta_target(delta, None)
     assert target.delta is not None
     said = {name: words for name, words in given.items() if words is not None}
-    for name in DIGESTS:
+    for name in statements.DIGESTS:
         refuse_same_file("--output", output, said.get(name))
-    said |= {name: digest_of(said[name], f"--{name}") for name in DIGESTS if name in said} | {**digests}
-    statement = statement_from(data, target.delta, chosen, said=said)
+    said |= {name: digest_of(said[name], f"--{name}") for name in statements.DIGESTS if name in said} | {**digests}
+    statement = statements.statement_from(data, target.delta, chosen, said=said)
     result, text = statement.result, written(statement)
     if output is not None:
         write_text(output, text + "\n")
@@ -72,7 +62,7 @@ def written(statement: Statement) -> str:
 def as_text(statement: Statement) -> str:
     """Return the statement as plain text."""
     lines = [BEGIN["text"]]
-    for section in sections(statement):
+    for section in statements.sections(statement):
         lines += ["", section.title, *render.wrap_line("  - " if section.items else "  ", *section.lines)]
     return "\n".join([*lines, "", COMPUTED_FROM, statement.line, END])
 
@@ -80,7 +70,7 @@ def as_text(statement: Statement) -> str:
 def as_markdown(statement: Statement) -> str:
     """Return the statement as Markdown."""
     lines = [BEGIN["markdown"]]
-    for section in sections(statement):
+    for section in statements.sections(statement):
         lines += ["", f"### {section.title}", ""]
         lines += [f"- {words}" if section.items else words for words in section.lines]
     lines += ["", f"Computed by privproj {statement.version}. {COMPUTED_FROM}"]
@@ -90,7 +80,7 @@ def as_markdown(statement: Statement) -> str:
 def as_html(statement: Statement) -> str:
     """Return the statement as one HTML page that needs no other file."""
     parts = []
-    for section in sections(statement):
+    for section in statements.sections(statement):
         lines = [f"<li>{html.escape(words)}</li>" if section.items else html.escape(words) for words in section.lines]
         lines = [words.replace(" %", "&nbsp;%") for words in lines]
         parts.append(f"<h2>{html.escape(section.title)}</h2>")
@@ -154,25 +144,20 @@ def filled(template: str, **fields: object) -> str:
 
 def shared_options(*digests: str) -> list[Once]:
     """Return the options for format and output, for what the author says, and for files whose digests are named."""
+    said = [(name, words, "WORDS", name in ("date", "data", "versions")) for name, words in statements.FIELDS.items()]
+    named = digests or statements.DIGESTS
+    said += [(name, f"The {name}, of which the SHA-256 is said.", "FILE", True) for name in named]
     return [
-        option("--style", "How to write.  [default: from the file's name]", type=OneOf([*STYLES])),
+        option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
-        *(
-            option(f"--{name}", words, type=str, metavar="WORDS", is_rare=name in ("date", "data", "versions"))
-            for name, words in FIELDS.items()
-        ),
-        *(
-            option(f"--{name}", f"The {name}, of which the SHA-256 is said.", type=str, metavar="FILE", is_rare=True)
-            for name in digests or DIGESTS
-        ),
+        *(option(f"--{name}", words, type=str, metavar=of, is_rare=rare) for name, words, of, rare in said),
     ]
 
 
-def report_mechanism(
-    mechanism: Mechanism, run: RunOptions, bound: str | None, size: float | None, **options: Any
-) -> int:
+def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
     """Answer ``privproj report MECHANISM``."""
-    return produce(question_data(mechanism, bound, run), {}, **options)
+    options.pop("size")
+    return produce(statements.question_data(mechanism, bound, run), {}, **options)
 
 
 command = QuestionGroup(
@@ -189,7 +174,7 @@ command = QuestionGroup(
 def report_run(file: str, **options: Any) -> int:
     """A run file: phases composed jointly."""
     refuse_same_file("--output", options["output"], file)
-    return produce(run_data(from_data(read_data(file), file)), {}, **options)
+    return produce(statements.run_data(from_data(read_data(file), file)), {}, **options)
 
 
 @command.add_command
@@ -199,7 +184,7 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     refuse_same_file("--output", options["output"], file)
     account, content = read_begun(file)
     digests = {"ledger": sha256(content).hexdigest()}
-    return produce(account_data(account), digests, planned_delta(account, delta), **options)
+    return produce(statements.account_data(account), digests, planned_delta(account, delta), **options)
 
 
 COMMANDS = {"report": command}

@@ -78,36 +78,33 @@ def free_folder() -> Path:
     return folder
 
 
-def print_report(outcome: Any, json: bool) -> int:
+def print_report(outcome: dict[str, Any], json: bool) -> int:
     """Write the report and print it; returns the exit code."""
-    result = outcome.epsilon
-    plain, paths = result.as_dict(), outcome.paths
+    result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     shown = {
-        "test_accuracy": outcome.test_accuracy,
-        **{key: plain[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
+        "test_accuracy": outcome["test_accuracy"],
+        **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
         "relation": str(result.run["relation"]),
-        **{key: getattr(outcome, key) for key in ("noise_multiplier", "noise_std", "steps", "device", "seconds")},
-        **({"adaptive_clipping": outcome.clips} if outcome.clips else {}),
-        "paths": paths | {"statement": str(Path(paths["report"]).with_name("statement.md"))},
-        "result": result,
+        **outcome,
     }
-    write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
-    digests = {name: digest_of(outcome.paths[name]) for name in DIGESTS}
-    statement = statement_from(account_data(outcome.account), result.delta, "markdown", said=digests)
-    write_text(shown["paths"]["statement"], as_markdown(statement) + "\n")
-    click.echo(render.as_json(shown) if json else text(outcome, shown))
+    paths["statement"] = str(Path(paths["report"]).with_name("statement.md"))
+    write_text(paths["report"], render.as_json(shown) + "\n")
+    digests = {name: digest_of(paths[name]) for name in DIGESTS}
+    statement = statement_from(account_data(account), result.delta, "markdown", said=digests)
+    write_text(paths["statement"], as_markdown(statement) + "\n")
+    click.echo(render.as_json(shown) if json else text(shown))
     return EXIT_CODES[result.outcome]
 
 
-def text(outcome: Any, shown: dict[str, Any]) -> str:
+def text(shown: dict[str, Any]) -> str:
     """Say accuracy, epsilon with what it rests on, noise, and the files written."""
-    result = outcome.epsilon
-    first = f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)"
-    multiplier, deviation = map(round_outward, (outcome.noise_multiplier, outcome.noise_std))
+    result, clips = shown["result"], shown.get("adaptive_clipping")
+    first = f"test accuracy = {100.0 * shown['test_accuracy']:.1f} %  (records kept from training, not protected)"
+    multiplier, deviation = (round_outward(shown[name]) for name in ("noise_multiplier", "noise_std"))
     parts = {
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
-        "clip": clip_words(outcome.clips) if outcome.clips else "",
-        "trained": f"{outcome.steps} steps in {outcome.seconds:.1f} s on {outcome.device}",
+        "clip": clip_words(clips) if clips else "",
+        "trained": f"{shown['steps']} steps in {shown['seconds']:.1f} s on {shown['device']}",
     }
     wrote = render.fit_line("  wrote:    ", ", ".join(shown["paths"].values()))
     lines = [first, *render.result_lines(result), *render.labelled(parts), *wrote]

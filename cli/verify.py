@@ -6,18 +6,12 @@ from hashlib import sha256
 from typing import Any
 
 from privproj.errors import InvalidParameter, Unanswered
+from privproj.records import statement as statements
 from privproj.records.atomic import LARGEST_FILE, digest_of, read_bounded
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
 from privproj.records.data_file import STANDARD_INPUT, Verdict, read_input
 from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
-from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of, listed
-from privproj.records.statement_check import (
-    BEGIN,
-    AgreementVerdict,
-    StatementVerdict,
-    compare_with_ledger,
-    verify_statement,
-)
+from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, assumed_of_persons, claim_of, listed
 from privproj.result import Result, round_outward
 from privproj.runs import Run
 
@@ -122,13 +116,13 @@ def agreement_on(contents: list[tuple[str, bytes]], checkpoint: tuple[str, ...],
     stated = statement_verdict(other, statement)
     given = (sha256(ledger).hexdigest(), *map(digest_of, checkpoint))
     digests: dict[str, str] = dict(zip(DIGESTS, given, strict=False))
-    return agreement_shown(compare_with_ledger(stated, verify_ledger(ledger, path), digests), digests)
+    return agreement_shown(statements.compare_with_ledger(stated, verify_ledger(ledger, path), digests), digests)
 
 
 def statement_verdict(file: str, content: bytes) -> StatementVerdict:
     """Check a statement, whose text has to be UTF-8."""
     try:
-        return verify_statement(content.decode(), file, written)
+        return statements.verify_statement(content.decode(), file, written)
     except UnicodeDecodeError:
         raise InvalidParameter("FILE", file, "text in UTF-8") from None
 
@@ -148,9 +142,9 @@ def is_ledger(content: bytes) -> bool:
 
 def has_statement(content: bytes) -> bool:
     """Tell whether a line has the parameters or the first words of a statement."""
-    begins = tuple(line.encode() for line in BEGIN.values())
+    begins = tuple(line.encode() for line in statements.BEGIN.values())
     lines = [line.rstrip(b"\r") for line in content.split(b"\n")]
-    return any(line.startswith(PARAMETERS.encode()) or line in begins for line in lines)
+    return any(line.startswith(statements.PARAMETERS.encode()) or line in begins for line in lines)
 
 
 def shown(verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str) -> Shown:
@@ -214,7 +208,7 @@ def ledger_claim(shown: dict[str, Any], missing: int) -> str:
 def unit_words(result: Result, more: str = "") -> str:
     """Say the relation of a number, and what that protects."""
     relation = str(result.run["relation"])
-    return f"{relation} ({UNITS[relation]}{more})"
+    return f"{relation} ({statements.UNITS[relation]}{more})"
 
 
 def statement_shown(verdict: StatementVerdict) -> Shown:

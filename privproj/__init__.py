@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     )
     from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons as beta_tail_epsilons
     from privproj.mechanisms.registry import registry as registry
-    from privproj.records.accountant import Accountant as Accountant
+    from privproj.records.run_file import Accountant as Accountant
     from privproj.result import (
         LowerBound as LowerBound,
         Outcome as Outcome,
@@ -106,7 +106,7 @@ HOMES = {
         *("M1", "M2", "R1SMG", "Gaussian", "JLClip", "Laplace", "Layer", "Mixing", "PublicSketch", "Sketch"),
         *("Wishart", "WishartMatrix"),
     ),
-    "records.accountant": ("Accountant",),
+    "records.run_file": ("Accountant",),
     "result": ("LowerBound", "Outcome", "Result", "Rows", "Side", "Status"),
     "runs": ("RunOptions",),
     "runs.sampling": ("NeighbouringRelation", "Sampling"),

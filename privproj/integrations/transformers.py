@@ -5,19 +5,11 @@ Importing this loads neither torch nor transformers; the class is loaded when it
 
 from typing import TYPE_CHECKING
 
+from privproj.lazy import lazy_names
+
 if TYPE_CHECKING:
     from privproj.training.trainer import PrivateTrainer
 
 __all__ = ["PrivateTrainer"]
 
-
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        from privproj.training import trainer
-
-        return getattr(trainer, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__ = lazy_names("privproj.training", {"trainer": ("PrivateTrainer",)}, extra="peft")

@@ -30,9 +30,6 @@ Runner = Callable[[Work, Iterator[list[Any]]], Iterator[tuple[list[Row], float]]
 The seconds are those of the process that did the work.
 """
 
-BATCH_SECONDS = 0.5
-"""Seconds that a batch should take; a kill loses a few of them for each process. Speed only."""
-
 MOST_RESTARTS = 5
 """How often work that lost its process is done again before it is given up. Contract."""
 
@@ -104,8 +101,9 @@ def complete_rows(
 
     for rows, seconds in runner(work, batches()):
         journal.add(rows)
-        # As many as take so long, by those done last, and at most eight times as many.
-        fitting = int(len(rows) * BATCH_SECONDS / max(seconds, 1e-9))
+        # As many as take half a second, by those done last, of which a kill loses a few for each process, and at most
+        # eight times as many.
+        fitting = int(len(rows) * 0.5 / max(seconds, 1e-9))
         size = max(1, min(fitting, 8 * len(rows), 2**14))
         progress(len(rows))
 

@@ -564,6 +564,10 @@ def _is_one_cut_line(line: bytes) -> bool:
     return False
 
 
+Keep = Callable[[int], object]
+"""What keeps the number of releases a second time, outside of a ledger."""
+
+
 class Ledger:
     """A ledger that this process writes alone.
 
@@ -585,7 +589,7 @@ class Ledger:
         phase: Phase,
         target: Mapping[str, Any] | None = None,
         marks: tuple[str, ...] = (),
-        check: Callable[[Account], Callable[[int], object]] = lambda account: lambda releases: None,
+        check: Callable[[Account], Keep] = lambda account: lambda releases: None,
         again: bool = False,
     ) -> None:
         self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
@@ -599,14 +603,7 @@ class Ledger:
             self.close()
             raise
 
-    def _begin(
-        self,
-        phase: Phase,
-        target: dict[str, Any],
-        marks: tuple[str, ...],
-        keep: Callable[[int], object],
-        again: bool,
-    ) -> None:
+    def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
         """Continue the last phase of the file if it is this one, else append it."""
         account, entry = self.account, json.loads(json.dumps(phase.as_dict()))
         new = {mark: True for mark in MARKS if mark in marks and not getattr(account, mark)}

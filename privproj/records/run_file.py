@@ -1,16 +1,20 @@
-"""Run files: phases as data, read into a schedule."""
+"""Run files: phases as data, read into a schedule, and the accountant of a loop, which writes them."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Unpack
 
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.schedule import Schedule
+from privproj.accounting.schedule import Remaining, Schedule, phase_of
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.events import event_from_data
-from privproj.runs import RUN_PARAMETERS
+from privproj.mechanisms import Mechanism
+from privproj.records.data_file import read_data, write_data
+from privproj.result import Result
+from privproj.runs import RUN_PARAMETERS, RunOptions
 from privproj.validation import NUMBER, TABLE, TEXT, WHOLE, Kind
 
 FOR_ALL = ("relation", "discretization", "composer")
@@ -139,3 +143,182 @@ def _check_own_event(level: Mapping[str, Any]) -> None:
         twice = next((key for key in inner if key != "name" and key in (*RUN_PARAMETERS, *PHASE_KEYS)), None)
         if twice:
             raise InvalidParameter(f"mechanism: {twice}", inner[twice], "the name and the parameters of a mechanism")
+
+
+# --- the accountant of a loop -------------------------------------------------------------------------
+
+
+class Accountant:
+    """A schedule that grows in place: what a loop has released so far.
+
+    A schedule itself is frozen, so that its answers can be kept. A step that returned a longer one would be forgotten
+    by whoever drops what it returns, and its number would be too small. So :meth:`step` changes the accountant; all
+    else is asked of its :attr:`schedule`. The plan is taken to be fixed in advance, as for every schedule:
+    :class:`privproj.Filter` is for loops that react to what was released.
+
+    Args:
+        schedule: What was released before; None for nothing.
+
+    >>> from privproj import M2, Accountant, Gaussian
+    >>> accountant = Accountant()
+    >>> for _ in range(10):
+    ...     _ = accountant.step(Gaussian(noise_multiplier=1.0), sampling_rate=0.01)
+    ...     _ = accountant.step(M2(dim=64, rank=4, noise_multiplier=0.5), sampling_rate=0.01, steps=5)
+    >>> [(phase.name, phase.run.steps) for phase in accountant.schedule.phases]
+    [('gaussian', 10), ('m2', 50)]
+    >>> round(accountant.epsilon(1e-5).value, 3)
+    0.396
+    """
+
+    def __init__(self, schedule: Schedule | None = None) -> None:
+        self._schedule = schedule
+
+    @property
+    def schedule(self) -> Schedule:
+        """What was released so far.
+
+        Raises:
+            InvalidParameter: Nothing was.
+        """
+        if self._schedule is None:
+            raise InvalidParameter("step", "nothing", "a step, as nothing was released so far")
+        return self._schedule
+
+    def step(
+        self, mechanism: Mechanism, *, name: str | None = None, bound: str | None = None, **run: Unpack[RunOptions]
+    ) -> "Accountant":
+        """Count a release, or as many as ``steps`` says.
+
+        Args:
+            mechanism: What was released, with its noise multiplier.
+            name: What the phase is called in answers; None takes the name of the mechanism.
+            bound: The name of a bound of the mechanism; None takes its default.
+            **run: The run, as :class:`privproj.runs.RunOptions` lists it; one step unless it says more.
+
+        Returns:
+            This accountant.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or the phase does not go with those before it.
+            Refused: The bound proves nothing for this release.
+        """
+        self._schedule = (self + self._phase(mechanism, name, bound, run)).schedule
+        return self
+
+    @staticmethod
+    def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
+        """A phase that its bound answers for, a single step unless the run says how many."""
+        counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
+        found = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
+        found.check()
+        return found
+
+    def epsilon(self, delta: float) -> Result:
+        """Return the smallest epsilon of all that was released, rounded up.
+
+        Args:
+            delta: The delta of the guarantee, above 0 and below 1.
+
+        Returns:
+            The answer of :meth:`privproj.schedule.Schedule.epsilon`.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or nothing was released.
+            Refused: Several phases, one of which has no privacy profile.
+            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
+        """
+        return self.schedule.epsilon(delta=delta)
+
+    def delta(self, epsilon: float) -> Result:
+        """Return the smallest delta of all that was released, rounded up.
+
+        Args:
+            epsilon: The epsilon of the guarantee, from 0 to 1e9.
+
+        Returns:
+            The answer of :meth:`privproj.schedule.Schedule.delta`.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or nothing was released.
+            Refused: Several phases, one of which has no privacy profile.
+            PrecisionLimit: The composed delta is too small to be told from rounding.
+        """
+        return self.schedule.delta(epsilon=epsilon)
+
+    def remaining(
+        self,
+        mechanism: Mechanism | None = None,
+        *,
+        epsilon: float,
+        delta: float,
+        bound: str | None = None,
+        **run: Unpack[RunOptions],
+    ) -> Remaining:
+        """Return how many releases of a mechanism still fit in a budget.
+
+        Args:
+            mechanism: What would be released; None for more steps like those of the last phase.
+            epsilon: The epsilon of the budget, from 0 to 1e9.
+            delta: The delta of the budget, above 0 and below 1.
+            bound: The name of a bound of the mechanism; None takes its default.
+            **run: Its run, as :class:`privproj.runs.RunOptions` lists it; its number of steps plays no role.
+
+        Returns:
+            What is left: ``more_steps`` of it still fit.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or nothing was released and no mechanism is named.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+
+        >>> from privproj import Accountant, Gaussian
+        >>> Accountant().remaining(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).more_steps
+        7
+        """
+        planned = self if mechanism is None else self + replace(self._phase(mechanism, None, bound, run), planned=True)
+        return planned.schedule.remaining(epsilon=epsilon, delta=delta)[-1]
+
+    def __add__(self, other: "Accountant | Schedule | Phase") -> "Accountant":
+        """The accountant of both; neither of them changes."""
+        if isinstance(other, Accountant):
+            other = other.schedule
+        if self._schedule is None:
+            return Accountant(Schedule((other,)) if isinstance(other, Phase) else other)
+        return Accountant(self._schedule + other)
+
+    def __mul__(self, times: int) -> "Accountant":
+        """The accountant of all of it, so many times."""
+        return Accountant(self.schedule * times)
+
+    def __repr__(self) -> str:
+        phases = () if self._schedule is None else self._schedule.phases
+        return (
+            f"<Accountant: {', '.join(f'{phase.name} ({phase.run.steps})' for phase in phases) or 'nothing released'}>"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write what was released as a run file, which ``privproj run`` and :meth:`read` take.
+
+        Args:
+            path: Where to: JSON where it ends in ``.json``, else TOML.
+
+        Raises:
+            InvalidParameter: Nothing was released.
+            OSError: The file cannot be written.
+        """
+        write_data(str(path), self.schedule.as_dict())
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Accountant":
+        """Return the accountant of a run file.
+
+        Args:
+            path: The file, in TOML or JSON.
+
+        Returns:
+            The accountant, which goes on where the file ends.
+
+        Raises:
+            InvalidParameter: The file cannot be read; the message names entry and key.
+            Refused: The bound of a phase does not answer for it.
+        """
+        return cls(from_data(read_data(str(path)), str(path)))

@@ -90,11 +90,11 @@ class _Grid:
 
     def _questions(self, points: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Question]]:
         """The valid questions at these points, each after what is its own about it."""
-        work, found = self.work(), STAND_INS.get(self.query, {})
         for values in points:
+            own = dict(zip(self.axes, values, strict=True))
             with suppress(PrivprojError):
-                question = spec.question_from(work.keys(values) | found, self.query)
-                yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
+                question = spec.question_from({**self.fixed, **own, **STAND_INS.get(self.query, {})}, self.query)
+                yield " ".join(f"{name}={value}" for name, value in own.items()), question
 
     def work(self) -> "_Points":
         """What answers points, wherever that is done."""
@@ -157,15 +157,14 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 
 def _check_points(grid: _Grid) -> None:
     """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
-    first, query, work = None, grid.query, grid.work()
+    first, query = None, grid.query
     for values in islice(grid.points(), PROBED_POINTS):
-        given = work.keys(values)
+        given = grid.work().keys(values)
         try:
-            question = spec.question_from(given, query)
-            spec.target_from(given, query)
-            question.check()
-            return
-        except Unanswered:
+            with suppress(Unanswered):
+                question = spec.question_from(given, query)
+                spec.target_from(given, query)
+                question.check()
             return
         except InvalidParameter as error:
             if error.name in FOUND.get(query, ()):

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from privproj.errors import InvalidParameter
-from privproj.validation import DEVIATION, real
+from privproj.validation import DEVIATION, check_parameters, number, parameter
 
 DEFAULT_BATCHES_OVER_SIGMA = 20.0
 """The expected batch over the deviation of the noise on the count, where none is given (1905.03871). Contract."""
@@ -18,6 +18,9 @@ LEAST_CLIP = 1e-20
 
 LARGEST_CLIP = 1e12
 """The largest clip that a plan may have, in the unit of the gradients. Contract."""
+
+CLIP = number("a norm from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
+"""The range of a clip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +49,18 @@ class AdaptiveClipping:
     0.9048
     """
 
-    target_quantile: float = 0.5
-    learning_rate: float = 0.2
-    sigma: float | None = None
-    least: float = LEAST_CLIP
-    most: float = LARGEST_CLIP
+    target_quantile: float = parameter(
+        number("a quantile above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True), default=0.5
+    )
+    learning_rate: float = parameter(number("a rate above 0 and at most 10", 0.0, 10.0, open_low=True), default=0.2)
+    sigma: float | None = parameter(DEVIATION)
+    least: float = parameter(CLIP, default=LEAST_CLIP)
+    most: float = parameter(CLIP, default=LARGEST_CLIP)
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        words = "a quantile above 0 and below 1"
-        quantile = real("target_quantile", self.target_quantile, words, 0.0, 1.0, open_low=True)
-        if quantile == 1.0:
-            raise InvalidParameter("target_quantile", quantile, words)
-        set_field(self, "target_quantile", quantile)
-        rate = real("learning_rate", self.learning_rate, "a rate above 0 and at most 10", 0.0, 10.0, open_low=True)
-        set_field(self, "learning_rate", rate)
-        if self.sigma is not None:
-            set_field(self, "sigma", DEVIATION.check("sigma", self.sigma))
-        least = real("least", self.least, "a norm from 1e-20 to 1e12", LEAST_CLIP, LARGEST_CLIP)
-        set_field(self, "least", least)
-        set_field(self, "most", real("most", self.most, f"a norm from least={least:g} to 1e12", least, LARGEST_CLIP))
+        check_parameters(self)
+        if self.most < self.least:
+            raise InvalidParameter("most", self.most, f"a norm from least={self.least:g} to 1e12")
 
     def for_batches(self, expected_batch: float) -> "AdaptiveClipping":
         """Return the same with its deviation: the one given, or a twentieth of the expected batch.

@@ -75,10 +75,8 @@ class BatchTurn:
     def close(self) -> None:
         """Note that the batch is released, which needs all of its records back."""
         if self.drawn is None or not self.taken:
-            found = "no batch" if self.drawn is None else "0 records"
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
-            remedy = "call optimizer.step_on, or optimizer.backward_on before"
-            raise InvalidParameter("optimizer.step", found, expected, remedy)
+            raise InvalidParameter("optimizer.step", "none", expected, "call optimizer.step_on before")
         self.drawn, self.batch = None, None
 
 
@@ -192,7 +190,6 @@ class PrivateLoader(BatchTurn):
         processes: Processes,
     ) -> None:
         super().__init__()
-        check_loader(loader)
         self.plan, self.streams, self.secrets = plan, streams, secrets
         self.generator = streams.sampler.on(CPU)
         self.done, self.processes = done, processes
@@ -216,10 +213,8 @@ class PrivateLoader(BatchTurn):
     def __iter__(self) -> Iterator[Any]:
         steps = len(self)
         if not steps and not self.used:
-            raise Refused(
-                f"all {self.plan.steps} planned steps were released before: there is nothing left to train; load the "
-                "weights of that run, or name another ledger, and both add up"
-            )
+            remedy = "load the weights of that run, or name another ledger, and both add up"
+            raise Refused(f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}")
         self.used = True
         sampler = self.sampler(steps)
         batches = self._batches(sampler)
@@ -236,17 +231,6 @@ class PrivateLoader(BatchTurn):
                 self.on_empty()
             else:
                 yield batch
-
-    def secret_of(self, epoch: int) -> str:
-        """Return what the batches of an epoch of balls-in-bins are drawn from, which all processes share.
-
-        Args:
-            epoch: The number of the epoch in the run, from 0.
-
-        Returns:
-            The secret.
-        """
-        return self.secrets.of(epoch, self.processes)
 
     def _check_next(self, position: int, logical: list[int]) -> None:
         """Raise unless a batch is the next one of the run, and the same in all processes.
@@ -338,7 +322,9 @@ class PrivateLoader(BatchTurn):
         plan, records, generator = self.plan, self.plan.dataset_size, self.generator
         batches: Any
         if plan.batches is not None:
-            batches = BinSampler(self.secret_of, records, plan.batches, self.done(), steps)
+            batches = BinSampler(
+                lambda epoch: self.secrets.of(epoch, self.processes), records, plan.batches, self.done(), steps
+            )
         elif plan.sampling == "fixed" or plan.sampling_rate == 1.0:
             size = round(plan.expected_batch)
             batches = (_drawn_from(range(records), size, generator) for _ in range(steps))

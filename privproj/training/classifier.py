@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,13 +28,12 @@ from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
 from privproj.records.data_file import parse_json
 from privproj.records.ledger import Account, read_ledger
-from privproj.result import Result
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
 from privproj.training.engine import Method, ResumedLedger, make_private
 from privproj.training.generators import streams
-from privproj.training.plan import batches_of, rate_and_steps
+from privproj.training.plan import Batches, batches_of, rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 
@@ -71,25 +70,6 @@ class Data:
     def classes(self) -> int:
         """The number of classes, one more than the largest class number of both parts."""
         return int(torch.cat([self.y, self.test_y]).max()) + 1
-
-
-@dataclass
-class _TrainingReport:
-    """What a finished run reports: accuracy as a share from 0 to 1, epsilon, seconds, and what was planned.
-
-    ``clips`` has the first and the last clip, and the deviation of the noise on the count, where the clip adapts.
-    """
-
-    test_accuracy: float
-    epsilon: Result
-    seconds: float
-    device: str
-    noise_multiplier: float
-    noise_std: float
-    steps: int
-    account: Account
-    clips: dict[str, float] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
 
 
 def load(name: str) -> Data:
@@ -244,10 +224,16 @@ class ClassifierTraining:
     @property
     def total(self) -> int:
         """The number of planned steps of all stages together."""
-        settings, records = self.settings, len(self.data.x)
-        epochs = DEFAULT_EPOCHS if settings.epochs is None and settings.steps is None else settings.epochs
-        given = settings.steps, epochs, settings.batches
-        return rate_and_steps(settings.sampling, records, self.batch_size, None, *given)[1]
+        steps, epochs = self.settings.steps, self.settings.epochs
+        epochs = DEFAULT_EPOCHS if epochs is None and steps is None else epochs
+        return rate_and_steps(self.drawing, len(self.data.x), self.batch_size, steps, epochs)[1]
+
+    @property
+    def drawing(self) -> Batches:
+        """How batches are drawn."""
+        options = {"count": self.settings.batches, "max_batch_size": self.settings.max_batch_size}
+        given = {name: value for name, value in options.items() if value is not None}
+        return replace(batches_of(self.settings.sampling), **given)
 
     @property
     def batch_size(self) -> int:
@@ -290,7 +276,7 @@ class ClassifierTraining:
         if done:
             noise = {"noise_multiplier": done[0][0]["noise_multiplier"]}
         elif "epsilon" in noise:
-            rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
+            rate = rate_and_steps(self.drawing, len(self.data.x), self.batch_size, 1, None)[0]
             target = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
             stages = dp_sft(**target, sampling_rate=rate, steps=(half, self.total - half)).phases
             noise = {"noise_multiplier": stages[0].mechanism.noise_multiplier}
@@ -305,8 +291,6 @@ class ClassifierTraining:
         """Make the module, the optimizer and the loader of one stage private."""
         settings, sigma = self.settings, self.settings.adaptive_clipping_sigma
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        options = {"count": settings.batches, "max_batch_size": settings.max_batch_size}
-        drawing = {name: value for name, value in options.items() if value is not None}
         with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
@@ -314,7 +298,7 @@ class ClassifierTraining:
                 data_loader=DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size),
                 algorithm=Method(algorithm, rank, settings.frame, subspace, settings.every, bound=settings.bound),  # pyright: ignore
                 clipping=settings.clipping if sigma is None else AdaptiveClipping(sigma=sigma),  # pyright: ignore
-                batches=replace(batches_of(settings.sampling), **drawing), max_grad_norm=settings.clip,
+                batches=self.drawing, max_grad_norm=settings.clip,
                 ledger=self.ledger, insecure_seed=settings.insecure_seed, **noise,
             )  # fmt: skip
         if "clip" in self.state:
@@ -331,7 +315,7 @@ class ClassifierTraining:
         if self.folder is not None:
             write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
-    def train(self, progress: Callable[[int], object] = lambda steps: None) -> _TrainingReport:
+    def train(self, progress: Callable[[int], object] = lambda steps: None) -> dict[str, Any]:
         """Make all steps that are left and return the report; the run is closed, whatever happens.
 
         ``progress`` is called with the number of steps that were made since the last call.
@@ -362,23 +346,27 @@ class ClassifierTraining:
         if self.optimizer._steps % self.settings.checkpoint_every == 0:
             self.save()
 
-    def report(self, began: float) -> _TrainingReport:
-        """The report of a finished run, which began at this time of the monotonic clock, in seconds."""
+    def report(self, began: float) -> dict[str, Any]:
+        """What a finished run reports: accuracy, noise, files, the account of its releases and their epsilon.
+
+        It began at this time of the monotonic clock, in seconds. Where the clip adapts, the first and the last one are
+        there, with the deviation of the noise on the count.
+        """
         plan, account = self.optimizer._plan, self.optimizer._spending.account
         sigma = self.settings.adaptive_clipping_sigma
-        clips = {} if sigma is None else {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
-        return _TrainingReport(
-            test_accuracy=self.accuracy(),
-            epsilon=self.optimizer.epsilon(self.settings.delta),
-            seconds=time.monotonic() - began,
-            device=str(self.device),
-            noise_multiplier=plan.noise_multiplier,
-            noise_std=plan.noise_std,
-            steps=account.spent,
-            account=account,
-            clips=clips,
-            paths={} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
-        )
+        clips = {"first_clip": plan.clip, "last_clip": self.optimizer.clip, "sigma": sigma}
+        return {
+            "test_accuracy": self.accuracy(),
+            "noise_multiplier": plan.noise_multiplier,
+            "noise_std": plan.noise_std,
+            **({} if sigma is None else {"adaptive_clipping": clips}),
+            "steps": account.spent,
+            "device": str(self.device),
+            "seconds": time.monotonic() - began,
+            "paths": {} if self.folder is None else {name: str(self.folder / file) for name, file in FILES.items()},
+            "result": self.optimizer.epsilon(self.settings.delta),
+            "account": account,
+        }
 
     @torch.no_grad()
     def accuracy(self) -> float:

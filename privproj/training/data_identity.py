@@ -182,8 +182,7 @@ def check_identity(
     path = Path(f"{Path(ledger).resolve()}.data")
     kept["ledger"] = token_hex()
     if path.exists():
-        known, releases, others = _read_identity(path)
-        kept.update(others)
+        known, releases = _read_identity(path, kept)
         if account.spent < releases:
             remedy = "restore it from a backup, or name another ledger and add both up"
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
@@ -199,21 +198,20 @@ def check_identity(
         try:
             write_atomically(path, lambda file: file.write(text), mode=0o600)
         except OSError as error:
-            raise Refused(
-                f"{path} could not be written ({error.strerror}), so nothing was released: make room or allow it, and "
-                "go on"
-            ) from error
+            words = f"{path} could not be written ({error.strerror}), so nothing was released"
+            raise Refused(f"{words}: make room or allow it, and go on") from error
 
     return keep
 
 
-def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
-    """The identity that was kept in a file, the releases that its ledger had then, and whatever else is there."""
+def _read_identity(path: Path, kept: dict[str, Any]) -> tuple[Identity, int]:
+    """The identity in a file and the releases that its ledger had then; ``kept`` gets whatever else is there."""
     try:
-        kept = parse_json(read_bounded(path).decode())
-        records, digest, releases = kept.pop("records"), kept.pop("digest"), kept.pop("releases")
-        if kept.pop("private") == PRIVATE and isinstance(records, int) and isinstance(releases, int):
-            return Identity(records, digest), releases, kept
+        found = parse_json(read_bounded(path).decode())
+        records, digest, releases = found.pop("records"), found.pop("digest"), found.pop("releases")
+        if found.pop("private") == PRIVATE and isinstance(records, int) and isinstance(releases, int):
+            kept.update(found)
+            return Identity(records, digest), releases
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     remedy = "restore it from a backup, or name another ledger and add both up"
@@ -265,14 +263,11 @@ class Stamps:
             pairs = list(zip(stamp["phases"], phases, strict=False))
             held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
             if not held or stamp["ledger"] != self.own["ledger"]:
-                raise InvalidParameter(
-                    "ledger", self.path or "nothing",
-                    f"the ledger that holds the releases which {name} has from an earlier start",
-                    "no ledger holds them: build the module anew, and give every start the same ledger=PATH"
-                    if stamp["ledger"] is None
-                    else "give the ledger=PATH of that start, so that both are counted together; for other people's "
-                    "records load the weights into a module built anew, and begin another ledger",
-                )  # fmt: skip
+                remedy = (
+                    "give every start the same ledger=PATH, so that all are counted together, or build the module anew"
+                )
+                words = f"the ledger that holds the releases which {name} has from an earlier start"
+                raise InvalidParameter("ledger", self.path or "nothing", words, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from privproj.accounting.schedule import Phase
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
 from privproj.records.ledger import Account, Ledger, read_ledger
@@ -44,7 +45,7 @@ from privproj.training.processes import Processes, current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
 from privproj.training.taps import Tap
 from privproj.training.view import Algorithm
-from privproj.validation import real, whole
+from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
@@ -71,7 +72,7 @@ class Method:
         bound: Name of the bound that accounts the run. None: the default of the mechanism.
 
     Raises:
-        InvalidParameter: There is no algorithm of that name, or the rank is outside its range.
+        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
 
     >>> from privproj.training import Method
     >>> Method("m2", rank=16).name
@@ -79,17 +80,16 @@ class Method:
     """
 
     name: str = "dp-sgd"
-    rank: int | None = None
+    rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
     frame: Literal["haar", "wishart"] | None = None
     subspace: Subspace | None = None
-    every: int = 1
-    beta: float = 0.9
+    every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
+    beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
     bound: str | None = None
 
     def __post_init__(self) -> None:
         load(self.name)
-        if self.rank is not None:
-            object.__setattr__(self, "rank", whole("rank", self.rank, "a rank from 1 to 1e7", 1, 10**7))
+        check_parameters(self)
 
     @classmethod
     def of(cls, given: "str | Method") -> "Method":
@@ -205,7 +205,9 @@ def make_private(
     (0, True)
     """
     optimizer = _unwrapped_optimizer(optimizer)
-    given, module = module, _unwrapped_module(module)
+    # A DistributedDataParallel sums gradients before they are clipped: the module in it is trained.
+    given = module
+    module = given.module if isinstance(given, DistributedDataParallel) else given
     _check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
@@ -215,8 +217,7 @@ def make_private(
     chosen, subspace = load(method.name), method.subspace
     target = _calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
-    size, per_epoch = batch_size_of(data_loader), drawing.count
-    rate, steps, per_epoch = rate_and_steps(drawing.sampling, records, size, drawing.rate, steps, epochs, per_epoch)
+    rate, steps, per_epoch = rate_and_steps(drawing, records, batch_size_of(data_loader), steps, epochs)
     taps = Taps(module)
     try:
         _check_layers(chosen, taps, subspace, clipping)
@@ -239,143 +240,170 @@ def make_private(
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
-            rank=method.rank,
             ranks=ranks,
-            frame=method.frame,
             shares=shares,
             feature_bound=clipping.norm if isinstance(clipping, FeatureBound) else None,
-            bound=method.bound,
-            every=method.every,
-            beta=method.beta,
             adaptive_clipping=adaptive,
+            **{name: getattr(method, name) for name in ("rank", "frame", "bound", "every", "beta")},
         )
         processes = current_processes()
         processes.check_same(_told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))
-        _check_same_data(data_loader, processes)
-        ingredients = _Ingredients(chosen, module, optimizer, data_loader, taps, subspace, again)
+        if processes.size > 1:
+            # A digest of private data is shown to nobody: with a random number in front it says nothing about them.
+            told = f"{processes.agree(token_hex())} {identity(data_loader.dataset)}"
+            processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
+        start = _Start(module, optimizer, data_loader, taps, subspace, again, ledger, target, insecure_seed, processes)
         if target is not None:
             # Only the first process has the ledger. The others learn the noise from it.
             with processes.together():
-                plan = _calibrate_after_ledger(plan, ingredients, ledger, target) if processes.first else plan
+                plan = start.calibrated(plan) if processes.first else plan
             plan = processes.agree(plan)
-        run = _start_run(plan, ingredients, ledger, target, insecure_seed)
-        _retire_wrapper(given)
+        run = start.run(plan, chosen)
+        if isinstance(given, DistributedDataParallel):
+            # The wrapper of what was made private is neither called nor lets gradients be summed.
+            given._remove_autograd_hooks()
+            given.register_forward_pre_hook(_refuse_call)
         return run
     except BaseException:
         taps.close()
         raise
 
 
-def _check_same_data(data_loader: DataLoader, processes: Processes) -> None:
-    """Raise :class:`InvalidParameter` in all processes where they have different data."""
-    if processes.size > 1:
-        # A digest of private data is shown to nobody: with a random number in front it says nothing about them.
-        told = f"{processes.agree(token_hex())} {identity(data_loader.dataset)}"
-        processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
+class ResumedLedger(UserWarning):
+    """Said where a ledger already holds releases of this very plan: they count, and the run goes on after them."""
 
 
 @dataclass(frozen=True)
-class _Ingredients:
-    """The algorithm and the user's objects of which a run is made, beside its plan."""
+class _Start:
+    """One start: the user's objects of which a run is made, and where its releases are counted."""
 
-    algorithm: Algorithm
     module: nn.Module
     optimizer: torch.optim.Optimizer
     data_loader: DataLoader
     taps: Taps
     subspace: Subspace | None
     again: bool | None
+    ledger: str | None
+    target: dict[str, float] | None
+    seed: int | None
+    processes: Processes
 
-    def stamps(self, account: Account, name: str | None = None, path: str | None = None) -> Stamps:
-        """The stamps of a run with this account, and with the ledger of this name and path."""
-        return Stamps(self.taps, self.optimizer, account, name, path)
+    def stamps(self, account: Account, name: str | None = None) -> Stamps:
+        """The stamps of a run with this account, and with the ledger of this name."""
+        return Stamps(self.taps, self.optimizer, account, name, self.ledger)
 
     @property
     def begins_anew(self) -> bool:
         """True if a plan of which all steps are made is begun anew: as told, else where a run has released before."""
         return any(self.stamps(Account()).earlier()) if self.again is None else self.again
 
+    @property
+    def search(self) -> Account:
+        """The account of the releases that found the subspace; empty where none were made."""
+        return Account() if self.subspace is None or self.subspace.account is None else self.subspace.account
 
-class ResumedLedger(UserWarning):
-    """Said where a ledger already holds releases of this very plan: they count, and the run goes on after them."""
+    def calibrated(self, plan: Plan) -> Plan:
+        """The plan calibrated together with all earlier releases.
 
+        A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it
+        depend on the rounding of the machine that goes on with it.
+        """
+        assert self.target is not None
+        ledger, target = self.ledger, self.target
+        if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
+            return with_smallest_noise(plan, self.search, **target)
+        last = account.phases[-1][0]
+        over = self.begins_anew and not account.left
+        if account.target == target and "noise_multiplier" in last and not over:
+            resumed = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=last["noise_multiplier"]))
+            if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == last:
+                return resumed
+        return with_smallest_noise(plan, account, **target)
 
-def _warn_of_releases(ledger: str, made: int, planned: int) -> None:
-    """Say that a run goes on where its ledger ends; a module with fresh weights would be trained by the rest alone."""
-    rest = "nothing is left to release, so the loader is empty" if made >= planned else "the run goes on after them"
-    warnings.warn(
-        f"{ledger} already holds {made} of {planned} planned releases: {rest}. Load the weights of that run, or name "
-        "another ledger; both then add up",
-        ResumedLedger,
-        stacklevel=4,
-    )
+    def open_ledger(self, phase: Phase, marks: tuple[str, ...], kept: dict[str, Any], data: Identity) -> Ledger | None:
+        """The ledger of the run; None for a run without one.
 
+        It refuses a run that its file does not belong to, by the identity of the ``data`` and by stamps. ``kept`` is
+        filled with what is kept in secret beside it.
+        """
 
-def _start_run(
-    plan: Plan, parts: _Ingredients, ledger: str | None, target: dict[str, float] | None, insecure_seed: int | None
-) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-    """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
-    processes = current_processes()
-    # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
-    processes.align(tensor for _, tensor in parts.taps.tensors())
-    processes.align(() if parts.subspace is None else (parts.subspace.basis,))
-    public = parts.subspace is not None and parts.subspace.source == "public"
-    marks = {"insecure": insecure_seed is not None, "public_subspace": public}
-    phase, true = plan.phase(plan.steps), tuple(mark for mark, holds in marks.items() if holds)
-    # The ledger comes before the streams. It refuses a run that its file does not belong to, and it knows how many
-    # releases were made before; nothing may be drawn until that is settled.
-    book, data, kept = None, None, {}
+        def check(account: Account) -> Callable[[int], object]:
+            keep = check_identity(str(self.ledger), data, account, kept)
+            self.stamps(account, kept["ledger"]).check()
+            return keep
 
-    def check(account: Account) -> Callable[[int], object]:
-        assert ledger is not None and data is not None
-        keep = check_identity(ledger, data, account, kept)
-        parts.stamps(account, kept["ledger"], ledger).check()
-        return keep
-
-    with processes.together():
-        if processes.first and (ledger is None or not os.path.exists(ledger)):
+        if self.ledger is None or not os.path.exists(self.ledger):
             # No file is made for a start that is refused.
-            parts.stamps(_subspace_account(parts.subspace), path=ledger).check()
-        if ledger is not None and processes.first:
-            data = identity(parts.data_loader.dataset)
-            book = Ledger(ledger, phase, target, true, check, parts.begins_anew)
-    try:
-        said = Account() if book is None else book.account
+            self.stamps(self.search).check()
+        if self.ledger is None:
+            return None
+        return Ledger(self.ledger, phase, self.target, marks, check, self.begins_anew)
+
+    def earlier(self, book: Ledger | None) -> Account:
+        """The phases before this one: the ledger's, which must hold the releases that found the subspace."""
+        found = self.search
+        if book is None:
+            return found
+        made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
+        if any((json.dumps(entry), steps) not in made for entry, steps in found.phases):
+            remedy = "one ledger for both stages"
+            raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
+        return Account(book.earlier)
+
+    def run(self, plan: Plan, algorithm: Algorithm) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
+        """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
+        processes, ledger = self.processes, self.ledger
+        # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
+        processes.align(tensor for _, tensor in self.taps.tensors())
+        processes.align(() if self.subspace is None else (self.subspace.basis,))
+        public = self.subspace is not None and self.subspace.source == "public"
+        marks = {"insecure": self.seed is not None, "public_subspace": public}
+        phase, true = plan.phase(plan.steps), tuple(mark for mark, holds in marks.items() if holds)
+        # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
+        # that is settled. Only the first process has it, and the others learn the count from it.
+        book, kept, data = None, {}, Identity(plan.dataset_size, None)
         with processes.together():
-            if any(processes.gather(ledger is not None)) and ledger is None and processes.first:
-                words = "a ledger in the first process, which writes it"
-                raise InvalidParameter("ledger", "nothing in process 0", words)
-            earlier = _earlier_account(book, parts.subspace)
-        known: dict[str, Any] = {mark: holds or getattr(said, mark) for mark, holds in marks.items()}
-        known |= {"alone": ledger is None, "notes": said.notes, "target": target or said.target}
-        before = processes.agree(replace(earlier, **known))
-        with processes.together():
-            secrets = _epoch_secrets(plan, book, kept, data, before, insecure_seed)
-        # Only the first process has the ledger. The others learn the count from it.
-        steps = processes.agree(0 if book is None else book.steps)
-        begun = replace(before, phases=(*before.phases, (phase.as_dict(), steps)))
-        spending = Spending(plan, book, before, steps, parts.stamps(begun, kept.get("ledger"), ledger))
-        if ledger is not None and spending.steps and processes.first:
-            _warn_of_releases(ledger, spending.steps, plan.steps)
-        # The streams come after the count, because with an insecure seed a resumed run must not repeat its own noise.
-        drawn = streams(insecure_seed, before.spent + spending.steps, processes)
-        # The loader comes after the streams, because it draws its batches from one of them.
-        loader = PrivateLoader(parts.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
-        views = parts.algorithm.views(parts.taps.taps, plan, parts.subspace)
-        kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
-        # The boundary comes after the views and the streams, because it draws the projections of the first release as
-        # soon as it is made, before any data is seen.
-        boundary = kind(plan, views, drawn, spending.record, processes)
-        # The loader opens the turn of every batch, and the optimizer closes it.
-        wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
-        optimizer = wrapper(parts.optimizer, parts.taps, views, boundary, spending, loader)
-        if parts.algorithm.step_hook is not None:
-            optimizer.attach_step_hook(parts.algorithm.step_hook(parts.module, plan, drawn))
-        return parts.module, optimizer, loader
-    except BaseException:
-        if book is not None:
-            book.close()
-        raise
+            if processes.first:
+                data = data if ledger is None else identity(self.data_loader.dataset)
+                book = self.open_ledger(phase, true, kept, data)
+        try:
+            said = Account() if book is None else book.account
+            with processes.together():
+                if any(processes.gather(ledger is not None)) and ledger is None and processes.first:
+                    raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
+                earlier = self.earlier(book)
+            known: dict[str, Any] = {mark: holds or getattr(said, mark) for mark, holds in marks.items()}
+            known |= {"alone": ledger is None, "notes": said.notes, "target": self.target or said.target}
+            before = processes.agree(replace(earlier, **known))
+            with processes.together():
+                seed = None if self.seed is None else f"{self.seed} {before.spent}"
+                secrets = _epoch_secrets(plan, book, kept, data, seed)
+            steps = processes.agree(0 if book is None else book.steps)
+            begun = replace(before, phases=(*before.phases, (phase.as_dict(), steps)))
+            spending = Spending(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
+            if book is not None and steps:
+                rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
+                words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
+                warnings.warn(f"{words}that run, or name another ledger; both then add up", ResumedLedger, stacklevel=4)
+            # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
+            drawn = streams(self.seed, before.spent + steps, processes)
+            # The loader comes after the streams, because it draws its batches from one of them.
+            loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
+            views = algorithm.views(self.taps.taps, plan, self.subspace)
+            kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
+            # The boundary comes after the views and the streams, because it draws the projections of the first release
+            # as soon as it is made, before any data is seen.
+            boundary = kind(plan, views, drawn, spending.record, processes)
+            # The loader opens the turn of every batch, and the optimizer closes it.
+            wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
+            optimizer = wrapper(self.optimizer, self.taps, views, boundary, spending, loader)
+            if algorithm.step_hook is not None:
+                optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
+            return self.module, optimizer, loader
+        except BaseException:
+            if book is not None:
+                book.close()
+            raise
 
 
 class LostEpoch(UserWarning):
@@ -383,7 +411,7 @@ class LostEpoch(UserWarning):
 
 
 def _epoch_secrets(
-    plan: Plan, book: Ledger | None, kept: dict[str, Any], data: Identity | None, before: Account, seed: int | None
+    plan: Plan, book: Ledger | None, kept: dict[str, Any], data: Identity, seed: str | None
 ) -> EpochSecrets:
     """What the batches of balls-in-bins are drawn from, where a run begins or goes on.
 
@@ -391,9 +419,8 @@ def _epoch_secrets(
     records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch ends here:
     its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
     """
-    seeded = None if seed is None else f"{seed} {before.spent}"
     if book is None or plan.batches is None:
-        return EpochSecrets(seeded)
+        return EpochSecrets(seed)
     place = f"{book.releases - book.steps} {json.dumps(plan.phase(plan.steps).as_dict())}"
     mark = sha256(place.encode()).hexdigest()
 
@@ -402,59 +429,18 @@ def _epoch_secrets(
         book.keep_count()
 
     epoch, made = divmod(book.steps, plan.batches)
-    known = kept.get("epochs")
-    known = known if isinstance(known, dict) else {}
-    secret = known.get("secret") if (known.get("phase"), known.get("epoch")) == (mark, epoch) else None
-    ordered = data is not None and data.digest is not None
-    if made and isinstance(secret, str) and ordered:
-        return EpochSecrets(seeded, keep, (epoch, secret))
+    known: Any = kept.get("epochs")
+    is_known = isinstance(known, dict) and (known.get("phase"), known.get("epoch")) == (mark, epoch)
+    if made and is_known and isinstance(known.get("secret"), str) and data.digest is not None:
+        return EpochSecrets(seed, keep, (epoch, known["secret"]))
     if made:
-        lost = f"what the batches of this epoch were drawn from is not beside {book.path} any more"
-        moved = "records differ when they are read twice and may be in another order than when this epoch began"
-        left = plan.batches - made
-        warnings.warn(
-            f"{lost if secret is None else moved}: the {left} batches that are left of it are given up and count as "
-            "releases, and the run goes on with the next epoch",
-            LostEpoch,
-            stacklevel=4,
-        )
+        left, lost = plan.batches - made, f"what this epoch was drawn from is not beside {book.path} any more"
+        why = "records differ when they are read twice and may be in another order" if is_known else lost
+        words = f"{why}: the {left} batches that are left of it are given up and count as releases"
+        warnings.warn(f"{words}, and the run goes on with the next epoch", LostEpoch, stacklevel=4)
         for _ in range(left):
             book.record()
-    return EpochSecrets(seeded, keep)
-
-
-def _subspace_account(subspace: Subspace | None) -> Account:
-    """The account of the releases that found the subspace; empty where none were made."""
-    return Account() if subspace is None or subspace.account is None else subspace.account
-
-
-def _earlier_account(book: Ledger | None, subspace: Subspace | None) -> Account:
-    """The phases before this one: the ledger's, which must hold the releases that found the subspace."""
-    found = _subspace_account(subspace)
-    if book is None:
-        return found
-    made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
-    if any((json.dumps(entry), steps) not in made for entry, steps in found.phases):
-        remedy = "one ledger for both stages"
-        raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
-    return Account(book.earlier)
-
-
-def _calibrate_after_ledger(plan: Plan, parts: _Ingredients, ledger: str | None, target: dict[str, float]) -> Plan:
-    """The plan calibrated together with all earlier releases.
-
-    A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it depend
-    on the rounding of the machine that goes on with it.
-    """
-    if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
-        return with_smallest_noise(plan, _subspace_account(parts.subspace), **target)
-    last = account.phases[-1][0]
-    over = parts.begins_anew and not account.left
-    if account.target == target and "noise_multiplier" in last and not over:
-        resumed = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=last["noise_multiplier"]))
-        if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == last:
-            return resumed
-    return with_smallest_noise(plan, account, **target)
+    return EpochSecrets(seed, keep)
 
 
 def _ranks_of(taps: Taps) -> tuple[int, ...] | None:
@@ -472,18 +458,6 @@ def _check_parts(**given: Any) -> None:
         if isinstance(part, DistributedDataParallel | nn.DataParallel):
             remedy = "one process for each GPU: contributions are summed over processes here"
             raise InvalidParameter("module", f"a part in {type(part).__name__}", "the module itself", remedy)
-
-
-def _unwrapped_module(module: Any) -> Any:
-    """The module in a ``DistributedDataParallel``, which sums gradients before they are clipped; others as they are."""
-    return module.module if isinstance(module, DistributedDataParallel) else module
-
-
-def _retire_wrapper(module: nn.Module) -> None:
-    """Keep a ``DistributedDataParallel`` whose module was made private from being called or summing gradients."""
-    if isinstance(module, DistributedDataParallel):
-        module._remove_autograd_hooks()
-        module.register_forward_pre_hook(_refuse_call)
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:
@@ -605,13 +579,11 @@ def _clip_of(algorithm: Algorithm, max_grad_norm: float | None, clipping: Clippi
         assert max_grad_norm is not None
         return max_grad_norm
     bound = real("feature_bound", clipping.norm, "a positive norm", 0.0, 1e12, open_low=True)
-    if not algorithm.never_lengthens:
-        words = f"max_grad_norm, since {algorithm.name} can lengthen a gradient"
-        raise InvalidParameter("feature_bound", bound, words)
-    tap = taps.taps[0]
+    tap, *others = taps.taps
     linear = isinstance(tap, Tap) and len(tap.modules) == 1 and not isinstance(tap.modules[0], nn.Embedding)
-    if len(taps.taps) != 1 or not linear:
-        raise InvalidParameter("feature_bound", bound, "one trained linear layer", "use max_grad_norm")
+    if others or not linear or not algorithm.never_lengthens:
+        words = f"one trained linear layer, and an algorithm that never lengthens a gradient, not {algorithm.name}"
+        raise InvalidParameter("feature_bound", bound, words, "use max_grad_norm")
     return bounded_norm(bound)
 
 

@@ -126,10 +126,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._steps_itself = False
         self._handle = optimizer.register_step_pre_hook(self._check_own_step)
         loader.on_open, loader.on_empty = self._begin, self.step
-        self._share()
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidParameter("optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure")
+        self._share()
         self._check_groups()
 
     def _share(self) -> None:
@@ -180,9 +180,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def __reduce__(self) -> NoReturn:
         raise Refused("a private optimizer is neither copied nor pickled, for a copy would repeat its noise: save its "
                       "state_dict(), and resume with make_private and the ledger")  # fmt: skip
-
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        self.__reduce__()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
@@ -419,11 +416,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         released = {id(p) for view in self._views for p in (*view.parameters, *view.held)}
         for number, parameter in held.items():
             if parameter.requires_grad and number not in released:
-                found = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
+                what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
                 remedy = "freeze it, or give it an optimizer of its own for public data"
-                raise InvalidParameter(
-                    "optimizer", found, "an optimizer over the trained tensors and no others", remedy
-                )
+                raise InvalidParameter("optimizer", what, "an optimizer over the trained tensors and no others", remedy)
 
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""

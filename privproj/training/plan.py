@@ -20,7 +20,7 @@ from privproj.records.ledger import Account
 from privproj.runs import rate_and_steps_from_batches
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.runs.targets import full_target
-from privproj.training.adaptive_clipping import AdaptiveClipping
+from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.validation import real, whole
 
 GRID = 2.0**-24
@@ -208,36 +208,21 @@ class Plan:
     adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        set_field(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
-        if self.frame not in (None, "haar", "wishart"):
-            raise InvalidParameter("frame", self.frame, "haar or wishart")
-        set_field(self, "every", whole("every", self.every, "a whole number of steps >= 1"))
-        set_field(self, "beta", real("beta", self.beta, "a momentum from 0 to 1", 0.0, 1.0))
-        set_field(self, "clip", real("max_grad_norm", self.clip, "a norm from 1e-20 to 1e12", 1e-20, 1e12))
+        object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
-        self.check_adaptive_clipping()
-        self.phase(self.steps).check()
-
-    def check_adaptive_clipping(self) -> None:
-        """Raise :class:`InvalidParameter` unless what adapts is one clip, and its count is accounted as it is made."""
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
-        if accounted != (None if adaptive is None else adaptive.sigma):
-            words = f"the deviation {accounted} that the mechanism is accounted with"
+        is_one_clip = adaptive is None or (self.shares is None and self.feature_bound is None)
+        if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
+            words = f"one clip that adapts, by the deviation {accounted} that the mechanism is accounted with"
             raise InvalidParameter("adaptive_clipping", adaptive, words)
-        if adaptive is None:
-            return
-        if self.shares is not None:
-            raise InvalidParameter("clipping", "per-layer", "joint with adaptive_clipping, which has one clip")
-        if self.feature_bound is not None:
-            words = "no feature_bound with adaptive_clipping: a proved bound on the gradients does not adapt"
-            raise InvalidParameter("feature_bound", self.feature_bound, words)
-        if not adaptive.least <= self.clip <= adaptive.most:
+        if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
             words = f"a first clip from least={adaptive.least:g} to most={adaptive.most:g}"
             raise InvalidParameter("max_grad_norm", self.clip, words)
+        self.phase(self.steps).check()
 
     @property
     def expected_batch(self) -> float:
@@ -321,95 +306,80 @@ def with_smallest_noise(
     batch that is cut too often, or where the earlier releases leave nothing.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
-    if order is not None:
-        target = {"epsilon": epsilon, "delta": delta, "order": order}
-        earlier.check_target(target, "adaptive_order")
-        phases = (*earlier.phases, (plan.phase(plan.steps).as_dict(), 0))
-        return _within_filter(plan, Account(phases, target).filter())
-    if not earlier.spent:
-        found = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
-        if found.value is None:
-            raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(found.warnings)}")
-        return replace(plan, mechanism=replace(silent, noise_multiplier=found.value))
-    target = full_target(epsilon, delta, None, zero=False)
 
     def with_noise(z: float) -> Plan:
         return replace(plan, mechanism=replace(silent, noise_multiplier=z))
 
+    if order is None and not earlier.spent:
+        answer = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
+        if answer.value is None:
+            raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}")
+        return with_noise(answer.value)
+    room = (
+        None if order is None else _room_in_filter(plan, earlier, {"epsilon": epsilon, "delta": delta, "order": order})
+    )
+    target = full_target(epsilon, delta, None, zero=False)
+
     def joint_curve(z: float) -> Curve:
         return Account((*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))).curve()
 
+    def fits(z: float) -> bool:
+        return room.fits(with_noise(z).phase(plan.steps)) if room else meets(joint_curve(z), target)
+
     def excess(z: float) -> float:
+        if room:
+            return -1.0 if fits(z) else 1.0
         return joint_curve(z).log_delta(target.epsilon).upper - target.log_delta
 
-    def fits(z: float) -> bool:
-        return meets(joint_curve(z), target)
-
     # The crossing is where to look. What is returned passed the question itself: with this noise the target is met.
-    found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-7).upper
+    rtol = 1e-9 if room else 1e-7
+    found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=rtol).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
     return with_noise(smallest_passing(fits, found, 1e-9))
 
 
-def _within_filter(plan: Plan, budget: Filter) -> Plan:
-    """The plan with the smallest noise of which all steps fit into what is left of a filter, but for the headroom."""
-    left = budget.left * (1.0 - FILTER_HEADROOM)
+def _room_in_filter(plan: Plan, earlier: Account, budget: dict[str, float]) -> Filter:
+    """A filter of what is left of this budget, but for the headroom."""
+    earlier.check_target(budget, "adaptive_order")
+    spent = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
+    left = spent.left * (1.0 - FILTER_HEADROOM)
     if left <= 0.0:
         raise Refused("nothing is left of the filter; what was fixed before the first release cannot grow")
-    room = Filter(order=budget.order, budget=left, relation=budget.relation, group_size=budget.group_size)  # pyright: ignore
-
-    def with_noise(z: float) -> Plan:
-        return replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=z))
-
-    def fits(z: float) -> bool:
-        return room.fits(with_noise(z).phase(plan.steps))
-
-    found = find_crossing(lambda z: -1.0 if fits(z) else 1.0, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=1e-9).upper
-    if found == math.inf:
-        raise Refused(f"no noise lets {plan.steps} steps fit into what is left of the filter, {budget.left:.4g}")
-    return with_noise(found)
+    return Filter(order=spent.order, budget=left, relation=spent.relation, group_size=spent.group_size)  # pyright: ignore
 
 
 def rate_and_steps(
-    sampling: str,
-    dataset_size: int,
-    batch_size: int | None,
-    sampling_rate: float | None,
-    steps: int | None,
-    epochs: float | None,
-    batches: int | None = None,
+    drawing: Batches, dataset_size: int, batch_size: int | None, steps: int | None, epochs: float | None
 ) -> tuple[float, int, int | None]:
     """The exact probability ``q`` of being in a batch, the number of steps ``T`` and that of batches of an epoch ``t``.
 
     For Poisson sampling ``q`` is rounded up to the sampler's grid :data:`GRID`, for batches of a fixed size to a whole
     number of records over ``dataset_size``. One epoch is ``ceil(1/q)`` steps. Balls-in-bins alone has a ``t``, which is
     given or ``ceil(N/B)``, and whole epochs. Raises :class:`InvalidParameter` unless exactly one of ``steps`` and
-    ``epochs`` is given, and for what does not go with the sampling.
+    ``epochs`` is given.
     """
     if (steps is None) == (epochs is None):
         raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
-    if sampling == "balls-in-bins":
-        if sampling_rate is not None:
-            raise InvalidParameter("sampling_rate", sampling_rate, "a number of batches with balls-in-bins sampling")
+    if isinstance(drawing, BallsInBins):
         # t = ceil(N/B), T = E t.
+        batches = drawing.count
         batches = rate_and_steps_from_batches(batch_size or 0, dataset_size)[1] if batches is None else batches
         batches = whole("batches", batches, "from 1 to 1e7 batches in an epoch", 1, 10**7)
         if steps is None:
             steps = batches * whole("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
         return 1.0 / batches, steps, batches
-    if batches is not None:
-        raise InvalidParameter("batches", batches, f"no number of batches with {sampling} sampling")
     epochs = 1 if epochs is None else real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
-    if sampling_rate is None:
-        sampling_rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)
+    rate = drawing.rate
+    if rate is None:
+        rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)
     else:
-        real("sampling_rate", sampling_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        per_epochs = math.ceil(epochs * math.ceil(1.0 / sampling_rate))
+        real("sampling_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
+        per_epochs = math.ceil(epochs * math.ceil(1.0 / rate))
     steps = per_epochs if steps is None else steps
-    if sampling == "fixed":
+    if isinstance(drawing, FixedBatches):
         # Rounding of q N just above a whole number must not make the batch one record larger.
         # q = ceil(q N)/N.
-        return max(1, math.ceil(sampling_rate * dataset_size - 1e-9)) / dataset_size, steps, None
+        return max(1, math.ceil(rate * dataset_size - 1e-9)) / dataset_size, steps, None
     # q = ceil(q 2^24)/2^24: how often a 24-bit uniform number is below the rate, so the accounted rate is exact.
-    return min(1.0, math.ceil(sampling_rate / GRID) * GRID), steps, None
+    return min(1.0, math.ceil(rate / GRID) * GRID), steps, None

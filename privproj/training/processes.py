@@ -69,10 +69,8 @@ class Processes:
         found = self.gather((place, value))
         places = {rank: there for rank, (there, _) in enumerate(found)}
         if len(set(places.values())) > 1:
-            raise Refused(
-                f"the processes of the run are at different places ({places}): none may leave out a step that another "
-                "one makes; end all of them, and resume the run"
-            )
+            remedy = "none may leave out a step that another one makes; end all of them, and resume the run"
+            raise Refused(f"the processes of the run are at different places ({places}): {remedy}")
         return [one for _, one in found]
 
     @contextmanager

@@ -8,6 +8,7 @@ from typing import get_args
 
 from privproj.errors import InvalidParameter
 from privproj.runs.sampling import SamplingName
+from privproj.training.adaptive_clipping import CLIP
 from privproj.training.algorithms import ALGORITHMS
 from privproj.validation import (
     DEVIATION,
@@ -48,7 +49,7 @@ class Settings:
     )  # fmt: skip
     noise_multiplier: float | None = parameter(NOISE, "z, instead of a target epsilon.", "Z")
     clip: float = parameter(
-        number("a norm from 1e-20 to 1e12", 1e-20, 1e12), "Clipping norm of a record's gradient.  [default: 1]", "C",
+        CLIP, "Clipping norm of a record's gradient.  [default: 1]", "C",
         default=1.0,
     )  # fmt: skip
     adaptive_clipping_sigma: float | None = parameter(

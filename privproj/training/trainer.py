@@ -372,17 +372,12 @@ class _ReleasesAreSteps(TrainerCallback):
             remedy = "resume with the same ledger, data and arguments"
             raise InvalidParameter("ledger", where, f"a ledger with the {saved} releases of the checkpoint", remedy)
         if done and not saved:
-            raise Refused(
-                f"{where} already holds {done} releases: go on with train(resume_from_checkpoint=True), or name "
-                "another output_dir or ledger; both then add up"
-            )
+            remedy = "go on with train(resume_from_checkpoint=True), or name another ledger; both then add up"
+            raise Refused(f"{where} already holds {done} releases: {remedy}")
         if done > saved:
-            warnings.warn(
-                f"{where} holds {done - saved} releases after the checkpoint: they count, and what was learned from "
-                "them is lost",
-                ResumedLedger,
-                stacklevel=2,
-            )
+            words = "they count, and what was learned from them is lost"
+            late = f"{where} holds {done - saved} releases after the checkpoint: {words}"
+            warnings.warn(late, ResumedLedger, stacklevel=2)
         if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) and "metrics" not in _names(scheduler.step):
             for _ in range(done - saved):
                 scheduler.step()

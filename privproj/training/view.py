@@ -90,9 +90,9 @@ class View(ABC):
         finite; None says that all are.
         """
 
-    @abstractmethod
     def update(self, mean: Tensor) -> Update:
-        """The gradient estimate that a released mean of the shape ``shape`` stands for."""
+        """The gradient estimate that a released mean of the shape ``shape`` stands for: that mean, unless told."""
+        return mean, None
 
 
 def _holds(group: dict[str, Any], parameters: list[nn.Parameter]) -> bool:
@@ -134,10 +134,6 @@ class _SampledGradients(View):
         found, self.found = self.found, None
         assert found is not None
         return per_example.weighted_sum(c, found, kept)
-
-    def update(self, mean: Tensor) -> Update:
-        """The released mean itself, in one row."""
-        return mean, None
 
 
 class WholeGradient(View):
@@ -187,10 +183,6 @@ class WholeGradient(View):
             return total if self.clips_what_it_sums else self.sketched(total)
         assert pair is not None
         return per_example.clipped_sum(c, *pair, kept)
-
-    def update(self, mean: Tensor) -> Update:
-        """The released mean itself, of the shape of the matrix."""
-        return mean, None
 
 
 # --- the record of an algorithm --------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, ru
     ("line", "said"),
     [
         (f"epsilon {GAUSSIAN} --layer 768x16", "it is an option of m2"),
-        (f"compare {GAUSSIAN} --probes 3", "it is an option of jl-clip"),
+        (f"compare {GAUSSIAN} --change-rank 3", "it is an option of m2"),
         ("epsilon m2 --eps 1", "no --epsilon: it is what `privproj epsilon m2` finds"),
         ("sigma m2 --noise-multiplier 1", "no --noise-multiplier: it is what `privproj sigma m2` finds"),
         ("sigma m2 -z 1", "no --noise-multiplier: it is what `privproj sigma m2` finds"),

@@ -23,7 +23,11 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 def readme_for_index(monkeypatch):
     """The readme that a build puts into the package."""
     given = {}
-    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=lambda **settings: given.update(settings)))
+    monkeypatch.setitem(
+        sys.modules,
+        "setuptools",
+        SimpleNamespace(setup=lambda **settings: given.update(settings), find_packages=lambda **_: []),
+    )
     runpy.run_path(str(ROOT / "setup.py"))
     assert given["long_description_content_type"] == "text/markdown" and "readme" in PROJECT["project"]["dynamic"]
     return given["long_description"]

@@ -14,8 +14,7 @@ from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.records.data_file import AS_FAR_AS_IT_GOES
 from privproj.records.ledger import Ledger, read_ledger, verify_ledger
-from privproj.records.statement import account_data, question_data, run_data, statement_from
-from privproj.records.statement_check import (
+from privproj.records.statement import (
     COUNTED,
     COVERED,
     LEDGER_HOLDS,
@@ -24,7 +23,11 @@ from privproj.records.statement_check import (
     SAME_FOUNDATION,
     SAME_RUN,
     STATEMENT_HOLDS,
+    account_data,
     compare_with_ledger,
+    question_data,
+    run_data,
+    statement_from,
     verify_statement,
 )
 

@@ -16,8 +16,7 @@ from privproj import M2
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import read_ledger
-from privproj.records.statement import sections, statement_from
-from privproj.records.statement_check import verify_statement
+from privproj.records.statement import sections, statement_from, verify_statement
 from privproj.result import round_outward
 
 WISHART = "report wishart --dim 100 --delta 1e-5"

@@ -12,8 +12,7 @@ import privproj
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import CUT_SHORT, Account
-from privproj.records.statement import account_data, sections, statement_from
-from privproj.records.statement_check import AS_WRITTEN, BEGIN, END, VERSION
+from privproj.records.statement import AS_WRITTEN, BEGIN, END, VERSION, account_data, sections, statement_from
 from privproj.schedule import phase_of
 
 Z = "--noise-multiplier"

@@ -126,7 +126,7 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
     assert read_ledger(book).spent == 9 and found.run["steps"] == 9
     for options, words in (
         ({"adaptive_order": 9}, "fixed before the first release"),
-        ({}, "nothing is left|no noise"),
+        ({}, "nothing is left|leave nothing"),
     ):
         with pytest.raises(Refused, match=words):
             private(mlp(), x, y, steps=10**6, **{**budget, **options})

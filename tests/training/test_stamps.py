@@ -234,7 +234,7 @@ def test_releases_of_a_run_without_a_ledger_are_in_none(tmp_path):
     module = mlp()
     train(module)
     for book in (None, str(tmp_path / "ledger.jsonl")):
-        with pytest.raises(InvalidParameter, match="no ledger holds them: build the module anew"):
+        with pytest.raises(InvalidParameter, match="or build the module anew"):
             start(module, ledger=book)
     assert not (tmp_path / "ledger.jsonl").exists()
 

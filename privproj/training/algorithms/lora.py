@@ -333,9 +333,7 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     own = {plain: tensors[name] for name, plain in _plain_names(model).items()}
     for name, value in saved.items():
         if name not in own or own[name].shape != value.shape:
-            raise InvalidParameter(
-                "model", f"no {name} of shape {tuple(value.shape)}", "the base model that was trained"
-            )
+            raise InvalidParameter("model", f"no {name} of {tuple(value.shape)}", "the base model that was trained")
     for name, value in saved.items():
         own[name].copy_(value)
     return model
@@ -359,25 +357,22 @@ def _refuse_to_save(model: nn.Module, *args: object, **kwargs: object) -> NoRetu
     raise InvalidParameter("save_pretrained", type(model).__name__, "export_peft(model, directory)", remedy)
 
 
-class _Resampling:
+def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
     """After every ``every`` steps the adapters of a module are merged and drawn anew: ``W <- W + s B A``, ``B = 0``.
 
     Each step between is DP-LoRA-FA's, and is accounted so: gradients depend on ``A`` from the second step on, so no
     gain by its randomness may be claimed.
     """
+    layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
+    if not layers:
+        raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
 
-    def __init__(self, module: nn.Module, plan: Plan, drawn: Streams) -> None:
-        self.layers = [part for part in module.modules() if isinstance(part, FrozenLoRA)]
-        if not self.layers:
-            raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
-        self.every, self.drawn = plan.every, drawn
+    def after_step(optimizer: Any) -> None:
+        for layer in layers if optimizer._steps % plan.every == 0 else ():
+            layer.merge(drawn.projection.on(layer.lora_A.weight.device))
+            optimizer.state.pop(layer.lora_B.weight, None)
 
-    def __call__(self, optimizer: Any) -> None:
-        """Count a step of the optimizer, and draw new adapters when it is time."""
-        if optimizer._steps % self.every == 0:
-            for layer in self.layers:
-                layer.merge(self.drawn.projection.on(layer.lora_A.weight.device))
-                optimizer.state.pop(layer.lora_B.weight, None)
+    return after_step
 
 
 def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
@@ -401,6 +396,6 @@ RECORDS = (
         rank="module",
         check_layer=_check_trains_b,
         adapt=add_frozen_lora,
-        step_hook=_Resampling,
+        step_hook=_resampling,
     ),
 )

@@ -218,12 +218,15 @@ def truncated(left: Tensor, core: Tensor, right: Tensor, rank: int) -> Point:
 def retracted(at: Point, xi: _Tangent, rate: float) -> Point:
     """The retraction ``Retr_r(Z - rate xi)``: the truncated singular value decomposition, in ``O((m + n) r^2)``."""
     # Z - rate xi = [U, Up] [[diag(s) - rate K, -rate I], [-rate I, 0]] [V, Vp]^T.
-    zero = torch.zeros_like(xi.k)
-    one = torch.eye(len(xi.k), dtype=xi.k.dtype, device=xi.k.device)
-    core = torch.cat(
-        [torch.cat([torch.diag(at.s) - rate * xi.k, -rate * one], 1), torch.cat([-rate * one, zero], 1)], 0
-    )
-    return truncated(torch.cat([at.u, xi.up], 1), core, torch.cat([at.v, xi.vp], 1), len(at.s))
+    return _moved(at.u, xi.up, torch.diag(at.s) - rate * xi.k, at.v, xi.vp, rate)
+
+
+def _moved(a: Tensor, ascent_a: Tensor, core: Tensor, b: Tensor, ascent_b: Tensor, rate: float) -> Point:
+    """The best approximation of the rank of ``A`` to ``A core B^T - rate (ascent_A B^T + A ascent_B^T)``."""
+    # [A, ascent_A] [[core, -rate I], [-rate I, 0]] [B, ascent_B]^T.
+    one = torch.eye(len(core), dtype=core.dtype, device=core.device)
+    wide = torch.cat([torch.cat([core, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)])
+    return truncated(torch.cat([a, ascent_a], 1), wide, torch.cat([b, ascent_b], 1), len(core))
 
 
 def transported(xi: _Tangent, old: Point, new: Point) -> _Tangent:
@@ -401,10 +404,6 @@ class _TangentView(View):
         # G V and G^T U for G = sum_j c_j G_j.
         return from_products(gv, gtu, Point(*(per_example.exact(part) for part in (at.u, at.s, at.v)))).flat()
 
-    def update(self, mean: Tensor) -> Any:
-        """Not used, since the step is this view's own."""
-        raise NotImplementedError
-
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Make one step on the manifold with the group's learning rate; weight decay shrinks ``s``."""
         with torch.no_grad():
@@ -436,10 +435,8 @@ class _TangentView(View):
         assert self.moment is not None
         root = at.s.sqrt()
         a, b = at.u * root, at.v * root
-        old = self.factors
-        turn = (
-            torch.eye(len(root), dtype=a.dtype, device=a.device) if old is None else _polar(a.T @ old[0] + b.T @ old[1])
-        )
+        old, one = self.factors, torch.eye(len(root), dtype=a.dtype, device=a.device)
+        turn = one if old is None else _polar(a.T @ old[0] + b.T @ old[1])
         a, b = a @ turn, b @ turn
         ascent = [part @ turn for part in lifted(self.moment, at)]
         fresh = [part @ turn for part in lifted(xi, at)]
@@ -454,10 +451,8 @@ class _TangentView(View):
             # U_A = m_A (V_A + lam_A I)^-1/2.
             steps.append(ascent[i] @ _inverse_root(moments[i], ridge))
         self.factors, self.second = (a, b), (moments[0], moments[1])
-        one = torch.eye(len(root), dtype=a.dtype, device=a.device)
-        # Z - lr (U_A B^T + A U_B^T) = [A, U_A] [[I, -lr I], [-lr I, 0]] [B, U_B]^T.
-        core = torch.cat([torch.cat([one, -rate * one], 1), torch.cat([-rate * one, torch.zeros_like(one)], 1)], 0)
-        return truncated(torch.cat([a, steps[0]], 1), core, torch.cat([b, steps[1]], 1), len(root))
+        # Z - lr (U_A B^T + A U_B^T), as Z = A B^T.
+        return _moved(a, steps[0], one, b, steps[1], rate)
 
 
 def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:

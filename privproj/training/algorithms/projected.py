@@ -125,9 +125,8 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
             expected = f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip"
-            raise InvalidParameter(
-                "rank", rank, expected, f"{remedy}, or use clipping=per-layer: else nothing is gained"
-            )
+            remedy = f"{remedy}, or use clipping=per-layer: else nothing is gained"
+            raise InvalidParameter("rank", rank, expected, remedy)
 
 
 RECORDS = (

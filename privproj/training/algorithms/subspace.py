@@ -251,10 +251,6 @@ class _SubspaceView(View):
         assert z is not None
         return per_example.weighted_sum(c, z, kept)
 
-    def update(self, mean: Tensor) -> Any:
-        """Not used, since :meth:`apply` sets the gradient."""
-        raise NotImplementedError
-
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Set the gradient of ``phi``, or the gradient ``P z`` on the weights, for the released mean ``z``."""
         if self.subspace.mode == "subspace":
