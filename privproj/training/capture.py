@@ -6,6 +6,7 @@ tap makes those of single records from what is captured here.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -76,7 +77,7 @@ class Taps:
         for name, part in module.named_modules():
             if isinstance(part, BATCH_NORM):
                 # Should someone switch batch statistics on later.
-                self.handles.append(part.register_forward_pre_hook(lambda m, _, name=name: _refuse_mixing(name, m)))
+                self.handles.append(part.register_forward_pre_hook(partial(_refuse_mixing, name)))
         for tap in self.taps:
             self.handles += [part.register_forward_hook(self.hook(tap), with_kwargs=True) for part in tap.modules]
         _TAPPED.add(module)
@@ -266,7 +267,7 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     return first
 
 
-def _refuse_mixing(name: str, module: nn.Module) -> None:
+def _refuse_mixing(name: str, module: nn.Module, *_: Any) -> None:
     """Refuse batch statistics, which make one record's gradient depend on the others."""
     if module.training or not module.track_running_stats:
         raise InvalidParameter(
