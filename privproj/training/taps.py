@@ -203,7 +203,11 @@ class Tap(AnyTap):
         if self.bias is None:
             return x
         # A layer that shares the weight without having the bias gives that nothing.
-        return functional.pad(x, (0, 1), value=float(getattr(module, "bias", None) is self.bias))
+        value = float(getattr(module, "bias", None) is self.bias)
+        if x.mT.is_contiguous():
+            # The columns of a convolution stay as they lie.
+            return functional.pad(x.mT, (0, 0, 0, 1), value=value).mT
+        return functional.pad(x, (0, 1), value=value)
 
     def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
         """The gradients of these records times their weights, added up as a matrix."""
