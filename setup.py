@@ -1,9 +1,9 @@
-"""The README as a package index shows it: there, links to files of the repository and its pictures lead nowhere."""
+"""What is installed, and the README as a package index shows it: there, links to files and pictures lead nowhere."""
 
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 
 def readme_for_index() -> str:
@@ -14,4 +14,8 @@ def readme_for_index() -> str:
     return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
-setup(long_description=readme_for_index(), long_description_content_type="text/markdown")
+setup(
+    packages=[*find_packages(include=["privproj", "privproj.*"]), "privproj_cli"],
+    long_description=readme_for_index(),
+    long_description_content_type="text/markdown",
+)

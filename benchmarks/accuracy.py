@@ -165,7 +165,7 @@ DRAWN = ("DP-SGD", "M2 r=64", "M2 r=16", "M2 r=4", "M2 as published r=16", "LoRA
 
 def draw(rows):
     """The picture of the docs: accuracy on the mixture against epsilon, by method."""
-    from privproj_cli.picture import draw
+    from privproj_cli.output import draw
 
     short = [row for row in rows if row["steps"] == 300]
     epsilons = sorted({row["epsilon"] for row in short})

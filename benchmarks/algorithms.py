@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.training import Method, Steps, Subspace, Trajectory, add_frozen_lora, add_prism, classifier, make_private
 
 EPSILONS, SEEDS, DELTA, STEPS, BATCH = (1.0, 3.0, 8.0), range(5), 1e-5, 200, 256

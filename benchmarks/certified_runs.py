@@ -19,8 +19,14 @@ from pathlib import Path
 
 from privproj.composition.compose import releases_of
 from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
-from privproj.records.certificate import ball_meets, target_field
-from privproj.records.certified_runs import _profiles_in_floats, check_provable, is_run, prove_run
+from privproj.records.certificate import (
+    _profiles_in_floats,
+    ball_meets,
+    check_provable,
+    is_run,
+    prove_run,
+    target_field,
+)
 from privproj.rigorous.grids import propose_grid
 from privproj.schedule import from_data
 

@@ -19,11 +19,17 @@ def best_of(call, repeats):
     return min(seconds for seconds, _ in rows), rows[-1][1]
 
 
-def process(command, environment=None):
+def environment(path):
+    """That of a process: one thread, modules from ``path``, and byte code kept, as an installed package has it."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def process(command, variables=None):
     """``(CPU seconds, peak MiB, exit code)`` of a process and of those that it waited for; its output is dropped."""
     out, err = ((os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2))
     command = [str(word) for word in command]
-    child = os.posix_spawn(command[0], command, environment or os.environ, file_actions=[out, err])
+    child = os.posix_spawn(command[0], command, variables or os.environ, file_actions=[out, err])
     _, status, used = os.wait4(child, 0)
     return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)
 

@@ -7,7 +7,7 @@ import math
 import sys
 from pathlib import Path
 
-from privproj_cli.picture import figure
+from privproj_cli.output import figure
 
 import privproj
 from privproj import M2, PrivprojError, Wishart

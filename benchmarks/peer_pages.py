@@ -46,11 +46,12 @@ price of a weaker assumption; exact bounds are exact under their promises."""
 
 SPEED = """\
 CPU time with one thread on {cores} cores, the median and the quartiles of several calls that differ in a parameter so
-that no cache answers. **Cold** works are whole commands in a fresh process of an editable installation; **warm** ones
-are calls in a process that answered before. **/ yardstick** is the least time over that of `python -c pass` (cold) or
-of a fixed piece of plain Python (warm, {size}) in the same run: `python benchmarks/speed.py --check` compares it with
-what was kept. {before}**Best peer** is the fastest other tool that answers the same question, from the tables below; a
-dash says that there is none, and no limit that was set. {load}"""
+that no cache answers. **Cold** works are whole commands in a fresh process of an editable installation whose byte code
+is kept; **warm** ones are calls in a process that answered before. **/ yardstick** is the least time over that of
+`python -c pass` (cold) or of a fixed piece of plain Python (warm, {size}) in the same run:
+`python benchmarks/speed.py --check` compares it with what was kept. {before}**Best peer** is the fastest other
+tool that answers the same question, from the tables below; a dash says that there is none, and no limit that was set.
+{load}"""
 
 BEFORE = "**Before** is another commit, alternating in the same run. "
 IDLE = 1.3

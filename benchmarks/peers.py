@@ -19,7 +19,7 @@ from pathlib import Path
 
 import mpmath as mp
 from beta_tail import parameters
-from clock import process
+from clock import environment, process
 from peer_jobs import JOBS
 from peer_pages import tables
 from peer_references import DIGITS, reference
@@ -85,14 +85,10 @@ def run(tool, job, given, peer_python):
     """One job in a process of its own: what it prints, or why there is nothing."""
     python = sys.executable if tool.startswith(OWN) else peer_python
     command = [python, HERE / "peer_jobs.py", tool, job]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(HERE.parent) if python == sys.executable else "",
-    }
+    variables = environment(str(HERE.parent) if python == sys.executable else "")
     try:
         done = subprocess.run(
-            command, input=json.dumps(given), capture_output=True, text=True, timeout=TIMEOUT, env=environment
+            command, input=json.dumps(given), capture_output=True, text=True, timeout=TIMEOUT, env=variables
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"no answer in {TIMEOUT} s"}

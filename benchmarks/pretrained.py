@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.training import Method, PrismLinear, Steps, Trajectory, add_prism, make_private, prepare_peft
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

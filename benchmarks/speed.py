@@ -19,7 +19,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from clock import memory, process, tidy, timed, yardstick
+from clock import environment, memory, process, tidy, timed, yardstick
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results" / "speed.json"
@@ -30,10 +30,9 @@ COLD_ROUNDS, COLD_BUDGET = 9, 8.0
 RUN = "from privproj_cli.main import main; main()"
 
 
-def environment(tree):
-    """One thread, and the package of a checkout; ``.shim`` is where its command line may have its installed name."""
-    path = os.pathsep.join([str(HERE), str(tree), str(Path(tree) / ".shim")])
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+def environment_of(tree):
+    """The environment with the package of a checkout; ``.shim`` is where its command line may have its name."""
+    return environment(os.pathsep.join([str(HERE), str(tree), str(Path(tree) / ".shim")]))
 
 
 def spread(seconds):
@@ -78,7 +77,7 @@ def warm(name, tree, size=""):
     """What :func:`measure_here` finds for a work in a fresh process, or why nothing."""
     command = [sys.executable, str(HERE / "speed.py"), "--child", name, "--size", str(size)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment(tree))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment_of(tree))
     except subprocess.TimeoutExpired:
         return {"failed": f"no answer in {TIMEOUT} s"}
     lines = done.stdout.splitlines()
@@ -95,9 +94,9 @@ def cold(words, trees, rounds=COLD_ROUNDS):
     bases, found = [], [[] for _ in trees]
     peaks = [0.0 for _ in trees]
     for _ in range(rounds):
-        bases.append(process([sys.executable, "-c", "pass"], environment(trees[0]))[0])
+        bases.append(process([sys.executable, "-c", "pass"], environment_of(trees[0]))[0])
         for i, (command, tree) in enumerate(zip(commands, trees, strict=True)):
-            seconds, peaks[i], code = process(command, environment(tree))
+            seconds, peaks[i], code = process(command, environment_of(tree))
             if code not in (0, 3, 4):
                 found[i] = None
                 return [{"failed": f"ended with code {code}"} for _ in trees]

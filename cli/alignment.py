@@ -1,16 +1,17 @@
-"""``privproj alignment``: where the promise of the wishart mechanism comes from."""
+"""``privproj alignment`` and ``privproj lora-noise``: where a promise of wishart comes from, and moments of LoRA."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from privproj.diagnostics import alignment
+from privproj.diagnostics.lora_moments import lora_noise
 from privproj.result import round_outward
 
 from . import render
-from .groups import CommandGroup
-from .options import json_option, options_from, with_options
+from .options import CommandGroup, command_with, json_option, options_from, with_options
 
 command = CommandGroup(
     "alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent."
@@ -69,3 +70,30 @@ helper(
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )
+
+
+@command_with(
+    "lora-noise",
+    *options_from(lora_noise),
+    json_option(),
+)
+def lora_noise_command(json: bool, **options: Any) -> int:
+    """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
+
+    \b
+    Example:
+      privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
+    """
+    moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
+    if json:
+        click.echo(render.as_json(asdict(moments)))
+        return 0
+    click.echo(f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}")
+    click.echo("  of one entry of the noise term, in the unit of the gradient row")
+    if moments.rank_rate is not None:
+        click.echo(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
+    click.echo(f"  this is {moments.warning}")
+    return 0
+
+
+COMMANDS = {"alignment": command, "lora-noise": lora_noise_command}

@@ -74,16 +74,9 @@ def saying_unanswered(json: bool) -> Iterator[None]:
 
 
 def answer_question(
-    quantity: str,
-    mechanism: Mechanism,
-    run: RunOptions,
-    size: float | None,
-    clip: float | None,
-    json: bool,
-    certify: bool = False,
-    certificate: str | None = None,
-    **options: Any,
-) -> int:
+    quantity: str, mechanism: Mechanism, run: RunOptions, size: float | None, clip: float | None, json: bool,
+    certify: bool = False, certificate: str | None = None, **options: Any,
+) -> int:  # fmt: skip
     """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
 
     Returns the exit code.
@@ -136,11 +129,7 @@ def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
 
 
 def take_adapter(
-    kind: type[Mechanism],
-    given: dict[str, Any],
-    from_peft: str | None,
-    base: str | None,
-    whole_gradients: bool = False,
+    kind: type[Mechanism], given: dict[str, Any], from_peft: str | None, base: str | None, whole_gradients: bool = False
 ) -> None:
     """Take the layers of a PEFT directory as those of m2, or say what it trains where the mechanism counts nothing.
 
@@ -161,13 +150,7 @@ def take_adapter(
         )
     from privproj.integrations.peft import layers_from_peft
 
-    try:
-        layers = layers_from_peft(from_peft, base)
-    except InvalidParameter as error:
-        if projects:
-            raise
-        remedy = f"leave --from-peft out: {kind.name} counts nothing from it"
-        raise InvalidParameter(error.name, error.value, error.expected, remedy) from None
+    layers = layers_from_peft(from_peft, base)
     shapes = ", ".join(map(str, layers))
     if projects:
         given["layer"] = layers

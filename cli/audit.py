@@ -19,8 +19,7 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
-from .groups import CommandGroup
-from .options import Number, Once, OneOf, help_of, json_option, option, with_options
+from .options import CommandGroup, Number, Once, OneOf, help_of, json_option, option, with_options
 from .output import bar, write
 
 if TYPE_CHECKING:
@@ -271,3 +270,6 @@ add(membership, [
     DELTA, CLAIM, level(0.95), Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"),
     WORKERS, SEED,
 ])  # fmt: skip
+
+
+COMMANDS = {"audit": command}

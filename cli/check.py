@@ -8,7 +8,7 @@ from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.records.atomic import read_bounded
 from privproj.records.data_file import read_data, refuse_same_file, write_text
-from privproj.records.regression import EXPECTED, CheckVerdict, change_words, entries_from
+from privproj.records.regression import CheckVerdict, change_words, entries_from
 
 from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write
@@ -129,9 +129,9 @@ def remarks(verdict: CheckVerdict, update: bool = False) -> Iterator[tuple[str, 
         words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
         yield "asked", f"{entry.query} of {given['mechanism']}, {words}"
     for key, now in verdict.rewritten.items() if update else ():
-        moved = key == "expect" and entry.expect is not None
-        by = f" ({change_words(entry.expect, now)})" if moved else ""  # pyright: ignore[reportArgumentType]
-        yield "rewritten", f"{key} = {getattr(entry, key)!r}, now {now!r}{by}"
+        old = entry.expected.get(key)
+        by = f" ({change_words(old, now)})" if key == "expect" and old is not None else ""
+        yield "rewritten", f"{key} = {old!r}, now {now!r}{by}"
     if found is not None:
         kinds = {"promise": found.promises, "warning": found.warnings}
         yield from ((label, words) for label, sentences in kinds.items() for words in sentences)
@@ -147,7 +147,7 @@ def records(found: Checked) -> list[dict[str, Any]]:
             "problem": verdict.problem,
             "query": verdict.entry.query,
             "asked": verdict.entry.asked,
-            "expected": {key: getattr(verdict.entry, key) for key in verdict.entry.given if key in EXPECTED},
+            "expected": verdict.entry.expected,
             "seconds": round(verdict.seconds, 3),
             "answer": verdict.result,
         }
@@ -196,3 +196,6 @@ def as_junit(found: Checked, errors: dict[str, str]) -> str:
         case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")
         Tree.SubElement(case, "error", message=words)
     return Tree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+COMMANDS = {"check": command}

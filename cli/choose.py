@@ -7,7 +7,7 @@ from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.validation import parameters_of
 
-from . import picture, render
+from . import output, render
 from .answer import COMPUTED, take_run, with_clip_and_size
 from .options import option, option_of, options_from, with_options
 from .output import write
@@ -97,7 +97,7 @@ def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
         "yscale": "linear",
         "ylim": (0.9, 1.1 * max(errors.values())),
     }
-    picture.draw(
+    output.draw(
         path, [*map(float, ranks)], columns, "rank", "over the noise of DP-SGD", "Error of the mean update", **limits
     )
 
@@ -116,3 +116,6 @@ command = with_options(
     choose_algorithm,
     name="choose",
 )  # fmt: skip
+
+
+COMMANDS = {"choose": command}

@@ -8,7 +8,7 @@ import click
 from privproj import __version__
 from privproj.errors import nearest_names
 
-from .groups import CommandGroup, Group
+from .options import CommandGroup, Group
 from .output import complain
 
 ONE_NUMBER = {
@@ -79,13 +79,19 @@ class LazyGroup(CommandGroup):
                 formatter.write_dl([(name.ljust(width), words) for name, words in commands.items()])
 
 
-def command_named(name: str) -> click.Command:
-    """The command of this name, from its file, or from that of all queries for one number."""
-    if name in ONE_NUMBER:
-        from .query import query_group
+HOMES = {
+    **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
+    "bounds": "explain",
+    "dp-sft": "run",
+    "lora-noise": "alignment",
+    "remaining": "ledger",
+}
+"""The files of commands that share one; every other command has a file of its name."""
 
-        return query_group(name, COMMANDS[name])
-    return import_module("." + name.replace("-", "_"), __package__).command
+
+def command_named(name: str) -> click.Command:
+    """The command of this name, from its file."""
+    return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
 
 
 SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}

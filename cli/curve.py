@@ -1,5 +1,8 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from privproj.accounting.phase import numerics_of, phase_for
@@ -10,7 +13,7 @@ from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
 from privproj.records.data_file import write_text
-from privproj.result import Result, as_plain_value
+from privproj.result import Result, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target
 from privproj.validation import privacy_epsilon, whole
@@ -18,6 +21,7 @@ from privproj.validation import privacy_epsilon, whole
 from . import render
 from .answer import EXIT_CODES
 from .options import Once, OneOf, option
+from .output import draw
 from .query import QuestionGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
@@ -50,39 +54,28 @@ def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
 
 
 def show_curves(
-    mechanism: Mechanism,
-    run: RunOptions,
-    bound: tuple[str, ...],
-    what: str | None,
-    delta: float | None,
-    epsilon_max: float | None,
-    points: float | None,
-    style: str | None,
-    output: str | None,
-    plot: str | None,
-    size: float | None,
-) -> int:
+    mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], what: str | None, delta: float | None,
+    style: str | None, output: str | None, plot: str | None, size: float | None, **given: float | None,
+) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
-    code = 0
+    code, warnings = 0, {}
     if what == "gdp":
-        for name, value in {"epsilon-max": epsilon_max, "points": points, "plot": plot}.items():
+        for name, value in {**given, "plot": plot}.items():
             if value is not None:
-                raise InvalidParameter("--what", "gdp", f"no --{name} with --what gdp")
+                raise InvalidParameter("--what", "gdp", f"no --{name.replace('_', '-')} with --what gdp")
         found = gdp_results(mechanism, bound, run, DEFAULT_SLACK if delta is None else delta)
-        text, warnings = render.gdp_as(style or "table", found), []
+        text = gdp_text(style, found)
         code = max((EXIT_CODES[result.outcome] for result in found), default=0)
     else:
         if delta is not None:
             raise InvalidParameter("--delta", delta, "--what gdp with --delta, its slack")
         shape = what or "delta"
-        x = grid(shape, epsilon_max, points)
+        x = grid(shape, given["epsilon_max"], given["points"])
         columns, foundations = points_of(questions(mechanism, bound, run), shape, x)
         label = "delta" if shape == "delta" else "false negative rate (lower bound)"
         if plot is not None:
-            from .picture import draw
-
             draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
-        text = shown(style or "table", COLUMN[shape], label, x, columns, foundations)
+        text = curve_text(style, COLUMN[shape], label, x, columns, foundations)
         warnings = dict.fromkeys(words for result in foundations for words in result.warnings)
     if output is not None:
         write_text(output, text + "\n")
@@ -119,30 +112,47 @@ def points_of(asked: list[Question], shape: str, x: list[float]) -> tuple[dict[s
 
 
 def shown(
-    style: str,
-    name: str,
-    label: str,
-    x: list[float],
-    columns: dict[str, list[float]],
-    foundations: list[Result],
-) -> str:
-    """Return the curves as a table, CSV or JSON. Table and JSON say what each bound rests on and assumes."""
+    style: str | None, records: list[Any], head: list[str], rows: list[list[Any]],
+    say: Callable[[float], str], notes: list[str], label: str = "",
+) -> str:  # fmt: skip
+    """Return rows as JSON (then ``records``), as CSV with all digits, or as a table of what is said of each number."""
     if style == "json":
-        facts = ("status", "promises", "assumes", "warnings")
-        rows = [
-            {"bound": bound, name: x, label: values, **{key: as_plain_value(getattr(result, key)) for key in facts}}
-            for (bound, values), result in zip(columns.items(), foundations, strict=True)
-        ]
-        return render.as_json({"results": rows})
+        return render.as_json({"results": records})
     if style == "csv":
-        head = ",".join([name, *columns])
-        return "\n".join([head, *(",".join(repr(v) for v in row) for row in zip(x, *columns.values(), strict=True))])
-    head = f"{name:>20}" + "".join(f"  {bound:>22}" for bound in columns) + f"   {label}"
-    rows = [f"{a:>20.6g}" + "".join(f"  {v:>22.4e}" for v in row) for a, *row in zip(x, *columns.values(), strict=True)]
-    scale = ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    rests = render.wrap_line("rests on: ", *map(render.foundation_line, foundations))
-    assumed = render.assumption_lines({result.bound: result.assumes for result in foundations})
-    return "\n".join([head, *rows, *assumed, *rests, *scale])
+        return "\n".join(",".join(map(str, row)) for row in (head, *rows))
+    cells = [head, *([cell if isinstance(cell, str) else say(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join([lines[0] + label, *lines[1:], *notes])
+
+
+def curve_text(
+    style: str | None, name: str, label: str, x: list[float], columns: dict[str, list[float]], of: list[Result]
+) -> str:
+    """Return the curves in this style. Table and JSON say what each bound rests on and assumes."""
+    facts = ("status", "promises", "assumes", "warnings")
+    records = [
+        {"bound": bound, name: x, label: values, **{key: as_plain_value(getattr(result, key)) for key in facts}}
+        for (bound, values), result in zip(columns.items(), of, strict=True)
+    ]
+    notes = render.assumption_lines({result.bound: result.assumes for result in of})
+    notes += render.wrap_line("rests on: ", *map(render.foundation_line, of))
+    notes += ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
+    rows = [list(row) for row in zip(x, *columns.values(), strict=True)]
+    return shown(style, records, [name, *columns], rows, lambda number: f"{number:.5g}", notes, f"   ({label})")
+
+
+def gdp_text(style: str | None, results: list[Result]) -> str:
+    """Return the ``mu`` by each bound in this style, with what it means; a table rounds all numbers up."""
+    rows = []
+    for result in results:
+        facts: Any = result.numerics
+        numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
+        rows.append([result.bound, str(result.status), *numbers])
+    promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
+    notes = [*render.wrap_line("promise: ", *promises), *render.wrap_line("meaning: ", *render.GDP_NOTES)]
+    notes += render.foundation_of_several(results)
+    return shown(style, results, ["bound", "status", "mu", "slack", "exact_from", "regret"], rows, round_outward, notes)
 
 
 command = QuestionGroup(
@@ -161,3 +171,6 @@ command = QuestionGroup(
     has=lambda kind: kind.name != "wishart-matrix",
     ending=lambda kind: "",
 )
+
+
+COMMANDS = {"curve": command}

@@ -1,4 +1,4 @@
-"""``privproj explain``: what the words of an answer mean; ``cli/words.toml`` holds the texts."""
+"""``privproj explain`` (its texts: ``cli/words.toml``) and ``privproj bounds``: what words of an answer mean."""
 
 import re
 from importlib.resources import files
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from privproj.errors import unknown_name
-from privproj.mechanisms.methods import METHODS
-from privproj.mechanisms.registry import LINES, find_bound, mechanism_named
+from privproj.mechanisms.methods import METHODS, find_method
+from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
 from privproj.result import Status
 
 from . import render
@@ -42,7 +42,7 @@ def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -
     click.Argument(["word"], nargs=-1, metavar="[WORD]", shell_complete=complete_word),
     json_option(),
 )
-def command(word: tuple[str, ...], json: bool) -> int:
+def explain_command(word: tuple[str, ...], json: bool) -> int:
     """What a word of an answer means: an exit code, an outcome, a status, a mechanism, a bound, a claim, ...
 
     Without a word it lists all of them.
@@ -126,17 +126,46 @@ def text(entry: dict[str, Any]) -> str:
 
 def overview(groups: list[dict[str, Any]]) -> str:
     """All words by group."""
-    lines = []
-    for group in groups:
-        lines += [group["title"], *render.wrap_line("  ", ", ".join(entry["name"] for entry in group["word"]))]
-    return "\n".join(
-        [
-            *lines,
-            "Bounds",
-            "  any name that `privproj bounds` lists",
-            "Claims of the proofs",
-            "  C1, C2, ...",
-            "",
-            "`privproj explain WORD` explains one.",
-        ]
-    )
+    named = {group["title"]: ", ".join(entry["name"] for entry in group["word"]) for group in groups}
+    named |= {"Bounds": "any name that `privproj bounds` lists", "Claims of the proofs": "C1, C2, ..."}
+    lines = [line for title, words in named.items() for line in (title, *render.wrap_line("  ", words))]
+    return "\n".join([*lines, "", "`privproj explain WORD` explains one."])
+
+
+# --- the catalogue ------------------------------------------------------------------------------------
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    names = [*dict(LINES), *(name for _, name in LINES), *(f"{kind}.{name}" for kind, name in LINES)]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+@command_with(
+    "bounds", click.Argument(["name"], required=False, metavar="[NAME]", shell_complete=complete_name), json_option()
+)
+def bounds_command(name: str | None, json: bool) -> int:
+    """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
+    mechanism or of a published method (DP-SGD, DP-GRAPE, ...) those that account for it.
+
+    \b
+    Example:
+      privproj bounds rank-free
+    """
+    pages = [b for b in registry() if name in (b.name, f"{b.mechanism.name}.{b.name}")]
+    method = None if pages or name is None else find_method(name)
+    mechanisms = method.mechanisms if method else (name,)
+    listed = [b for b in registry() if name is None or b.mechanism.name in mechanisms]
+    chosen = [*pages, *listed]
+    if not chosen:
+        known = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]
+        raise unknown_name("NAME", name, "a bound", known, "`privproj bounds` lists them")
+    if json:
+        click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
+    else:
+        about = ["\n".join(render.wrap_line(f"{method.name}: ", method.words))] if method else []
+        table = [render.bounds_text(listed)] if listed else []
+        click.echo("\n\n".join([*about, *map(render.bound_page, pages), *table]))
+    return 0
+
+
+COMMANDS = {"explain": explain_command, "bounds": bounds_command}

@@ -1,15 +1,21 @@
-"""``privproj ledger``: what a training run has spent, and what is left of it."""
+"""``privproj ledger`` and ``privproj remaining``: what a training run or a run file has spent, and what is left."""
 
+from dataclasses import replace
 from typing import Any
 
-from privproj.errors import InvalidParameter, Unanswered
+from privproj.accounting.schedule import Remaining, Schedule
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
+from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.extensions.filter import LARGEST_BUDGET, Filter
 from privproj.records.atomic import read_bounded
+from privproj.records.data_file import read_data
 from privproj.records.ledger import LARGEST_LEDGER, Account, parse_begun
-from privproj.result import round_outward
+from privproj.records.run_file import from_data
+from privproj.result import Result, round_outward
 
 from . import render
 from .answer import EXIT_CODES
-from .options import command_with, file_argument, json_option, option
+from .options import command_with, file_argument, json_option, option, options_from
 from .output import write
 
 
@@ -19,7 +25,7 @@ from .output import write
     option("--delta", "Failure probability delta.  [default: the ledger's]", metavar="D"),
     json_option(),
 )
-def command(file: str, delta: float | None, json: bool) -> int:
+def ledger_command(file: str, delta: float | None, json: bool) -> int:
     """What the ledger of a training run says: releases made, epsilon so far and of the plan, which to quote.
 
     The planned epsilon and delta are in the ledger where the run was calibrated for them; --delta asks at another one.
@@ -39,7 +45,7 @@ def command(file: str, delta: float | None, json: bool) -> int:
             write(render.as_json({"steps": account.spent, "delta": delta, **nothing}))
         raise
     shown["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    write(render.as_json(shown) if json else text(shown))
+    write(render.as_json(shown) if json else ledger_text(shown))
     return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
 
 
@@ -61,7 +67,6 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     """Return steps and epsilon, so far and of the whole plan, and which of the two may be quoted."""
     so_far = account.epsilon(delta) if account.spent else None
     planned = account.explained(account.planned.epsilon(delta))
-    warnings = (*(so_far.warnings if so_far else ()), *planned.warnings)
     return {
         "steps": account.spent,
         "steps_left": account.left,
@@ -71,7 +76,7 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "epsilon_of_plan": planned.as_dict()["value"],
         "quote": QUOTE_OF_FILTER if account.filtered else QUOTE[bool(account.stopped), account.spent > 0],
         "assumes": list(planned.assumes),
-        "warnings": list(dict.fromkeys(warnings)),
+        "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
         "filter": account.filter().parameters() if account.filtered else None,
@@ -85,12 +90,11 @@ QUOTE = {
 }
 """Which number may be quoted, by whether steps are missing (or too many) and whether anything was released."""
 
-
 QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was spent and why"
 """Which number may be quoted under a filter."""
 
 
-def text(shown: dict[str, Any]) -> str:
+def ledger_text(shown: dict[str, Any]) -> str:
     """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
     so_far, steps, planned = shown["so_far"], shown["steps"], shown["steps_planned"]
     goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
@@ -105,3 +109,142 @@ def text(shown: dict[str, Any]) -> str:
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     return "\n".join([*first, *render.labelled(parts)])
+
+
+# --- a run file ---------------------------------------------------------------------------------------
+
+
+@command_with(
+    "remaining",
+    file_argument(),
+    *options_from(Schedule.remaining, "epsilon", "delta"),
+    option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
+    option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
+    json_option(),
+)
+def remaining_command(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
+    """How much of a budget a run file has spent, and how many more steps fit.
+
+    Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
+    planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
+    pattern of what may follow.
+
+    With --adaptive the answer is that of a Renyi filter: what was done and what is planned may have been chosen by
+    looking at outputs. Its order is fixed with the budget, before the first release; without --order it is the one that
+    suits the first phase.
+
+    \b
+    Example:
+      privproj remaining run.toml --epsilon 3 --delta 1e-5
+    """
+    if order is not None and not adaptive:
+        raise InvalidParameter("--order", order, "no --order without --adaptive")
+    schedule = from_data(read_data(file), file)
+    answer = adaptive_record(schedule, epsilon, delta, order) if adaptive else record_of_plan(schedule, epsilon, delta)
+    shown = {**answer, "epsilon": epsilon, "delta": delta}
+    write(render.as_json(shown) if json else remaining_text(shown))
+    return 0 if shown["fits"] else 4
+
+
+def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
+    """Return what is spent of a plan that is fixed in advance, and how many steps each phase may still take."""
+    rows, whole = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
+    done = schedule.done_phases
+    spent = whole.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
+    return record(schedule, rows, whole, spent)
+
+
+def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
+    """Return the same by a Renyi filter, with the filter, what may be quoted, and the epsilon of a fixed plan."""
+    first, run = schedule.phases[0], schedule.phases[0].run
+    if order is None:
+        order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
+    kind: Any = {"order": order, "relation": str(run.relation), "group_size": run.group_size}
+    budget, whole = Filter(epsilon=epsilon, delta=delta, **kind), Filter(budget=LARGEST_BUDGET, **kind)
+    for phase in schedule.done_phases:
+        try:
+            budget.spend(phase)
+        except Refused as error:
+            why = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
+            raise Refused(why) from None
+    for phase in schedule.phases:
+        whole.spend(phase)
+    try:
+        fixed = schedule.epsilon(delta=delta).value
+    except Unanswered:
+        fixed = None
+    found = replace(whole.epsilon(delta), value=whole.epsilon_of_spent(delta))
+    shown = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
+    shown |= {"epsilon_of_fixed_plan": fixed}
+    spent = budget.epsilon_of_spent(delta)
+    return shown | record(schedule, rows_within(budget, schedule), found, spent, FILTER_FIXED_IN_ADVANCE)
+
+
+def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
+    """Return what a filter leaves for every planned phase, each after all planned ones before it, in full."""
+    planned = tuple(phase for phase in schedule.phases if phase.planned)
+    rows, full = [], True
+    for i, phase in enumerate(planned or schedule.phases[-1:]):
+        rows.append(Remaining(phase, budget.most_steps(phase) if full else 0, planned[:i]))
+        full = full and budget.fits(phase)
+        if full:
+            budget.spend(phase)
+    return rows
+
+
+def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = "") -> dict[str, Any]:
+    """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
+    planned = any(phase.planned for phase in schedule.phases)
+    assumed = assumed or plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in schedule.phases))
+    phases = [
+        {
+            "phase": row.phase.name,
+            "more_steps": row.more_steps,
+            "unit": "epochs" if row.phase.run.in_epochs else "steps",
+            "would_exceed": row.would_exceed,
+            "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
+        }
+        for row in rows
+    ]
+    return {
+        "epsilon_spent": spent,
+        "epsilon_planned": whole.value if planned else None,
+        "fits": all(row.more_steps and not row.would_exceed for row in rows),
+        "phases": phases,
+        "bound": whole.bound,
+        "status": whole.status,
+        "relation": whole.run["relation"],
+        "promises": list(whole.promises),
+        "assumes": list(dict.fromkeys((assumed, *whole.assumes))),
+        "warnings": list(whole.warnings),
+    }
+
+
+def remaining_text(shown: dict[str, Any]) -> str:
+    """Say the record in words."""
+    of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
+    lines = [f"spent: epsilon {round_outward(shown['epsilon_spent'])} {of}"]
+    if shown["epsilon_planned"] is not None:
+        lines.append(f"planned: epsilon {round_outward(shown['epsilon_planned'])} {of}, all phases together")
+    lines += render.labelled(labels_of_filter(shown)) if "filter" in shown else []
+    fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
+    for entry in shown["phases"]:
+        after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
+        words = f"{entry['more_steps']} more {entry['unit']} fit{after}{fits[entry['would_exceed']]}"
+        lines.append(f"  {entry['phase']}: {words}")
+    lines += render.fit_line("  rests on: ", f"{shown['bound']} ({shown['status']}); {shown['relation']}")
+    parts = {"promise": shown["promises"], "assumes": shown["assumes"], "warning": shown["warnings"]}
+    return "\n".join(lines + render.labelled({label: "; ".join(found) for label, found in parts.items()}))
+
+
+def labels_of_filter(shown: dict[str, Any]) -> dict[str, str]:
+    """Which filter it is, what may be quoted under it, and what a fixed plan would cost, by their labels."""
+    words, fixed = render.filter_words(shown["filter"]), shown["epsilon_of_fixed_plan"]
+    return {
+        "filter": f"{words}; name --{words.split(',')[0]} whenever you ask again",
+        "quote": f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops",
+        "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
+    }
+
+
+COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

@@ -6,16 +6,20 @@ from typing import Any
 
 import click
 
+from privproj.accounting.queries import compare
 from privproj.accounting.question import FOUND
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
-from privproj.runs import RUN_PARAMETERS
+from privproj.result import Outcome
+from privproj.runs import RUN_PARAMETERS, RunOptions
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 from privproj.validation import parameters_of
 
+from . import render
 from .answer import COMPUTED, answer_question, build_mechanism, take_run
-from .groups import Group
-from .options import Once, help_of, json_option, option, option_of, with_options
+from .commands import ONE_NUMBER
+from .options import Group, Once, help_of, json_option, option, option_of, with_options
+from .output import complain, write
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -172,7 +176,19 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
     return [f"{spelt} {values[name]}" for spelt, name in named if name in values]
 
 
-def query_group(quantity: str, summary: str) -> QuestionGroup:
+def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
+    """Every bound of a mechanism, promise-free ones first, tightest first."""
+    rows = compare(mechanism, **target, **run)
+    records = {"results": [*map(render.comparison_record, rows)]}
+    write(render.as_json(records) if json else render.comparison_text(rows))
+    if not any(row.result and row.result.value is not None for row in rows):
+        first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
+        complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)
+    outcomes = {row.result.outcome if row.result else Outcome.REFUSED for row in rows}
+    return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
+
+
+def _query_group(quantity: str, summary: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     targets = [f"{one.opts[0]} {value}" for one in target_options(quantity)
                if (value := {"epsilon": "1", "delta": "1e-5"}.get(str(one.name)))]  # fmt: skip
@@ -190,3 +206,9 @@ def query_group(quantity: str, summary: str) -> QuestionGroup:
         has=QUANTITIES[quantity],
         ending=ending,
     )
+
+
+COMMANDS = {
+    **{quantity: _query_group(quantity, ONE_NUMBER[quantity]) for quantity in QUANTITIES},
+    "compare": QuestionGroup("compare", compare_bounds, [json_option()]),
+}

@@ -54,7 +54,7 @@ def delta_shown(value: float) -> str:
 def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
     """Say an answer: the number, what it rests on, gain and worth, assumptions and warnings."""
     parts = {
-        "gain": gain_words(result, mechanism, run) if result.outcome is Outcome.OK else "",
+        "gain": gain_words(result, mechanism, run, worth) if result.outcome is Outcome.OK else "",
         "worth": worth_words(worth) if worth is not None and worth.projection_error > 0.0 else "",
         **evidence(result),
         "noise": noise_words(result),
@@ -276,14 +276,15 @@ def filter_words(found: dict[str, Any]) -> str:
     return f"order {order}, budget {budget}, {percent(found['spent'] / found['budget'])} of it spent"
 
 
-def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions) -> str:
+def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
     """Say what plainer accounting gives for the same question."""
     if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
         return ""
     from privproj.accounting.baselines import compare_with_baselines
 
     shown = delta_shown if result.quantity == "delta" else round_outward
-    parts = [f"{label} {shown(value)}" for label, value in compare_with_baselines(result, mechanism, run)]
+    plain = worth and worth.dp_sgd_noise_multiplier
+    parts = [f"{label} {shown(value)}" for label, value in compare_with_baselines(result, mechanism, run, plain)]
     if not parts:
         return ""
     return f"{', '.join(parts)}, this bound as above: {mechanism.gain_words(of_noise=result.quantity == 'sigma')}"
@@ -339,31 +340,12 @@ def gdp_words(result: Result) -> dict[str, Any]:
     return {"regret": regret, "meaning": GDP_NOTES}
 
 
-GDP_COLUMNS = ("bound", "status", "gdp mu (at most)", "slack", "no slack from", "regret (at most)")
 GDP_NOTES = (
     "the true delta(epsilon) <= max(G_mu(epsilon), slack) at every epsilon, and f(a) >= G_mu(a) - slack at every false "
     "positive rate a, with f the least false negative rate of an attack and G that of two Gaussians at distance mu",
     "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate from which there is none",
     "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
 )
-
-
-def gdp_as(style: str, results: list[Result]) -> str:
-    """Return the ``mu`` by each bound as a table, CSV or JSON, with what it means; all numbers are rounded up."""
-    if style == "json":
-        return as_json({"results": results})
-    rows = []
-    for result in results:
-        facts: Any = result.numerics
-        numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
-        shown = [repr(number) if style == "csv" else round_outward(number) for number in numbers]
-        rows.append([result.bound, str(result.status), *shown])
-    if style == "csv":
-        return "\n".join(",".join(row) for row in (("bound", "status", "mu", "slack", "exact_from", "regret"), *rows))
-    lines = ["  ".join(f"{cell:>16}" for cell in row) for row in (GDP_COLUMNS, *rows)]
-    lines += wrap_line("promise: ", *dict.fromkeys(f"{of.bound}: {words}" for of in results for words in of.promises))
-    lines += wrap_line("meaning: ", *GDP_NOTES)
-    return "\n".join(lines + foundation_of_several(results))
 
 
 def foundation_of_several(results: list[Result]) -> list[str]:
@@ -460,10 +442,3 @@ def bound_page(bound: "Bound") -> str:
     }
     lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
     return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
-
-
-def bounds_markdown(bounds: "Iterable[Bound]") -> str:
-    """Return the catalogue of bounds as the table of the README."""
-    lines = ["| mechanism | bound | status | what it is | source |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| `{b.mechanism.name}` | `{b.name}` | {b.status} | {b.summary} | {b.source} |" for b in bounds]
-    return "\n".join(lines)

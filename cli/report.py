@@ -200,3 +200,6 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     account, content = read_begun(file)
     digests = {"ledger": sha256(content).hexdigest()}
     return produce(account_data(account), digests, planned_delta(account, delta), **options)
+
+
+COMMANDS = {"report": command}

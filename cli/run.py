@@ -1,8 +1,8 @@
-"""``privproj run``: a run file, its phases composed jointly."""
+"""``privproj run`` and ``privproj dp-sft``: phases composed jointly, of a run file or of a run in two stages."""
 
 from typing import Any
 
-from privproj.accounting.schedule import Schedule
+from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.records.data_file import read_data, write_data
@@ -12,7 +12,7 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .answer import show, with_proof
-from .options import Once, command_with, file_argument, json_option, option, option_of
+from .options import Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
 from .output import write
 from .query import proof_options
 
@@ -28,7 +28,7 @@ from .query import proof_options
     option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
     *proof_options(),
 )
-def command(
+def run_command(
     file: str,
     epsilon: float | None,
     delta: float | None,
@@ -118,3 +118,39 @@ def as_events(schedule: Schedule) -> dict[str, Any]:
         for phase in schedule.phases
     ]
     return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
+
+
+@command_with(
+    "dp-sft",
+    *options_from(dp_sft, "epsilon", "delta", "sampling_rate", "share"),
+    option("--subspace-steps", "Steps of the search for the subspace.", metavar="T1", required=True),
+    option("--steps", "Steps of the training.", metavar="T2", required=True),
+    option("--budget", "Compose jointly, or split.  [default: joint]", type=OneOf(["joint", "split"])),
+    option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
+    Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
+    json_option(),
+)
+def dp_sft_command(
+    subspace_steps: float,
+    steps: float,
+    budget: str | None,
+    public: bool,
+    output: str | None,
+    json: bool,
+    **given: Any,
+) -> int:
+    """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
+
+    \b
+    Example:
+      privproj dp-sft --epsilon 4 --delta 1e-5 --sampling-rate 0.01 --subspace-steps 1000 --steps 1000
+    """
+    for name, value in (("--share", given["share"]), ("--budget", budget)):
+        if public and value is not None:
+            raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
+    given |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
+    schedule = dp_sft(**{name: value for name, value in given.items() if value is not None})
+    return show_run(schedule.epsilon(delta=given["delta"]), schedule, output, json)
+
+
+COMMANDS = {"run": run_command, "dp-sft": dp_sft_command}

@@ -55,3 +55,6 @@ command = QuestionGroup(
     own_run=options_from(select, "trials", "distribution", "shape"),
     ending=lambda kind: "--trials 10 --delta 1e-5",
 )
+
+
+COMMANDS = {"select": command}

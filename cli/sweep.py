@@ -79,3 +79,6 @@ def doer_for(workers: float, dask: str | None) -> Runner:
             raise InvalidParameter("--workers", count, "either --workers or --dask, not both")
         return run_on_dask(dask)
     return run_in_processes(count) if count > 1 else run_inline
+
+
+COMMANDS = {"sweep": command}

@@ -1,8 +1,7 @@
 """``privproj train``: calibrate, train a linear head or a small network privately, report what was spent."""
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -12,50 +11,19 @@ from privproj.records.atomic import digest_of
 from privproj.records.data_file import write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
-from privproj.runs.sampling import SamplingName
-from privproj.training.algorithms import ALGORITHMS
+from privproj.training.settings import Settings
+from privproj.validation import parameters_of
 
 from . import render
 from .answer import EXIT_CODES
-from .options import Once, OneOf, command_with, json_option, option
+from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
 from .report import as_markdown
 
 
 @command_with(
     "train",
-    option("--data", "digits, or an .npz file with arrays x and y.", type=str, metavar="DATA"),
-    option("--mechanism", "What is released each step.", type=OneOf(ALGORITHMS)),
-    option("--rank", "Rank of the projection or the adapters, dimension of dp-sft's subspace.", metavar="R"),
-    option("--epsilon", "Target epsilon.", metavar="E"),
-    option("--delta", "Target delta.  [default: 1e-5]", metavar="D"),
-    option("--noise-multiplier", "z, instead of a target epsilon.", metavar="Z"),
-    option("--clip", "Clipping norm of a record's gradient.  [default: 1]", metavar="C"),
-    option(
-        "--adaptive-clipping-sigma",
-        "Let the clip follow the median norm, told by a count with this noise.",
-        metavar="S",
-    ),
-    option("--batch-size", "Expected batch size.  [default: 256]", metavar="B"),
-    option(
-        "--sampling",
-        "How batches are drawn.  [default: poisson]",
-        type=OneOf(get_args(SamplingName)),
-        metavar="[poisson|balls-in-bins|fixed]",
-    ),
-    option("--batches", "Batches of an epoch of balls-in-bins, instead of their size.", metavar="T"),
-    option("--max-batch-size", "Records above which a Poisson batch is cut.", metavar="B"),
-    option("--epochs", "Passes over the data.  [default: 50]", metavar="E"),
-    option("--steps", "Steps, instead of passes.", metavar="T"),
-    option("--learning-rate", "Learning rate.", metavar="LR"),
-    option("--hidden", "Units of a hidden layer.  [default: none, a linear head]", metavar="H"),
-    option("--frame", "Projection of m2.", type=OneOf(["haar", "wishart"])),
-    option("--clipping", "One clip for all layers, or one each.", type=OneOf(["joint", "per-layer"])),
-    option("--every", "Steps that a re-sampled factor serves.  [default: 1]", metavar="T"),
-    option("--bound", "Bound that accounts the run.", type=str, metavar="NAME"),
-    option("--device", "cpu, cuda, ...  [default: cuda where there is one]", type=str, metavar="DEVICE"),
-    option("--checkpoint-every", "Steps between checkpoints.  [default: 25]", metavar="T"),
-    option("--insecure-seed", "Make the run repeatable, and worthless as protection.", metavar="SEED"),
+    *(option_of(name, declared) for name, declared in parameters_of(Settings).items()),
     Once(["--output", "-o"], help="Folder of the run.  [default: privproj-train, numbered]", metavar="DIR"),
     option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
     json_option(),
@@ -71,18 +39,18 @@ def command(output: str | None, resume: str | None, json: bool, **given: Any) ->
       privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
     """
     classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
-        extra = {name: value for name, value in given.items() if value is not None}
-        if extra or output:
-            name = next(iter(extra), "output")
+        if chosen or output:
+            name = next(iter(chosen), "output")
             raise InvalidParameter("--resume", resume, f"no other option with it, such as --{name.replace('_', '-')}")
         folder = Path(resume)
         settings = classifier.saved_settings(folder)
         processes = classifier.join(settings)
     else:
-        settings = settings_from(classifier, given)
+        settings = Settings(**{"data": None, "mechanism": None, **chosen})
         processes = classifier.join(settings)
         folder = processes.agree(free_folder() if output is None else Path(output))
         with processes.together():
@@ -102,18 +70,6 @@ def command(output: str | None, resume: str | None, json: bool, **given: Any) ->
     return print_report(report, json) if processes.first else 0
 
 
-def settings_from(classifier: Any, given: dict[str, Any]) -> Any:
-    """Return the options as settings, with defaults where they are not given."""
-    known = {field.name for field in fields(classifier.Settings)}
-    chosen = {name: value for name, value in given.items() if name in known and value is not None}
-    for name in ("data", "mechanism"):
-        if name not in chosen:
-            raise InvalidParameter(f"--{name}", "nothing", "--data and --mechanism, or --resume")
-    if "epsilon" not in chosen and "noise_multiplier" not in chosen:
-        raise InvalidParameter("--epsilon", "nothing", "either --epsilon or --noise-multiplier")
-    return classifier.Settings(**chosen)
-
-
 def free_folder() -> Path:
     """Return the first of privproj-train, privproj-train-2, ... that does not exist."""
     number = 1
@@ -125,17 +81,14 @@ def free_folder() -> Path:
 def print_report(outcome: Any, json: bool) -> int:
     """Write the report and print it; returns the exit code."""
     result = outcome.epsilon
+    plain, paths = result.as_dict(), outcome.paths
     shown = {
         "test_accuracy": outcome.test_accuracy,
-        **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
+        **{key: plain[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
         "relation": str(result.run["relation"]),
-        "noise_multiplier": outcome.noise_multiplier,
-        "noise_std": outcome.noise_std,
+        **{key: getattr(outcome, key) for key in ("noise_multiplier", "noise_std", "steps", "device", "seconds")},
         **({"adaptive_clipping": outcome.clips} if outcome.clips else {}),
-        "steps": outcome.steps,
-        "device": outcome.device,
-        "seconds": outcome.seconds,
-        "paths": outcome.paths | {"statement": str(Path(outcome.paths["report"]).with_name("statement.md"))},
+        "paths": paths | {"statement": str(Path(paths["report"]).with_name("statement.md"))},
         "result": result,
     }
     write_text(shown["paths"]["report"], render.as_json(shown) + "\n")
@@ -150,8 +103,7 @@ def text(outcome: Any, shown: dict[str, Any]) -> str:
     """Say accuracy, epsilon with what it rests on, noise, and the files written."""
     result = outcome.epsilon
     first = f"test accuracy = {100.0 * outcome.test_accuracy:.1f} %  (records kept from training, not protected)"
-    deviation = round_outward(outcome.noise_std)
-    multiplier = round_outward(outcome.noise_multiplier)
+    multiplier, deviation = map(round_outward, (outcome.noise_multiplier, outcome.noise_std))
     parts = {
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
         "clip": clip_words(outcome.clips) if outcome.clips else "",
@@ -169,3 +121,6 @@ def clip_words(clips: dict[str, float]) -> str:
         f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
         f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
     )
+
+
+COMMANDS = {"train": command}

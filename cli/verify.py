@@ -6,15 +6,18 @@ from hashlib import sha256
 from typing import Any
 
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.records.agreement import AgreementVerdict, compare_with_ledger
 from privproj.records.atomic import LARGEST_FILE, digest_of, read_bounded
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
-from privproj.records.data_file import STANDARD_INPUT, read_input
-from privproj.records.ledger import LARGEST_LEDGER, planned_releases
-from privproj.records.ledger_check import LedgerVerdict, verify_ledger
+from privproj.records.data_file import STANDARD_INPUT, Verdict, read_input
+from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
 from privproj.records.statement import DIGESTS, PARAMETERS, UNITS, assumed_of_persons, claim_of, listed
-from privproj.records.statement_check import BEGIN, StatementVerdict, verify_statement
-from privproj.records.verdict import Verdict
+from privproj.records.statement_check import (
+    BEGIN,
+    AgreementVerdict,
+    StatementVerdict,
+    compare_with_ledger,
+    verify_statement,
+)
 from privproj.result import Result, round_outward
 from privproj.runs import Run
 
@@ -150,12 +153,14 @@ def has_statement(content: bytes) -> bool:
     return any(line.startswith(PARAMETERS.encode()) or line in begins for line in lines)
 
 
-def shown(
-    verdict: Verdict, kind: str, what: str, parts: dict[str, Any], record: dict[str, Any], more: Iterable[str] = ()
-) -> Shown:
-    """Return a verdict: as text a headline, sentences under their labels, more, and all claims."""
+def shown(verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str) -> Shown:
+    """Return a verdict: as text a headline, sentences under their labels, more, and all claims.
+
+    Where a part says nothing, the record has its words, under the name of the label.
+    """
+    said = {label: record[label] if words is None else words for label, words in parts.items()}
     lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-    lines += [*render.labelled(parts), *more]
+    lines += [*render.labelled(said), *more]
     for sentence, holds in verdict.claims.items():
         lines += render.wrap_line(f"  {'yes' if holds else 'NO':<10}", sentence)
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, "\n".join(lines)
@@ -176,32 +181,23 @@ def missing_words(verdict: Verdict, planned: int) -> list[str]:
 def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
     """Return what was found of a ledger."""
     account = verdict.account.numbered
-    found = overview(account, planned_delta(account, delta))
-    gap, claim = missing_words(verdict, account.releases_planned), ledger_claim(found, account.missing)
+    found, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
+    gap = missing_words(verdict, account.releases_planned)
+    record = {
+        "missing_releases": account.missing,
+        "unproved": [*gap, *UNPROVED],
+        "claim": ledger_claim(found, account.missing),
+        "target": target or None,
+        **found,
+    }
     phases = {
         f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; planned: {listed(entry, 'name')}"
         for i, (entry, steps) in enumerate(account.phases)
     }
-    parts = {
-        "missing": gap,
-        "unproved": UNPROVED,
-        "claim": claim,
-        **phases,
-        "target": listed(account.target or {}),
-        "quote": found["quote"],
-        "promise": found["planned"].promises,
-        "assumes": found["assumes"],
-        "warning": found["warnings"],
-    }
-    record = {
-        "missing_releases": account.missing,
-        "unproved": [*gap, *UNPROVED],
-        "claim": claim,
-        "target": dict(account.target or {}) or None,
-        **found,
-    }
+    parts = {"missing": gap, "unproved": UNPROVED, "claim": None, **phases, "target": listed(target), "quote": None}
+    parts |= {"promise": found["planned"].promises, "assumes": None, "warning": found["warnings"]}
     what = f"a ledger, {found['steps']} of {found['steps_planned']} planned releases"
-    return shown(verdict, "ledger", what, parts, record)
+    return shown(verdict, "ledger", what, record, parts)
 
 
 def ledger_claim(shown: dict[str, Any], missing: int) -> str:
@@ -226,35 +222,25 @@ def statement_shown(verdict: StatementVerdict) -> Shown:
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{render.run_words(result.run)} by {name}"
-    about, claimed = (
-        f"{what}, relation {unit_words(result)}",
-        "; ".join(verdict.claimed[:3]) or "no epsilon that can be read",
-    )
-    found, assumes = claim_of(result), [*result.assumes, *assumed_of_persons(result)]
-    unproved = [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())]
-    parts = {
-        "about": about,
-        "claimed": f"{claimed}, in the words of the file",
-        "found": f"{found}, computed anew from its parameters",
-        "promise": result.promises,
-        "assumes": assumes,
-        "warning": result.warnings,
-        "unproved": unproved,
-    }
+    about = f"{what}, relation {unit_words(result)}"
+    claimed = "; ".join(verdict.claimed[:3]) or "no epsilon that can be read"
     record = {
         "claim": f"{about}: {claimed}",
         "claimed": list(verdict.claimed),
-        "found": found,
-        "unproved": unproved,
+        "found": claim_of(result),
+        "unproved": [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())],
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
         "differences": [asdict(one) for one in verdict.differences],
-        "assumes": assumes,
+        "assumes": [*result.assumes, *assumed_of_persons(result)],
         "result": result,
     }
+    parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}
+    parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
+    parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
     what = f"a privacy statement in {verdict.statement.style}"
-    return shown(verdict, "statement", what, parts, record, checked_lines(verdict))
+    return shown(verdict, "statement", what, record, parts, *checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
@@ -273,56 +259,37 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
 
 def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> Shown:
     """Return what was found of a statement and a ledger together, with each alone."""
-    account, stated = verdict.ledger.account, verdict.statement.statement.result
+    spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = statement_shown(verdict.statement)[0], ledger_shown(verdict.ledger, stated.delta)[0]
-    assumes = list(dict.fromkeys((*statement["assumes"], *ledger["assumes"])))
     gap = missing_words(verdict, verdict.planned)
     unproved = [*UNPROVED, *unproved_of_files(verdict.statement, given)]
     here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
-    costs = f"{here} at delta {stated.delta!r} for the {account.spent} releases of the ledger"
-    parts = {
-        "missing": gap,
-        "unproved": unproved,
-        "claimed": statement["claim"],
-        "found": costs,
-        "differs": verdict.differences[:9],
-        "promise": stated.promises,
-        "assumes": [
-            words if words in statement["assumes"] else f"{words} (named by the ledger alone)" for words in assumes
-        ],
-        "warning": ledger["warnings"],
-    }
     record = {
         "missing_releases": verdict.missing,
-        "steps": account.spent,
+        "steps": spent,
         "steps_planned": verdict.planned,
         "unproved": [*gap, *unproved],
         "claim": statement["claim"],
-        "found": costs,
+        "found": f"{here} at delta {stated.delta!r} for the {spent} releases of the ledger",
         "differences": list(verdict.differences),
-        "assumes": assumes,
+        "assumes": list(dict.fromkeys((*statement["assumes"], *ledger["assumes"]))),
         "statement": statement,
         "ledger": ledger,
     }
-    what = f"a statement and its ledger, {account.spent} of {verdict.planned} planned releases"
-    return shown(verdict, "statement and ledger", what, parts, record)
+    alone = {
+        words: "" if words in statement["assumes"] else " (named by the ledger alone)" for words in record["assumes"]
+    }
+    parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
+    parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
+    parts |= {"assumes": [words + by for words, by in alone.items()], "warning": ledger["warnings"]}
+    what = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
+    return shown(verdict, "statement and ledger", what, record, parts)
 
 
 def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
     """Return what was found of a certificate: the claim, and what it rests on."""
     of = verdict.result
     what, relation = what_was_run(of), unit_words(of, f"; group size {of.run['group_size']}")
-    parts = {
-        "bound": f"{of.bound} at epsilon {claim.epsilon!r} ({of.side}, {of.status})",
-        "source": of.source,
-        "relation": relation,
-        "promise": of.promises,
-        "assumes": of.assumes,
-        "warning": of.warnings,
-        "target": listed(claim.target),
-        "claimed": f"{claim.lower} <= delta <= {claim.upper}",
-        "found": f"{verdict.lower} <= delta <= {verdict.upper}",
-    }
     record = {
         "claim": f"{what}, relation {relation}: delta at epsilon {claim.epsilon!r} is at most {claim.upper}",
         "lower": verdict.lower,
@@ -330,19 +297,30 @@ def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
         "result": of,
         **claim.record,
     }
-    return shown(verdict, "certificate", what, parts, record)
+    parts = {
+        "bound": f"{of.bound} at epsilon {claim.epsilon!r} ({of.side}, {of.status})",
+        "source": of.source,
+        "relation": relation,
+        "promise": of.promises,
+        **render.closing(of),
+        "target": listed(claim.target),
+        "claimed": f"{claim.lower} <= delta <= {claim.upper}",
+        "found": f"{verdict.lower} <= delta <= {verdict.upper}",
+    }
+    return shown(verdict, "certificate", what, record, parts)
 
 
 def what_was_run(result: Result) -> str:
     """Say which releases a certificate is about: those of one mechanism, or of each phase."""
     phases: Any = result.mechanism.get("phases")
+    plain = Run().parameters()
+
+    def words(run: dict[str, Any], of: dict[str, Any], name: str) -> str:
+        return f"{render.run_words(run)} by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
+
     if phases is None:
-        return _releases_words(result.run, result.mechanism, str(result.mechanism["name"]))
-    shown = (_releases_words({**Run().parameters(), **phase}, phase, phase["mechanism"]) for phase in phases)
-    return f"{len(phases)} phases: " + "; ".join(shown)
+        return words(result.run, result.mechanism, str(result.mechanism["name"]))
+    return f"{len(phases)} phases: " + "; ".join(words({**plain, **of}, of, of["mechanism"]) for of in phases)
 
 
-def _releases_words(run: dict[str, Any], of: dict[str, Any], name: str) -> str:
-    """Say a run and its mechanism with its parameters; what is said elsewhere, and names, are left out."""
-    hidden = (*Run().parameters(), "name", "mechanism", "assumes")
-    return f"{render.run_words(run)} by {name} ({listed(of, *hidden)})"
+COMMANDS = {"verify": command}

@@ -9,116 +9,85 @@ from privproj.lazy import lazy_names
 from privproj.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from privproj.accounting.calibration import misalignment, rank, rate, sigma, steps
-    from privproj.accounting.choice import Choice, choose
-    from privproj.accounting.columns import ColumnResult, deltas, epsilons, sigmas
-    from privproj.accounting.evaluate import evaluate
-    from privproj.accounting.mixing_plan import mixing_plan
-    from privproj.accounting.queries import Comparison, compare, delta, epsilon
-    from privproj.accounting.worth import Worth, worth
-    from privproj.curves.epsilon_delta import advanced_composition, basic_composition
+    # isort: off
+    from privproj.accounting.calibration import (
+        misalignment as misalignment,
+        rank as rank,
+        rate as rate,
+        sigma as sigma,
+        steps as steps,
+    )
+    from privproj.accounting.choice import Choice as Choice, choose as choose
+    from privproj.accounting.columns import (
+        ColumnResult as ColumnResult,
+        deltas as deltas,
+        epsilons as epsilons,
+        sigmas as sigmas,
+    )
+    from privproj.accounting.spec import evaluate as evaluate
+    from privproj.accounting.mixing_plan import mixing_plan as mixing_plan
+    from privproj.accounting.queries import (
+        Comparison as Comparison,
+        compare as compare,
+        delta as delta,
+        epsilon as epsilon,
+    )
+    from privproj.accounting.worth import Worth as Worth, worth as worth
+    from privproj.curves.epsilon_delta import (
+        advanced_composition as advanced_composition,
+        basic_composition as basic_composition,
+    )
     from privproj.errors import (
-        InvalidParameter,
-        MissingPackage,
-        NotConverged,
-        PrecisionLimit,
-        PrivprojError,
-        Refused,
-        Unanswered,
+        InvalidParameter as InvalidParameter,
+        MissingPackage as MissingPackage,
+        NotConverged as NotConverged,
+        PrecisionLimit as PrecisionLimit,
+        PrivprojError as PrivprojError,
+        Refused as Refused,
+        Unanswered as Unanswered,
     )
-    from privproj.extensions.filter import Filter
-    from privproj.extensions.gdp import gdp_mu
-    from privproj.extensions.privacy_loss import Conversion, PrivacyLoss, convert, privacy_loss
-    from privproj.extensions.selection import draw_trials, select
+    from privproj.extensions.filter import Filter as Filter
+    from privproj.extensions.gdp import gdp_mu as gdp_mu
+    from privproj.extensions.privacy_loss import (
+        Conversion as Conversion,
+        PrivacyLoss as PrivacyLoss,
+        convert as convert,
+        privacy_loss as privacy_loss,
+    )
+    from privproj.extensions.selection import draw_trials as draw_trials, select as select
     from privproj.mechanisms import (
-        M1,
-        M2,
-        R1SMG,
-        Gaussian,
-        JLClip,
-        Laplace,
-        Layer,
-        Mixing,
-        PublicSketch,
-        Sketch,
-        Wishart,
-        WishartMatrix,
+        M1 as M1,
+        M2 as M2,
+        R1SMG as R1SMG,
+        Gaussian as Gaussian,
+        JLClip as JLClip,
+        Laplace as Laplace,
+        Layer as Layer,
+        Mixing as Mixing,
+        PublicSketch as PublicSketch,
+        Sketch as Sketch,
+        Wishart as Wishart,
+        WishartMatrix as WishartMatrix,
     )
-    from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
-    from privproj.mechanisms.registry import registry
-    from privproj.records.accountant import Accountant
-    from privproj.result import LowerBound, Outcome, Result, Rows, Side, Status
-    from privproj.runs import RunOptions
-    from privproj.runs.sampling import NeighbouringRelation, Sampling
-
-__all__ = [
-    "M1",
-    "M2",
-    "R1SMG",
-    "Accountant",
-    "Choice",
-    "ColumnResult",
-    "Comparison",
-    "Conversion",
-    "Filter",
-    "Gaussian",
-    "InvalidParameter",
-    "JLClip",
-    "Laplace",
-    "Layer",
-    "LowerBound",
-    "MissingPackage",
-    "Mixing",
-    "NeighbouringRelation",
-    "NotConverged",
-    "Outcome",
-    "PrecisionLimit",
-    "PrivacyLoss",
-    "PrivprojError",
-    "PublicSketch",
-    "Refused",
-    "Result",
-    "Rows",
-    "RunOptions",
-    "Sampling",
-    "Side",
-    "Sketch",
-    "Status",
-    "Unanswered",
-    "Wishart",
-    "WishartMatrix",
-    "Worth",
-    "advanced_composition",
-    "basic_composition",
-    "beta_tail_epsilons",
-    "choose",
-    "compare",
-    "convert",
-    "delta",
-    "deltas",
-    "draw_trials",
-    "epsilon",
-    "epsilons",
-    "evaluate",
-    "gdp_mu",
-    "misalignment",
-    "mixing_plan",
-    "privacy_loss",
-    "rank",
-    "rate",
-    "registry",
-    "select",
-    "sigma",
-    "sigmas",
-    "steps",
-    "worth",
-]
+    from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons as beta_tail_epsilons
+    from privproj.mechanisms.registry import registry as registry
+    from privproj.records.accountant import Accountant as Accountant
+    from privproj.result import (
+        LowerBound as LowerBound,
+        Outcome as Outcome,
+        Result as Result,
+        Rows as Rows,
+        Side as Side,
+        Status as Status,
+    )
+    from privproj.runs import RunOptions as RunOptions
+    from privproj.runs.sampling import NeighbouringRelation as NeighbouringRelation, Sampling as Sampling
 
 HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
     "accounting.choice": ("Choice", "choose"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
-    "accounting.evaluate": ("evaluate",),
+    "accounting.spec": ("evaluate",),
     "accounting.mixing_plan": ("mixing_plan",),
     "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
     "accounting.worth": ("Worth", "worth"),

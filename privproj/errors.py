@@ -5,15 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-MOST_LISTED = 12
-"""How many names an error lists to whoever mistyped one of them. Contract."""
-
-ALIKE = 0.6
-"""Similarity, from 0 to 1, at which a name is suggested for a mistyped one. Contract."""
-
-ALIKE_IF_SHORT = 0.5
-"""The same for words of up to three letters, where one wrong letter is a large share. Contract."""
-
 
 class PrivprojError(Exception):
     """Base class of all errors that the package raises on purpose; its message is one sentence.
@@ -83,12 +74,12 @@ class InvalidParameter(PrivprojError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, name: str, value: object, expected: str, remedy: str = "", brief: str = "") -> None:
-        self.name, self.value, self.expected, self.remedy, self.brief = name, value, expected, remedy, brief
+    def __init__(self, name: str, value: object, expected: str, remedy: str = "") -> None:
+        self.name, self.value, self.expected, self.remedy = name, value, expected, remedy
         super().__init__(self.sentence(name))
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.name, self.value, self.expected, self.remedy, self.brief)
+        return type(self), (self.name, self.value, self.expected, self.remedy)
 
     @property
     def is_missing(self) -> bool:
@@ -99,8 +90,8 @@ class InvalidParameter(PrivprojError, ValueError):
     def short(self) -> str:
         """What is missing, or what was expected."""
         if self.is_missing:
-            return self.brief or f"needs --{self.name.replace('_', '-')}"
-        return self.brief or f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
+            return f"needs --{self.name.replace('_', '-')}"
+        return f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
 
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter, as the command line writes it.
@@ -205,13 +196,16 @@ def raise_within(error: InvalidParameter, where: str) -> NoReturn:
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Let an error about a parameter say its place, as :func:`raise_within` does; one about a package has none."""
+    """Let an error about a parameter, or a refusal, say its place; an error about a package has none."""
     try:
         yield
     except MissingPackage:
         raise
     except InvalidParameter as error:
         raise_within(error, where)
+    except Refused as error:
+        error.brief, error.args = error.short, (f"{where}: {error}",)
+        raise
 
 
 def _first_clause(sentence: str) -> str:
@@ -231,7 +225,8 @@ def unknown_name(
     near = nearest_names(str(value) if word is None else word, names)
     if near:
         return InvalidParameter(name, value, what, f"did you mean {' or '.join(near)}?")
-    if len(names) <= MOST_LISTED or not remedy:
+    # How many names are listed to whoever mistyped one of them. Contract.
+    if len(names) <= 12 or not remedy:
         return InvalidParameter(name, value, f"{what}: {', '.join(names)}")
     return InvalidParameter(name, value, what, remedy)
 
@@ -243,5 +238,6 @@ def nearest_names(word: str, known: Iterable[str]) -> list[str]:
     spelt = {name.lower(): name for name in known}
     if word.lower() in spelt:
         return [spelt[word.lower()]]
-    cutoff = ALIKE_IF_SHORT if len(word) <= 3 else ALIKE
+    # Similarity at which a name is suggested; one wrong letter is a large share of a short word. Contract.
+    cutoff = 0.5 if len(word) <= 3 else 0.6
     return [spelt[name] for name in get_close_matches(word.lower(), spelt, cutoff=cutoff)]

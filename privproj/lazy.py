@@ -10,13 +10,15 @@ LazyNames = tuple[Callable[[str], object], Callable[[], list[str]]]
 
 
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]], extra: str = "") -> LazyNames:
-    """The ``__getattr__`` and ``__dir__`` of a package whose public names live in these modules of it.
+    """The ``__getattr__`` and ``__dir__`` of a package whose public names, ``__all__``, live in these modules of it.
 
     What is missing where the ``extra`` is not installed stays an import error, and names the extra.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def find(name: str) -> object:
+        if name == "__all__":
+            return [*home_of]
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:

@@ -282,7 +282,8 @@ class Result:
 
         least = {} if self.lower_bound is None else self.lower_bound.as_dict()
         own = self.__getstate__() | {"numerics": {**self.numerics, **least, **self.alternatives}}
-        shown = {name: as_plain_value(value) for name, value in own.items() if name not in ALSO_NUMERICS}
+        own = {name: value for name, value in own.items() if name not in ("lower_bound", "alternatives")}
+        shown = {name: as_plain_value(value) for name, value in own.items()}
         shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             shown["value"] = None
@@ -343,9 +344,6 @@ def as_html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 COMPLETED_WHEN_READ = ("lower_bound", "warnings")
 """Fields that cost as much as the answer itself and are found when they are first read. Contract."""
-
-ALSO_NUMERICS = ("lower_bound", "alternatives")
-"""Fields that the JSON object has among its numerics. Contract."""
 
 
 def as_plain_value(value: object) -> object:

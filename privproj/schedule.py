@@ -1,7 +1,6 @@
 """Several phases with their own mechanisms and runs, composed jointly: the public door to schedules."""
 
-from privproj.accounting.schedule import Phase, Remaining, Schedule, phase_of
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import Phase, Remaining, Schedule, dp_sft, phase_of
 from privproj.extensions.events import event_phase
 from privproj.records.run_file import from_data
 

@@ -30,8 +30,10 @@ MOST_WORDS = 60
 """Characters of an unexpected value that a message repeats at most. Contract."""
 
 
-def real(name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False) -> float:
-    """The value as a float in ``[low, high]``, above ``low`` if ``open_low``.
+def real(
+    name: str, value: object, expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False
+) -> float:
+    """The value as a float in ``[low, high]``, without the ends that are open.
 
     Raises :class:`InvalidParameter` for anything else, also for nan, strings and booleans.
     """
@@ -41,7 +43,7 @@ def real(name: str, value: object, expected: str, low: float, high: float, *, op
         number = float(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError, OverflowError):
         raise InvalidParameter(name, value, expected, _no_text(value)) from None
-    if not (low < number <= high if open_low else low <= number <= high):
+    if not low <= number <= high or (open_low and number == low) or (open_high and number == high):
         raise InvalidParameter(name, value, expected)
     return number
 
@@ -100,10 +102,7 @@ def boolean(name: str, value: object) -> bool:
 
 def probability(name: str, value: object) -> float:
     """The value as a number above 0 and below 1; raises :class:`InvalidParameter` for any other."""
-    number = real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True)
-    if number == 1.0:
-        raise InvalidParameter(name, value, "a number above 0 and below 1")
-    return number
+    return real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 
 
 def privacy_epsilon(value: object, *, zero: bool) -> float:
@@ -158,15 +157,13 @@ def whole_number(expected: str, low: int = 1, high: int = 10**15) -> Kind:
 
 def number(expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Kind:
     """Numbers from ``low`` to ``high``, without these ends where they are open, as a message describes them."""
-
-    def check(name: str, value: Any) -> float:
-        found = real(name, value, expected, low, high, open_low=open_low)
-        if open_high and found == high:
-            raise InvalidParameter(name, value, expected)
-        return found
-
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
-    return replace(NUMBER, rule={**NUMBER.rule, **ends}, check=check)
+    is_open = {"open_low": open_low, "open_high": open_high}
+    return replace(
+        NUMBER,
+        rule={**NUMBER.rule, **ends},
+        check=lambda name, value: real(name, value, expected, low, high, **is_open),
+    )
 
 
 def one_of(*choices: str) -> Kind:
@@ -202,12 +199,16 @@ LAYERS = Kind(
 )
 """Layers as texts; their record reads them."""
 
+_OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
+"""The numbers that are a share."""
+
 SHARE = Kind(
     "even, optimal or a number",
     lambda value: _is_number(value) or value in ("even", "optimal"),
-    {"oneOf": [{"enum": ["even", "optimal"]}, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}]},
+    {"oneOf": [{"enum": ["even", "optimal"]}, _OPEN_SHARE.rule]},
+    lambda name, value: 0.5 if value == "even" else value if value == "optimal" else _OPEN_SHARE.check(name, value),
 )
-"""A share of delta."""
+"""A share of delta, as a number or as optimal."""
 
 
 @dataclass(frozen=True)

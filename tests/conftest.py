@@ -10,6 +10,7 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import re
 import shlex
+import sys
 from functools import cache
 
 import pytest
@@ -75,6 +76,14 @@ def pytest_terminal_summary(terminalreporter):
 
 
 # --- fixtures -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _rows_of_its_own():
+    """No test makes machine code because of what the tests before it asked: that takes seconds where none is kept."""
+    yield
+    if compiled := sys.modules.get("privproj.numerics.compiled"):
+        compiled._rows_run.clear()
 
 
 @pytest.fixture

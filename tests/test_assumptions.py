@@ -11,7 +11,7 @@ from privproj_cli.report import written
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.records.ledger import Ledger, read_ledger
 from privproj.records.run_file import from_data
 from privproj.records.statement import account_data, run_data, statement_from

@@ -9,7 +9,7 @@ from helpers import ROOT
 
 import privproj
 from privproj import errors
-from privproj.accounting.evaluate import TARGETS
+from privproj.accounting.spec import TARGETS
 from privproj.mechanisms.registry import LINES
 
 M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
@@ -62,7 +62,7 @@ def test_the_short_reason_is_the_first_clause_outside_parentheses():
 @pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
 def test_an_error_survives_another_process(kind):
     given = {
-        errors.InvalidParameter: ("rank", 0, "a rank", "a remedy", "short"),
+        errors.InvalidParameter: ("rank", 0, "a rank", "a remedy"),
         errors.MissingPackage: ("torch", "training", "torch"),
     }.get(kind, ("a sentence: and more",))
     error = kind(*given)

@@ -46,7 +46,7 @@ def smallest_at_risk(
             return math.inf
         return math.log(spread / aim) if spread > 0.0 else -math.inf
 
-    found = close_crossing(excess, min(max(guess, low), high), low=low, high=high, rtol=rtol)[0].upper
+    found, _ = close_crossing(excess, min(max(guess, low), high), low=low, high=high, rtol=rtol)
     if found == math.inf:
         return found
     return smallest_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol)

@@ -3,19 +3,15 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.errors import PrivprojError
 from privproj.result import LowerBound, round_outward
 from privproj.runs import Run
-from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase
-    from privproj.accounting.shuffling import ShiftCell
-    from privproj.mechanisms import Mechanism
 
 
 NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
@@ -24,15 +20,13 @@ NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch
 SEES_PROJECTIONS = "whoever sees the projections"
 """For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
 
-FOUND_BY_RUN = ("steps", "rate")
-"""Quantities without whose value the run of a result is only a placeholder. Contract."""
-
 
 def remark_on_batches(
     phases: "Sequence[Phase]", found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
 ) -> dict[str, Any]:
     """The fields of a result with what there is to say of capped and of shuffled batches."""
-    if found["value"] is None and found["quantity"] in FOUND_BY_RUN:
+    # Without their value the run of a result is only a placeholder.
+    if found["value"] is None and found["quantity"] in ("steps", "rate"):
         return found
     caps, cut = _capped(phases, found, log_delta_of_whole_batches)
     least, shuffled = _shuffled(phases, found)
@@ -86,53 +80,15 @@ def _shuffled(phases: "Sequence[Phase]", found: dict[str, Any]) -> tuple[LowerBo
     goal = found.get("epsilon") if of_delta else found.get("log10_delta")
     if goal is None:
         return None, [NO_AMPLIFICATION]
-    least = max(_at_least(phase, of_delta, goal) for phase in shuffled)
+    from privproj.accounting.shuffling import least_of
+
+    least = max(least_of(phase, goal, of_delta=of_delta) for phase in shuffled)
     if least == -math.inf or (least <= 0.0 and not of_delta):
         return None, [NO_AMPLIFICATION]
     plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
     quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
     found_end = LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS)
     return found_end, [NO_AMPLIFICATION]
-
-
-def _at_least(phase: "Phase", of_delta: bool, goal: float) -> float:
-    """The lower bound of C27 for a phase: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
-    run, cells = phase.run, _shift_of(phase.mechanism)
-    if cells is None or run.batches is None or run.relation is None:
-        return -math.inf
-    return _lower_bound(cells, run.batches, run.steps, run.relation, of_delta, goal)
-
-
-def _shift_of(mechanism: "Mechanism") -> "tuple[ShiftCell, ...] | None":
-    """The law of the shift of a unit direction, for mechanisms whose lower bound is proved in C27; None for others."""
-    from privproj.accounting.shuffling import fixed_shift, random_shift
-    from privproj.laws.squared_shift import ScaledBeta
-    from privproj.mechanisms import M2, Gaussian
-
-    if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
-        return None
-    if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):
-        return fixed_shift(mechanism.noise_multiplier)
-    if isinstance(mechanism, M2) and not mechanism.alike.layers:
-        # X = mu^2 Beta(r/2, (d-r)/2) (C7); a count that adapts the clip says more, and this is a bound from below.
-        return random_shift(ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2))
-    return None
-
-
-@lru_cache(maxsize=64)
-def _lower_bound(
-    cells: "tuple[ShiftCell, ...]",
-    batches: int,
-    epochs: int,
-    relation: NeighbouringRelation,
-    of_delta: bool,
-    goal: float,
-) -> float:
-    """The lower bound of C27, kept for the bounds of a mechanism that are asked the same."""
-    from privproj.accounting.shuffling import ShuffledEpochs
-
-    law = ShuffledEpochs(cells, batches, epochs, relation)
-    return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
 
 
 def without_cap(run: Run) -> Run:

@@ -15,6 +15,7 @@ from privproj.accounting.first_guess import (
     Releases,
     classical_noise,
     close_crossing,
+    gaussian_fall,
     rough_excess,
     spread_guess,
     steps_guess,
@@ -342,11 +343,11 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.only.run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
-        ends, fall = close_crossing(excess, guess, rtol=rtol, **limits)
+        fall = 1.0 if leads_with_epsilon(first) else gaussian_fall(target)
+        found, fall = close_crossing(excess, guess, rtol=rtol, fall=fall, **limits)
     else:
         aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
-        ends = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits)
-    found = ends.upper
+        found = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
@@ -473,7 +474,7 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
     guess = spread_guess(
         lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).only.guess()], target, 100.0
     )
-    x = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)[0].upper
+    x, _ = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)

@@ -51,17 +51,10 @@ class Choice:
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""
-        facts = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
-        worth = self.worth
-        return {
-            **facts,
-            "noise_over_dp_sgd": worth.noise_over_dp_sgd,
-            "projection_error": worth.projection_error,
-            "projection_error_of_run": worth.projection_error_of_run,
-            "error": worth.error,
-            "bound": self.result.bound,
-            "status": str(self.result.status),
-        }
+        worths = ("noise_over_dp_sgd", "projection_error", "projection_error_of_run", "error")
+        facts = {name: getattr(self.worth, name) for name in worths}
+        said = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
+        return {**said, **facts, "bound": self.result.bound, "status": str(self.result.status)}
 
     def as_dict(self) -> dict[str, object]:
         """Return one row of the JSON object of the command line."""

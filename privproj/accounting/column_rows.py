@@ -153,6 +153,7 @@ class Reading:
 
     value: Array
     lower: Array
+    """Lower ends; 0 where none is known, or where none was asked for."""
     log10_delta: Array
     shape: Places
     phases: list[Phase] = field(default_factory=list)
@@ -165,12 +166,18 @@ class Reading:
 
 
 def read_columns(
-    asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase], threads: int = 1
+    asked: Asked,
+    others: Sequence[Sequence[Any]],
+    phase_at: Callable[[int], Phase],
+    threads: int = 1,
+    *,
+    both_ends: bool = True,
 ) -> Reading:
     """Ask rows, those with a common profile over columns together; how one is answered does not depend on the others.
 
     ``others`` are the columns of what differs between rows besides noise and target. ``phase_at`` puts the question of
-    the row of this number, and checks it; what it refuses is not read.
+    the row of this number, and checks it; what it refuses is not read. Lower ends of what is searched for are found
+    where ``both_ends`` are asked for.
     """
     size, quantity = len(asked.eps), asked.quantity
     found = Reading(np.full(size, math.inf), np.zeros(size), asked.log10_deltas.copy(), np.full(size, -1, np.intp))
@@ -181,17 +188,17 @@ def read_columns(
             known = points < math.inf
             points = np.where(known, points, 0.0)
             # e^h rounded up, as delta_value has it
-            value = _each(math.exp, np.maximum(points, LEAST_LOG_VALUE))
+            value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
             # h / ln 10 rounded up, as log10_value has it
             found.log10_delta[part] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
-        elif quantity == "epsilon":
-            value, lower = _read_epsilons(rows, log_deltas)
-            known = value < math.inf
         else:
-            value, lower = _read_sigmas(rows, asked.noises[part], eps, log_deltas)
-            known = value < math.inf
+            if quantity == "epsilon":
+                value, find_lower = _read_epsilons(rows, log_deltas)
+            else:
+                value, find_lower = _read_sigmas(rows, asked.noises[part], eps, log_deltas)
+            known, lower = value < math.inf, find_lower() if both_ends else 0.0
         found.value[part], found.lower[part] = value, lower
         found.shape[part] = np.where(known, rows.shape + len(found.phases), -1)
         found.phases += [shape.phase for shape in rows.shapes]
@@ -221,21 +228,21 @@ class _Shape:
 
 def _shapes_of(asked: Asked, others: Sequence[Sequence[Any]], phase_at: Callable[[int], Phase]) -> Iterator[_Shape]:
     """The shapes of these rows that have a profile over columns."""
-    places = np.flatnonzero(asked.fine).tolist()
-    groups: dict[Any, list[int]] = {}
+    places = np.flatnonzero(asked.fine)
+    groups: dict[Any, Any] = {}
     if others:
-        for i, key in zip(places, compress(zip(*others, strict=True), asked.fine), strict=True):
+        for i, key in zip(places.tolist(), compress(zip(*others, strict=True), asked.fine), strict=True):
             groups.setdefault(key, []).append(i)
-    elif places:
+    elif places.size:
         groups[()] = places
     for where in groups.values():
         try:
-            phase = phase_at(where[0])
+            phase = phase_at(int(where[0]))
             found = _seen_in_columns(phase)
         except (PrivprojError, ArithmeticError, ValueError):
             continue
         if found is not None:
-            yield _Shape(phase, *found, np.array(where))
+            yield _Shape(phase, *found, np.asarray(where))
 
 
 def _seen_in_columns(phase: Phase) -> tuple[Mechanism, float, KernelColumns] | None:
@@ -430,18 +437,18 @@ def _epsilons_above(rows: _Rows, log_deltas: Array) -> Array:
     return value
 
 
-def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Array]:
-    """The epsilon at each log delta, ``inf`` where columns have no answer, and a lower end of the exact inverse."""
+def _read_epsilons(rows: _Rows, log_deltas: Array) -> tuple[Array, Callable[[], Array]]:
+    """The epsilon at each log delta, ``inf`` where columns have no answer, and what finds lower ends of the inverse."""
     value = _epsilons_above(rows, log_deltas)
 
     def is_above(where: Places, eps: Array) -> Any:
         return rows.take(where).log_deltas(eps)[0] > log_deltas[where]
 
-    return value, _steps_down(np.where(value < math.inf, value, 0.0), is_above)
+    return value, lambda: _steps_down(np.where(value < math.inf, value, 0.0), is_above)
 
 
-def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tuple[Array, Array]:
-    """Nearly the least noise multiplier that meets each target, ``inf`` where none is found, and a lower end."""
+def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tuple[Array, Callable[[], Array]]:
+    """Nearly the least noise multipliers that meet each target, ``inf`` where none do, and what finds lower ends."""
     # The goals of the epsilons, which may be below the points by more than an epsilon needs.
     goals, before = _goals(rows.curve, _points(rows.curve, log_deltas)), eps * (1.0 - CALIBRATION_STEP)
 
@@ -463,7 +470,7 @@ def _read_sigmas(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> tu
     def is_above(where: Places, noises: Array) -> Any:
         return rows.take(where, noises).log_deltas(eps[where])[0] > log_deltas[where]
 
-    return value, _steps_down(np.where(value < math.inf, nearly, 0.0), is_above)
+    return value, lambda: _steps_down(np.where(value < math.inf, nearly, 0.0), is_above)
 
 
 def _excess(rows: _Rows, eps: Array, points: Array) -> Array:

@@ -9,7 +9,8 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from html import escape
 from typing import Any
 
@@ -62,6 +63,7 @@ class ColumnResult:
         assumes: All that is taken for granted about the program, in words.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
         asked: What was given by name, parameters, targets and run: an array of the broadcast shape, or one value.
+        find_lower: Finds ``lower`` when that is first read, as a search for lower ends takes time of its own.
 
     >>> from privproj import Gaussian, epsilons
     >>> found = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
@@ -71,7 +73,6 @@ class ColumnResult:
 
     quantity: str
     value: Array
-    lower: Array
     log10_delta: Array
     outcome: Any
     side: Side
@@ -82,6 +83,12 @@ class ColumnResult:
     assumes: tuple[str, ...]
     source: str
     asked: dict[str, Any]
+    find_lower: Callable[[], Array] = field(compare=False)
+
+    @cached_property
+    def lower(self) -> Array:
+        """The lower ends of the intervals that enclose the exact values of the named bound; 0 where none is known."""
+        return self.find_lower()
 
     def __repr__(self) -> str:
         words = f"{self.bound}, {self.side}, {self.status}"
@@ -227,9 +234,18 @@ TARGETS = ("epsilon", "delta", "log10_delta")
 
 
 def _answer_columns(
-    quantity: str, mechanism: AnyColumns, bound: str | None, threads: int, given: dict[str, Any]
+    quantity: str,
+    mechanism: AnyColumns,
+    bound: str | None,
+    threads: int,
+    given: dict[str, Any],
+    *,
+    both_ends: bool = False,
 ) -> ColumnResult:
-    """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
+    """Broadcast what is given, ask every row, and put together the answers and what they rest on.
+
+    Lower ends of what is searched for are found if ``both_ends``, else by asking again when they are read.
+    """
     kind, own = _kind_and_parameters(mechanism)
     for name in set(own) & set(given):
         raise InvalidParameter(name, given[name], f"{name} once: in the mechanism, or beside its type")
@@ -237,10 +253,13 @@ def _answer_columns(
     threads = whole("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
+    both_ends = both_ends or quantity == "delta"
+    complete = True
     same, columns, shape = _broadcast(given)
     size, put = math.prod(shape), _putting(quantity, kind, bound, run)
     value, lower, power = np.empty((3, size))
-    outcome, basis = np.full(size, Outcome.OK, object), _Basis(kind, bound)
+    outcome, basis = np.empty(size, object), _Basis(kind, bound)
+    outcome.fill(Outcome.OK)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
         for start in range(0, size, ROWS_AT_A_TIME):
@@ -253,8 +272,10 @@ def _answer_columns(
 
             asked = asked_rows(quantity, {**same, **rows}, part.stop - start)
             others = [_keys_of(column) for name, column in rows.items() if name not in free]
-            found = read_columns(asked, others, lambda i, question=question: question(i)[0], threads)
+            put_row = partial(lambda question, i: question(i)[0], question)
+            found = read_columns(asked, others, put_row, threads, both_ends=both_ends)
             basis.add(found.phases, found.sides)
+            complete = complete and (both_ends or not found.phases)
             # What columns do not answer is a question of its own: all of them are put before the first is answered.
             alone = np.flatnonzero(found.shape < 0).tolist()
             for i, (phase, target) in zip(alone, [question(i) for i in alone], strict=True):
@@ -266,11 +287,20 @@ def _answer_columns(
                 basis.sides.add(Side.UPPER)
             value[part], lower[part], power[part] = found.value, found.lower, found.log10_delta
     if quantity == "delta":
-        outcome[(value >= 1.0) & (outcome == Outcome.OK)] = Outcome.VACUOUS
+        vacuous = np.flatnonzero(value >= 1.0)
+        outcome[vacuous[outcome[vacuous] == Outcome.OK]] = Outcome.VACUOUS
     value, lower, power, outcome = (array.reshape(shape) for array in (value, lower, power, outcome))
-    asked = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
-    asked = {name: value for name, value in asked.items() if value is not None}
-    return basis.result(quantity=quantity, value=value, lower=lower, log10_delta=power, outcome=outcome, asked=asked)
+    again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
+    find_lower = partial(np.asarray, lower) if complete else partial(_lower_ends, quantity, kind, bound, threads, again)
+    asked = {name: value for name, value in again.items() if value is not None}
+    return basis.result(
+        quantity=quantity, value=value, find_lower=find_lower, log10_delta=power, outcome=outcome, asked=asked
+    )
+
+
+def _lower_ends(*question: Any) -> Array:
+    """The lower ends of answers, found by asking for both ends."""
+    return _answer_columns(*question, both_ends=True).lower
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
@@ -317,7 +347,7 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], g
 def _column_of(name: str, value: Any) -> Array:
     """The values of a parameter as an array; raises :class:`InvalidParameter` for what is none."""
     try:
-        found = np.asarray(value)
+        found = np.array(value)  # a copy, as lower ends may be found later
     except ValueError:
         raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
     if np.ma.is_masked(value) or (

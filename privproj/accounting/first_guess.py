@@ -15,7 +15,6 @@ from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
 from privproj.mechanisms import Mechanism
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 from privproj.runs.targets import FullTarget, RiskTarget
@@ -30,7 +29,7 @@ MOST_STEPS = 10**8
 MOST_GUESSES = 12
 """Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
 
-LARGEST_GUESS_STEP = 1.0
+LARGEST_GUESS_STEP = 2.0
 """Largest step of a secant in ``ln x``. Speed only."""
 
 
@@ -61,6 +60,14 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     return 1.0 / min(found.upper, LARGEST_NOISE)
 
 
+def gaussian_fall(target: FullTarget) -> float:
+    """How fast ``ln delta`` of a Gaussian release falls with the log of its noise where it meets this target."""
+    # by a difference over this share of the noise. Speed only.
+    share, spread = 1e-3, _wanted_spread(target)
+    ends = [kernels.log_gaussian_delta(target.epsilon, spread * math.exp(s * share)) for s in (-1.0, 1.0)]
+    return (ends[1] - ends[0]) / (2.0 * share)
+
+
 def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
     """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
 
@@ -80,7 +87,7 @@ def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarge
         if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
-        x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
+        x = _moved(x, excess / fall, SMALLEST_NOISE, LARGEST_NOISE)
     return x
 
 
@@ -135,22 +142,22 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
             return lattice.log_delta(steps, target.epsilon) - target.log_delta
 
         rtol = max(0.5 / count, 1e-7)
-        found = close_crossing(excess, 1.0 / (count + 0.5), low=1.0 / MOST_STEPS, high=1.0, rtol=rtol)[0].upper
+        found, _ = close_crossing(excess, 1.0 / (count + 0.5), low=1.0 / MOST_STEPS, high=1.0, rtol=rtol)
         return min(max(int(1.0 / found), 1), MOST_STEPS) if found < math.inf else 1
     except PrivprojError:
         return count
 
 
 def close_crossing(
-    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float
-) -> tuple[Enclosure, float]:
-    """What :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
+    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float = 10.0
+) -> tuple[float, float]:
+    """The upper end of what :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
 
-    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth.
+    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth. ``fall`` is about how
+    fast the excess falls with ``ln x``, before two values tell.
     """
     excess = cache(excess)
-    # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
-    x, fall, last, step = guess, 10.0, None, math.inf
+    x, last, step = guess, None, math.inf
     for _ in range(MOST_GUESSES):
         try:
             value = excess(x)
@@ -161,14 +168,19 @@ def close_crossing(
         if last and last[0] != x and (last[1] - value) * (x - last[0]) > 0.0:
             fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
         last, step = (x, value), value / fall
-        x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
-        # A secant ends where its step is below this share of the accuracy that is asked for. Speed only.
-        if abs(step) < 0.3 * rtol:
-            break
-    # The root is about one step away from the last value.
-    # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
+        # A secant ends on the safe side, a part of the accuracy that is asked for from the root. Speed only.
+        if value <= 0.0 and step > -0.3 * rtol:
+            return x, fall
+        x = _moved(x, step + 0.1 * rtol, low, high)
+    # The other end of a bracket is about one step away from the last value. Speed only.
     spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
-    return find_crossing(excess, last[0] if last else guess, low=low, high=high, spread=spread, rtol=rtol), fall
+    start = last[0] if last else guess
+    return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
+
+
+def _moved(x: float, step: float, low: float, high: float) -> float:
+    """``x`` after a step in ``ln x``, of at most :data:`LARGEST_GUESS_STEP`, within its limits."""
+    return min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
 
 
 def rough_excess(phase: Phase, target: FullTarget) -> float:

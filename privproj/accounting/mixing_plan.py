@@ -53,16 +53,13 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
         mechanism = Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise)
         return ask_by_name(mechanism, None, {})
 
+    def find_gamma(noise: float, guess: float, **search: float) -> float:
+        ends = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
+        return find_crossing(lambda gamma: question(gamma, noise).excess(target), guess, **ends, **search).upper
+
     @cache
     def least_gamma(log_noise: float) -> float:
-        noise = math.exp(log_noise)
-        return find_crossing(
-            lambda gamma: question(gamma, noise).excess(target),
-            8.0 * noise,
-            low=LEAST_GAMMA,
-            high=LARGEST_GAMMA,
-            rtol=ROUGH,
-        ).upper
+        return find_gamma(math.exp(log_noise), 8.0 * math.exp(log_noise), rtol=ROUGH)
 
     # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
     scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
@@ -71,8 +68,6 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     gamma, noise = least_gamma(log_noise), math.exp(log_noise)
     if gamma == math.inf:
         raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
-    near = find_crossing(
-        lambda x: question(x, noise).excess(target), gamma, spread=ROUGH, low=LEAST_GAMMA, high=LARGEST_GAMMA, rtol=1e-9
-    ).upper
+    near = find_gamma(noise, gamma, spread=ROUGH, rtol=1e-9)
     gamma = smallest_passing(lambda x: question(x, noise).meets_target(target), near, 1e-9)
     return question(gamma, noise).only.mechanism  # pyright: ignore[reportReturnType]

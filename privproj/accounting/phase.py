@@ -14,7 +14,7 @@ from privproj.assumptions import (
 )
 from privproj.composition.compose import compose
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
-from privproj.errors import InvalidParameter, Refused, raise_within, unknown_name
+from privproj.errors import InvalidParameter, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
@@ -33,6 +33,7 @@ SILENT = {"group_size": 1, "public_size": False}
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
 
+
 KEPT_RUNS = 64
 """How many runs are kept for further questions, as in tables of many. Speed only."""
 
@@ -46,10 +47,6 @@ class Accountant(Protocol):
 
     def curve(self, phases: "Sequence[Phase]", step: float | None = None) -> Curve:
         """The joint curve of the phases, on a grid of this step."""
-        ...
-
-    def assumes(self, assumed: tuple[str, ...], phases: "Sequence[Phase]") -> tuple[str, ...]:
-        """What the run takes for granted, and what it does besides for this accountant."""
         ...
 
 
@@ -100,27 +97,24 @@ class Phase:
         """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
         bound, relation = self.bound, self.run.relation
         if not self.is_guarantee and not self.allow_refuted:
-            page = f"privproj bounds {self.mechanism.name}.{bound.name}"
-            sentence = f"{bound.name} is {self.status}, not a guarantee: {bound.reason}"
-            raise Refused(sentence, brief=f"{self.status}, not a guarantee; `{page}` says why")
+            why = f"`privproj bounds {self.mechanism.name}.{bound.name}` says why"
+            raise Refused(f"{bound.name} is {self.status} and no guarantee ({why}): {bound.reason}")
         if self.run.scheme.varies_in_size and not self.mechanism.poisson:
             raise Refused(
                 f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "
-                "privacy profile have one under sampling=fixed",
-                brief=f"has no theorem under --sampling {self.run.sampling}",
+                "privacy profile have one under sampling=fixed"
             )
         self.run.check_pair()
         if self.mechanism.adapts_clip:
             self.check_count()
         missing = bound.needs(self.mechanism)
         if missing:
-            brief = "needs --columns (the layer's other side) or --change-rank (a promise)"
-            raise InvalidParameter("change_rank", "nothing", f"{missing} for {bound.name}", brief=brief)
+            raise InvalidParameter("columns", "nothing", f"{missing} for {bound.name}")
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
             sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
             sentence += self._other_bound(lambda other: relation in other.relations)
-            raise Refused(sentence, brief=f"holds under {allowed}, not under {relation}")
+            raise Refused(sentence)
         if self.run.split is not None and not bound.splits:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         reason = bound.refuses(self.mechanism)
@@ -141,8 +135,7 @@ class Phase:
             names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
             raise Refused(
                 f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
-                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}",
-                brief="has no theorem for a clip that adapts to a private count",
+                f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}"
             )
         if getattr(self.mechanism, "clipping", "joint") != "joint":
             raise Refused(
@@ -244,17 +237,15 @@ class Phase:
         Raises :class:`InvalidParameter` for a parameter that is missing or outside its domain, and :class:`Refused`
         where the bound has no privacy profile, or no amplification by subsampling.
         """
-        try:
+        with within(f"phase {self.name}"):
             form, run = self.release()
-        except InvalidParameter as error:
-            raise_within(error, f"phase {self.name}")
-        if not isinstance(form, PrivacyProfile):
-            raise Refused(
-                f"phase {self.name}: {self.bound.name} has no privacy profile, which joint composition needs; "
-                "privproj bounds lists those that have one"
-            )
-        if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
-            raise Refused(f"phase {self.name}: {self.bound.name} has no amplification by subsampling")
+            if not isinstance(form, PrivacyProfile):
+                raise Refused(
+                    f"{self.bound.name} has no privacy profile, which joint composition needs; privproj bounds lists "
+                    "those that have one"
+                )
+            if (run.sampling_rate < 1.0 or run.allocates) and not form.can_be_subsampled:
+                raise Refused(f"{self.bound.name} has no amplification by subsampling")
         return form, run
 
     def curve(self) -> Curve:
@@ -262,28 +253,20 @@ class Phase:
         form, run = self.release()
         if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
             raise Refused(
-                f"{self.bound.name} accounts for a run in its own terms, which have no theorem for balls-in-bins; "
-                "expected a bound with a privacy profile",
-                brief="has no theorem under --sampling balls-in-bins",
+                f"{self.bound.name} has no theorem for balls-in-bins, as it accounts for runs in its own terms; "
+                "expected a bound with a privacy profile"
             )
-        try:
+        with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
-        except Refused as error:
-            raise Refused(f"{self.bound.name}: {error}", brief=error.short) from None
         return cut_batches(curve, [self])
 
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file, keys and plain values."""
         own = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
-        shown: dict[str, object] = {
-            "name": self.name,
-            "mechanism": self.mechanism.name,
-            **own,
-            "bound": self.bound.name,
-        }
         run = self.run.parameters().items()
-        shown |= {key: value for key, value in run if value is not None and SILENT.get(key) != value}
-        return shown | ({"planned": True} if self.planned else {})
+        said = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
+        said |= {"planned": True} if self.planned else {}
+        return {"name": self.name, "mechanism": self.mechanism.name, **own, "bound": self.bound.name, **said}
 
     def with_mechanism(self, **changes: object) -> "Phase":
         """The same phase with these parameters of its mechanism changed."""
@@ -379,7 +362,7 @@ def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "
 
 @lru_cache(maxsize=KEPT_RUNS)
 def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
-    """The run with these options; the types are there since 1 and True are equal."""
+    """The run of these options, each with its type, since 1 and True are equal."""
     return Run(**{name: value for name, _, value in options})
 
 

@@ -153,12 +153,8 @@ class Comparison:
         found = self.result
         if found is None:
             return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
-        facts = {
-            "bound": found.bound,
-            found.quantity: found.value,
-            "status": str(found.status),
-            "side": str(found.side),
-        }
+        facts = {"bound": found.bound, found.quantity: found.value}
+        facts |= {"status": str(found.status), "side": str(found.side)}
         return {**facts, "promises": "; ".join(found.promises), "reason": self.reason}
 
 

@@ -1,8 +1,9 @@
 """A question: the phases of a run, each a mechanism, a run and a bound, with all that their answer rests on."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from privproj.accounting.batch_remarks import remark_on_batches, without_cap
 from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
@@ -10,7 +11,7 @@ from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import log_excess, meets
 from privproj.curves.profile import Curve
-from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within
+from privproj.errors import Unanswered, within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.result import Outcome, Result, Side, Status
@@ -42,17 +43,13 @@ class Question:
     discretization: float | None = None
     composer: str | None = None
     assumes: tuple[str, ...] = ()
+    is_plain: ClassVar[bool] = True
 
     @property
     def only(self) -> Phase:
         """The phase of a question that has one."""
         (phase,) = self.phases
         return phase
-
-    @property
-    def is_plain(self) -> bool:
-        """True where the answer is in the words of the only phase; a schedule names its phases."""
-        return len(self.phases) == 1
 
     def with_mechanism(self, **changes: object) -> "Question":
         """The question with these parameters of the mechanism of its only phase changed."""
@@ -114,14 +111,8 @@ class Question:
         phase = phases[0]
         if (asked.discretization, asked.composer) != (phase.run.discretization, phase.run.composer):
             phase = phase.with_run(discretization=asked.discretization, composer=asked.composer)
-        try:
+        with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
             return phase.curve()
-        except (InvalidParameter, Refused) as error:
-            if self.is_plain:
-                raise
-            if isinstance(error, InvalidParameter):
-                raise_within(error, f"phase {phase.name}")
-            raise Refused(f"phase {phase.name}: {error}", brief=error.short) from None
 
     def excess(self, target: FullTarget) -> float:
         """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
@@ -142,12 +133,12 @@ class Question:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number for this question should know, in words, each note once."""
-        return each_once(note for phase in self.phases for note in phase.notes)
+        return _each_once(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
         """What makes epsilon smaller in any of the phases, in words for a message."""
-        return " or ".join(each_once(phase.mechanism.remedy for phase in self.phases))
+        return " or ".join(_each_once(phase.mechanism.remedy for phase in self.phases))
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
@@ -158,34 +149,25 @@ class Question:
         plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         own = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
-        return each_once((*self.assumes, *own, *planned))
+        return _each_once((*self.assumes, *own, *planned))
 
     def named(self) -> dict[str, Any]:
         """The fields of a result that say what was asked: mechanism, run, bound and source, in words and values."""
-        phases = self.phases
-        assumes = each_once(words for phase in phases for words in phase.mechanism_assumes)
-        source = "; ".join(each_once(phase.bound.citation for phase in phases))
-        shown = phases[0].run.parameters()
+        phases, words = self.phases, self.run_assumes
+        assumes = _each_once(words for phase in phases for words in phase.mechanism_assumes)
+        shown = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
+        fields: dict[str, Any] = {
+            "run": {**shown, "assumes": words},
+            "source": "; ".join(_each_once(phase.bound.citation for phase in phases)),
+        }
         if self.is_plain:
             mechanism = self.only.mechanism
-            return {
-                "mechanism": {"name": mechanism.name, **mechanism.parameters(), "assumes": assumes},
-                "run": {**shown, "assumes": self.run_assumes},
-                "bound": self.only.bound.name,
-                "source": source,
-                "noise_multiplier": mechanism.noise_multiplier,
-            }
-        if len(phases) > 1:
-            # Several phases have no rate in common.
-            shown = {name: shown[name] for name in Run().parameters()} | {"sampling_rate": None, "sampling": None}
-            shown |= {"steps": sum(phase.run.steps for phase in phases)}
-            shown |= {"public_size": any(phase.run.public_size for phase in phases)}
-        return {
-            "mechanism": {"name": "run", "phases": [phase.as_dict() for phase in phases], "assumes": assumes},
-            "run": {**shown, "assumes": self.run_assumes},
-            "bound": " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases)),
-            "source": source,
-        }
+            released = {"name": mechanism.name, **mechanism.parameters()}
+            fields |= {"bound": self.only.bound.name, "noise_multiplier": mechanism.noise_multiplier}
+        else:
+            released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
+            fields["bound"] = " + ".join(_each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
+        return {"mechanism": {**released, "assumes": assumes}, **fields}
 
     def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
         """A result in which everything that does not depend on the quantity is filled in.
@@ -203,12 +185,12 @@ class Question:
             **self.named(),
             "bound_version": max((phase.bound.version for phase in phases), default=1),
             "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-            "promises": each_once(promise for phase in phases for promise in phase.promises),
+            "promises": _each_once(promise for phase in phases for promise in phase.promises),
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
         found = self.remarked({**fields, **details})
-        refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
+        refuted = _each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
         if refuted and value is not None:
             warnings = (*found["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
             found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
@@ -223,13 +205,21 @@ class Question:
         return remark_on_batches(self.phases, remark_on_composer(self.asked_run, fields), log_delta_of_whole_batches)
 
 
+def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
+    """The run of phases in values, which have no rate in common."""
+    shared = phases[0].run.parameters() if phases else {}
+    shown = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
+    shown |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
+    return shown | {"public_size": any(phase.run.public_size for phase in phases)}
+
+
 def _but_for_steps(phase: Phase) -> tuple[object, ...]:
     """All that fixes the releases of a phase, but for how many there are."""
     own = (getattr(phase, name) for name in phase.__dataclass_fields__ if name not in ("name", "planned", "run"))
     return (type(phase), *own, *(getattr(phase.run, name) for name in Run.__dataclass_fields__ if name != "steps"))
 
 
-def each_once(items: Iterable[str]) -> tuple[str, ...]:
+def _each_once(items: Iterable[str]) -> tuple[str, ...]:
     """The items without repetitions, in the order of their first occurrence."""
     return tuple(dict.fromkeys(items))
 

@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from privproj.accounting.at_least import with_alternatives, with_lower_end
 from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
-from privproj.accounting.calibration import most_steps
+from privproj.accounting.calibration import most_steps, sigma
 from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.phase import (
     OWN_COMPOSER,
@@ -20,15 +20,15 @@ from privproj.accounting.phase import (
 )
 from privproj.accounting.queries import solve_delta, solve_epsilon
 from privproj.accounting.question import Question
+from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.curves.inversion import log_excess, meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound
-from privproj.result import Result, Side, risk_words
+from privproj.result import Result, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
-    FullTarget,
     RiskTarget,
     delta_target,
     epsilon_target,
@@ -36,7 +36,7 @@ from privproj.runs.targets import (
     privacy_or_risk_target,
     risk_target,
 )
-from privproj.validation import whole
+from privproj.validation import probability, whole
 
 
 @dataclass(frozen=True)
@@ -90,22 +90,23 @@ class Schedule(Question):
     1.8418
     """
 
+    is_plain: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if not self.phases:
             raise InvalidParameter("phase", "nothing", "at least one phase")
         Run(discretization=self.discretization, composer=self.composer or OWN_COMPOSER)
-        sizes = sorted({phase.run.group_size for phase in self.phases})
-        if len(sizes) > 1:
-            expected = "one group_size for all phases: the same person is in all of them"
-            raise InvalidParameter("group_size", ", ".join(map(str, sizes)), expected)
-        relations = {str(phase.run.relation) for phase in self.phases}
-        if len(relations) > 1:
-            raise InvalidParameter("relation", ", ".join(sorted(relations)), "one neighbouring relation for all phases")
+        for name, expected in (
+            ("group_size", "one group_size for all phases: the same person is in all of them"),
+            ("relation", "one neighbouring relation for all phases"),
+        ):
+            said = sorted({str(getattr(phase.run, name)) for phase in self.phases})
+            if len(said) > 1:
+                raise InvalidParameter(name, ", ".join(said), expected)
         for phase in self.phases:
-            if (phase.run.composer, phase.run.discretization) != (OWN_COMPOSER, None):
-                given = phase.run.composer if phase.run.discretization is None else phase.run.discretization
-                name = "composer" if phase.run.discretization is None else "discretization"
-                raise InvalidParameter(name, given, f"{name} once, for the whole schedule")
+            for name in ("discretization", "composer"):
+                if getattr(phase.run, name) not in (None, OWN_COMPOSER):
+                    raise InvalidParameter(name, getattr(phase.run, name), f"{name} once, for the whole schedule")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise Refused(
                     f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
@@ -156,11 +157,6 @@ class Schedule(Question):
         return tuple(phase for phase in self.phases if not phase.planned)
 
     @property
-    def is_plain(self) -> bool:
-        """False: a schedule of one phase names it too."""
-        return False
-
-    @property
     def accountant(self) -> Accountant | None:
         """Who composes the phases where one of them has an accountant of its own."""
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
@@ -172,16 +168,6 @@ class Schedule(Question):
             return super().curve()
         phases = self.merged()
         return cut_batches(accountant.curve(phases, self.discretization), phases)
-
-    def side(self, curve: Curve) -> Side:
-        """That of a single phase, and an upper bound for several, or where one has its own accountant."""
-        return Side.UPPER if self.accountant else super().side(curve)
-
-    @property
-    def run_assumes(self) -> tuple[str, ...]:
-        """What the joint number takes for granted about the phases and their order."""
-        accountant, assumed = self.accountant, super().run_assumes
-        return accountant.assumes(assumed, self.phases) if accountant else assumed
 
     def epsilon(self, *, delta: float) -> Result:
         """Return the smallest epsilon of the whole run at a delta, rounded up.
@@ -270,21 +256,18 @@ class Schedule(Question):
         def curve_at(factor: float) -> Curve:
             return self.scaled(factor).curve()
 
-        def excess(factor: float) -> float:
-            assert isinstance(target, FullTarget)
-            return log_excess(curve_at(factor), target)
-
         limits = {"low": 1e-6, "high": 1e6}
         guess = spread_guess(lambda factor: [phase.guess() for phase in self.scaled(factor).phases], target, 1.0)
         if isinstance(target, RiskTarget):
+            words = risk_words(target.parameters())
             factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
-            if factor > limits["high"]:
-                raise Refused(f"no common factor of the noise meets {risk_words(target.parameters())}")
-            return self.scaled(factor)
-        found = close_crossing(excess, min(max(guess, 1e-6), 1e6), **limits, rtol=1e-7)[0].upper
-        if found == math.inf:
-            raise Refused(f"no common factor of the noise meets epsilon {epsilon:g} and delta {delta:g}")
-        return self.scaled(smallest_passing(lambda factor: meets(curve_at(factor), target), found, 1e-9))
+        else:
+            at, words = min(max(guess, 1e-6), 1e6), f"epsilon {epsilon:g} and delta {delta:g}"
+            factor, _ = close_crossing(lambda x: log_excess(curve_at(x), target), at, **limits, rtol=1e-7)
+            factor = smallest_passing(lambda x: x == math.inf or meets(curve_at(x), target), factor, 1e-9)
+        if factor > limits["high"]:
+            raise Refused(f"no common factor of the noise meets {words}")
+        return self.scaled(factor)
 
     def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
         """Return what any attack on the whole run reaches at most, of the kind of a target, rounded up.
@@ -414,3 +397,59 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     """
     check_mechanism(mechanism)
     return phase_for(mechanism, find_bound(type(mechanism), bound), run, name)  # pyright: ignore[reportArgumentType]
+
+
+def dp_sft(
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: tuple[int, int],
+    share: float = 0.75,
+    budget: str = "joint",
+    public: bool = False,
+) -> Schedule:
+    """Plan DP-SFT: a private search for a subspace, then training within it, both subsampled Gaussian mechanisms.
+
+    The dimensions of the subspace play no role in epsilon.
+
+    Args:
+        epsilon: The epsilon of the whole run, above 0 and at most 1e9.
+        delta: The delta of the whole run, above 0 and below 1.
+        sampling_rate: The Poisson sampling rate of both stages, above 0 and at most 1.
+        steps: The number of steps of the search and of the training.
+        share: The part of epsilon and delta that the search starts from, above 0 and below 1.
+        budget: How the two stages share the target. "split": the search gets ``share`` and the training ``1 - share``
+            of epsilon and delta, by basic composition. "joint": the two multipliers of the split times one common
+            factor, so that the joint composition just meets the target.
+        public: True if the subspace comes from public data: it costs nothing, and ``share`` and the steps of the search
+            are not used.
+
+    Returns:
+        A schedule of one or two phases with their noise multipliers.
+
+    Raises:
+        InvalidParameter: A value is outside its domain.
+        Refused: No noise meets the target.
+
+    >>> from privproj.schedule import dp_sft
+    >>> found = dp_sft(epsilon=2.0, delta=1e-5, sampling_rate=0.01, steps=(100, 900))
+    >>> [(phase.name, round(phase.mechanism.noise_multiplier, 4)) for phase in found.phases]
+    [('subspace', 0.7421), ('training', 2.2526)]
+    """
+    if budget not in ("joint", "split"):
+        raise InvalidParameter("budget", budget, "joint or split")
+    part = 0.0 if public else probability("share", share)
+    # Basic composition: (share eps, share delta) for the search, ((1 - share) eps, (1 - share) delta) for the training.
+    stages = [("subspace", part, steps[0])] if part else []
+    phases = []
+    second = "training in a public subspace" if public else "training"
+    for name, weight, count in [*stages, (second, 1.0 - part, steps[1])]:
+        run = {"steps": count, "sampling_rate": sampling_rate}
+        noise = sigma(Gaussian(), epsilon=weight * epsilon, delta=weight * delta, **run)
+        if not noise.usable:
+            raise Refused(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
+        phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
+    found = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
+    kept = len(phases) == 1 or (budget == "split" and found.meets(epsilon=epsilon, delta=delta))
+    return found if kept else found.calibrated(epsilon=epsilon, delta=delta)

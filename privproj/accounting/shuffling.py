@@ -22,9 +22,12 @@ Whatever a bound promises, it cannot promise less.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from privproj.composition.truncated import LEAST_RATE, log_binomial_tail
+from privproj.laws.squared_shift import ScaledBeta
+from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import (
     NEXT_UP_RELATIVE_STEP,
@@ -38,7 +41,7 @@ from privproj.numerics.search import minimise
 from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.laws.squared_shift import ScaledBeta
+    from privproj.accounting.phase import Phase
 
 LOWER_MARGIN = 1e-9
 """By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
@@ -54,7 +57,7 @@ CELLS = 24
 """Cells of a random shift for each width of its bulk. Any cells are sound. Speed only."""
 
 
-class ShiftCell(NamedTuple):
+class _ShiftCell(NamedTuple):
     """An interval of ``R`` and the logs of a lower and an upper bound of its probability."""
 
     low: float
@@ -63,12 +66,12 @@ class ShiftCell(NamedTuple):
     log_most: float
 
 
-def fixed_shift(noise_multiplier: float) -> tuple[ShiftCell, ...]:
+def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
     """The cells of Gaussian noise, where ``R = 1/z``."""
-    return (ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
+    return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
-def random_shift(law: "ScaledBeta") -> tuple[ShiftCell, ...]:
+def random_shift(law: ScaledBeta) -> tuple[_ShiftCell, ...]:
     """The cells of a known projection that is drawn afresh for each batch, from the law of its squared shift."""
     # Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only.
     first, last = -5, 8
@@ -77,7 +80,7 @@ def random_shift(law: "ScaledBeta") -> tuple[ShiftCell, ...]:
     tails = [Enclosure(0.0, 0.0), *(widen_outward(law.log_tail(x)) for x in places[1:-1])]
     tails.append(Enclosure(-math.inf, -math.inf))
     return tuple(
-        ShiftCell(math.sqrt(x), math.sqrt(y), log_difference(here.lower, after.upper),
+        _ShiftCell(math.sqrt(x), math.sqrt(y), log_difference(here.lower, after.upper),
                   log_difference(here.upper, after.lower))
         for x, y, here, after in zip(places, places[1:], tails, tails[1:], strict=False)
     )  # fmt: skip
@@ -87,7 +90,7 @@ def random_shift(law: "ScaledBeta") -> tuple[ShiftCell, ...]:
 class ShuffledEpochs:
     """Epochs of shuffled batches with Gaussian noise, and the lower bounds that hold for them (C27)."""
 
-    cells: tuple[ShiftCell, ...]
+    cells: tuple[_ShiftCell, ...]
     """The law of ``R``, the shift of a unit direction over the deviation of the noise."""
 
     batches: int
@@ -211,3 +214,30 @@ def _log_any(log_spent: float) -> float:
     if log_spent < -35.0:
         return log_spent
     return 0.0 if log_spent > 7.0 else math.log(-math.expm1(-math.exp(log_spent)))
+
+
+def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
+    """The lower bound of C27 for a phase: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
+    run, cells = phase.run, _shift_of(phase.mechanism)
+    if cells is None or run.batches is None or run.relation is None:
+        return -math.inf
+    return _read(ShuffledEpochs(cells, run.batches, run.steps, run.relation), goal, of_delta=of_delta)
+
+
+# How many answers are kept for the bounds of a mechanism that are asked the same. Speed only.
+@lru_cache(maxsize=64)
+def _read(law: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
+    """The lower bound, kept for the bounds of a mechanism that are asked the same."""
+    return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
+
+
+def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:
+    """The law of the shift of a unit direction, for mechanisms whose lower bound is proved in C27; None for others."""
+    if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
+        return None
+    if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):
+        return fixed_shift(mechanism.noise_multiplier)
+    if isinstance(mechanism, M2) and not mechanism.alike.layers:
+        # X = mu^2 Beta(r/2, (d-r)/2) (C7); a count that adapts the clip says more, and this is a bound from below.
+        return random_shift(ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2))
+    return None

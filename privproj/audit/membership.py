@@ -160,7 +160,7 @@ def poisoned(
         book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
         stack.callback(book.close)
         progress(len(book))
-        complete_rows(_shadow_rows, tasks.__getitem__, len(tasks), book, run_in_processes(workers), progress)
+        complete_rows(_shadow_rows, tasks, book, run_in_processes(workers), progress)
         scores = [float(row) for row in book.rows()]
     return np.array(scores[0::2]), np.array(scores[1::2])
 

@@ -89,7 +89,7 @@ def compose(orders: list[PeerOrder], theirs: list[LawOrder] | None = None, step:
     laws, but for rounding, which is measured and not proved. Raises :class:`PrecisionLimit` for a grid of more than
     :data:`MOST_PEER_CELLS` cells.
     """
-    laws = [[(_law_of(pair), steps) for pair, steps in order] for order in orders]
+    laws = [[(law_of(pair), steps) for pair, steps in order] for order in orders]
     # What is symmetric is the same in both orders.
     both = range(max(len(laws), len(theirs or [])))
     whole = [[item for part in (laws, theirs) if part for item in part[min(i, len(part) - 1)]] for i in both]
@@ -112,7 +112,7 @@ def _compose_order(order: LawOrder, step: float) -> pld_pmf.PLDPmf:
     return first
 
 
-def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
+def law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
     _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
@@ -121,7 +121,7 @@ def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
 
 def distribution_of(pair: DominatingPair) -> PrivacyLossDistribution:
     """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
-    return PrivacyLossDistribution(_law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
+    return PrivacyLossDistribution(law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
 
 
 def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPmf:

@@ -372,20 +372,25 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
             step,
         )
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
-    inner = np.minimum(np.expm1(step * cells) / q, 1e300)
-    kept = inner > -1.0
-    tau = inner[kept]
-    share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
+    inside = np.expm1(step * cells) / q > -1.0
+    beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
+    first, cells = np.zeros(len(beyond)), np.concatenate([np.array(beyond, np.int64), cells[inside]])
+
+    def find_tau_and_share() -> tuple[FloatArray, FloatArray]:
+        tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
+        return tau, np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
+
+    tau, share = find_tau_and_share()
     find_delta, upper = _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
-    beyond = [] if kept.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
-    first = np.zeros(len(beyond))
 
     def find_lower() -> FloatArray:
+        # Made again, as runs of many phases would keep it for nothing.
+        _, share = find_tau_and_share()
         lower = q * share * find_delta() * (1.0 - SAMPLING_MAP_RELATIVE_ERROR)
         return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
 
     upper = np.concatenate([first, q * share * upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR)])
-    return ExcessBounds(np.concatenate([np.array(beyond, np.int64), cells[kept]]), upper, find_lower, step)
+    return ExcessBounds(cells, upper, find_lower, step)
 
 
 def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
@@ -486,9 +491,8 @@ def _scale_polygon(
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
     if below:
-        scale = min(
-            _least_ratio(want_right, right), _least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)
-        ) * (1.0 - summed)
+        need = _least_ratio(want_left, left) * g / max(f, SMALLEST_UPPER_BOUND)
+        scale = min(_least_ratio(want_right, right), need) * (1.0 - summed)
     else:
         need = _largest_ratio(want_left, left) * g + lost - at_infinity
         scale = max(_largest_ratio(want_right, right), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
@@ -503,11 +507,8 @@ def _scale_polygon(
         return None
     masses[zero] = max(centre, 0.0)
     # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - lost cancels.
-    rounding = (
-        (100.0 + 4.0 * float(np.max(np.abs(losses))))
-        * UNIT_ROUNDING
-        * max(1.0, (scale * f + at_infinity + lost) / rise)
-    )
+    rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT_ROUNDING
+    rounding *= max(1.0, (scale * f + at_infinity + lost) / rise)
     return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
 
 

@@ -395,20 +395,12 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> 
     # (iv) Negligible atoms add to the infinite parts of the product. From below, all of these are dropped.
     at_infinity = lost = 0.0
     if not below:
-        at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses) + float(
-            np.sum(masses[~kept])
-        )
-        lost = _product_infinite_part(one.lost, one.others, two.lost, two.others) + float(np.sum(others[~kept]))
-    losses = one.losses[i[kept]] + two.losses[j[kept]]
-    growth = one.growth + two.growth
-    return AtomLaw(
-        losses,
-        masses[kept],
-        at_infinity * INFINITE_PART_MARGIN,
-        lost * INFINITE_PART_MARGIN,
-        min(one.unit, two.unit),
-        growth,
-    )
+        at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses)
+        lost = _product_infinite_part(one.lost, one.others, two.lost, two.others)
+        at_infinity, lost = at_infinity + float(np.sum(masses[~kept])), lost + float(np.sum(others[~kept]))
+    losses, growth = one.losses[i[kept]] + two.losses[j[kept]], one.growth + two.growth
+    at_infinity, lost = at_infinity * INFINITE_PART_MARGIN, lost * INFINITE_PART_MARGIN
+    return AtomLaw(losses, masses[kept], at_infinity, lost, min(one.unit, two.unit), growth)
 
 
 def _product_infinite_part(
@@ -474,10 +466,8 @@ IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 def _compose_steps(law: AtomLaw, steps: int, depth: float, *, below: bool = False) -> AtomLaw:
     """A law that dominates ``steps`` releases of one law or, with ``below``, that they dominate: repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
-    error, most = (
-        GRID_RELATIVE_ERROR / levels,
-        int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), GRID_POINT_LIMITS[0]), GRID_POINT_LIMITS[1])),
-    )
+    error, (fewest, limit) = GRID_RELATIVE_ERROR / levels, GRID_POINT_LIMITS
+    most = int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), fewest), limit))
     most = 2 * most // 3 if below else most
 
     def care(done: int) -> _GridCare:

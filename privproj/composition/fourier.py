@@ -393,10 +393,8 @@ class Composition:
         def excess(eps: float) -> tuple[float, float]:
             found = self.delta(eps)
             end = found.value + sign * found.error + (self.at_infinity if above else 0.0)
-            return (
-                math.log(max(end, LEAST_SEARCHED_DELTA)) - math.log(delta),
-                max(-found.slope, LEAST_SEARCHED_DELTA) / max(end, LEAST_SEARCHED_DELTA),
-            )
+            end, fall = max(end, LEAST_SEARCHED_DELTA), max(-found.slope, LEAST_SEARCHED_DELTA)
+            return math.log(end) - math.log(delta), fall / end
 
         if near is None and not self.single:
             theta = self.tilt_for_delta(math.log(delta))
@@ -643,10 +641,8 @@ class TiltedSum:
             arcs = np.flatnonzero(bound > self.least_bound)
             if len(arcs) * n <= few * short:
                 break
-        starts, stops = (
-            np.ceil(arcs * (n / short)).astype(np.int64),
-            np.floor((arcs + 1) * (n / short)).astype(np.int64),
-        )
+        starts = np.ceil(arcs * (n / short)).astype(np.int64)
+        stops = np.floor((arcs + 1) * (n / short)).astype(np.int64)
         count = int(np.sum(stops - starts + 1))
         # Atoms times frequencies above which frequencies are not summed one by one. Speed only.
         if count * sum(len(m) for m in self.masses) > max(10**9, MOST_OF_A_PHASE * len(phases)):

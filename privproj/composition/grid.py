@@ -304,10 +304,8 @@ def compose_on_lattice(
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
     found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
     orders = _in_both_orders([bounds.above for bounds in found], phases)
-    points, deep = (
-        sum(len(pair.cells) for pair, _ in orders[0]),
-        min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS,
-    )
+    points = sum(len(pair.cells) for pair, _ in orders[0])
+    deep = min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
 
     def compose_below() -> tuple[BelowOrder, ...]:
         known = [(bounds.below, run.steps) for bounds, (_, run) in zip(found, phases, strict=True) if bounds.below]

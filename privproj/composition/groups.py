@@ -102,14 +102,11 @@ def group_step(
     def log_delta(eps: float) -> Enclosure:
         # The add order at e^eps is E(t) / t at t = e^-eps.
         ends = step.excess(np.array([eps] if of_fixed_size else [eps, -eps]))
-        logs = [
-            max(
-                math.log(x) + grown if x > 0.0 else -math.inf
-                for x, grown in zip(end.tolist(), (0.0, eps), strict=False)
-            )
-            for end in ends
-        ]
-        return Enclosure(min(0.0, logs[0] - 1e-14), min(0.0, max(logs[1] + 1e-14, -745.0)))
+        lower, upper = (
+            max(math.log(x) + grown if x > 0.0 else -math.inf for x, grown in zip(end, (0.0, eps), strict=False))
+            for end in (end.tolist() for end in ends)
+        )
+        return Enclosure(min(0.0, lower - 1e-14), min(0.0, max(upper + 1e-14, -745.0)))
 
     return PrivacyProfile(
         log_delta,

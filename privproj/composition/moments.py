@@ -246,6 +246,10 @@ def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array
         with np.errstate(divide="ignore"):
             lower, upper = (np.log(np.maximum(end, 0.0)) for end in profile.table(eps))
     # Log of the least delta that is read from a table: below, single values are tighter. Speed only.
-    for i in np.flatnonzero(upper < math.log(1e-20)).tolist():
+    deep = np.flatnonzero(upper < math.log(1e-20))
+    if profile.log_deltas is not None:
+        lower[deep], upper[deep] = profile.log_deltas(eps[deep])
+        return lower, np.minimum(upper, 0.0)
+    for i in deep.tolist():
         lower[i], upper[i] = profile.log_delta(float(eps[i]))
     return lower, upper

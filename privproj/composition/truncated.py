@@ -12,7 +12,6 @@ fill a batch has one law under both neighbours.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from privproj.curves.inversion import DEFAULT_SPACING
@@ -124,36 +123,24 @@ def truncated(curve: Curve, runs: Sequence[Run]) -> Curve:
     return TruncatedCurve(curve, Enclosure(min(0.0, lower - _rounding(lower)), min(0.0, upper + _rounding(upper))))
 
 
-@dataclass(frozen=True)
 class TruncatedCurve:
-    """The curve ``delta(eps) = delta_0(eps) + P(cut)``, as sound as that of ``delta_0`` (C26)."""
+    """The curve ``delta(eps) = delta_0(eps) + P(cut)``, as sound as that of ``delta_0`` (C26).
 
-    curve: Curve
-    """The curve ``delta_0`` of the run whose batches are not cut."""
+    ``curve`` is that of the run whose batches are not cut, ``log_cut`` encloses ``ln P(cut)``. The spacing of the log
+    deltas that are answered (C24) is that of ``delta_0``, whose errors weigh less here.
+    """
 
-    log_cut: Enclosure
-    """``ln P(cut)``, enclosed."""
+    def __init__(self, curve: Curve, log_cut: Enclosure) -> None:
+        self.curve, self.log_cut = curve, log_cut
+        self.inverse_spacing = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
+        self.leads_with_epsilon = bool(getattr(curve, "leads_with_epsilon", False))
+        floor = float(getattr(curve, "floor", 0.0))
+        self.floor = floor and floor + math.exp(log_cut.upper)
 
     @property
     def numerics(self) -> dict[str, object]:
         """How ``delta_0`` was computed, and how likely a cut is."""
         return {**getattr(self.curve, "numerics", {}), "log10_probability_of_cut": self.log_cut.upper / math.log(10.0)}
-
-    @property
-    def inverse_spacing(self) -> float:
-        """Spacing of the log deltas that are answered (C24): that of ``delta_0``, whose errors weigh less here."""
-        return float(getattr(self.curve, "inverse_spacing", DEFAULT_SPACING))
-
-    @property
-    def leads_with_epsilon(self) -> bool:
-        """True where ``delta_0`` leads with epsilon (C24)."""
-        return bool(getattr(self.curve, "leads_with_epsilon", False))
-
-    @property
-    def floor(self) -> float:
-        """The delta below which the composition says nothing; 0 where it has no such limit."""
-        own = float(getattr(self.curve, "floor", 0.0))
-        return own and own + math.exp(self.log_cut.upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for ``eps`` in nats, enclosed; it has a lower end where ``delta_0`` has one."""

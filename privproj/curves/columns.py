@@ -43,11 +43,14 @@ class KernelColumns:
     weight: float = 1.0
     """What a row costs plain Python, over what one of M2 costs. Speed only."""
 
-    def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1) -> "tuple[Array, Array]":
-        """Return ``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of ``(n, k)``."""
+    def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1, share: float = 1.0) -> "tuple[Array, Array]":
+        """Return ``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of ``(n, k)``.
+
+        ``share`` is that of :attr:`weight` which a row costs.
+        """
         from privproj.numerics.compiled import over_rows
 
-        return over_rows(self.log_delta, eps, laws, threads, self.weight)
+        return over_rows(self.log_delta, eps, laws, threads, share * self.weight)
 
     def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
         """Return nearly the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``; inf where not known."""
@@ -68,10 +71,16 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     def log_delta(eps: float) -> Enclosure:
         return known_ends(columns.log_delta(eps, row))
 
+    def log_deltas(eps: "Array") -> "tuple[Array, Array]":
+        import numpy as np
+
+        # What a delta of M2 costs, over what an epsilon does. Speed only.
+        return columns.log_deltas(eps, np.broadcast_to(row, (len(eps), len(row))), share=0.2)
+
     def inverse(log_delta: float) -> Enclosure:
         return known_ends(columns.epsilon(log_delta, row))
 
-    return PrivacyProfile(log_delta, inverse=inverse, inverse_rtol=KERNEL_INVERSE_RTOL, **fields)
+    return PrivacyProfile(log_delta, inverse=inverse, log_deltas=log_deltas, inverse_rtol=KERNEL_INVERSE_RTOL, **fields)
 
 
 def known_ends(ends: tuple[float, float]) -> Enclosure:

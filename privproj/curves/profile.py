@@ -115,6 +115,9 @@ class PrivacyProfile:
     The bounds must also hold for every ``eps`` that is off by a relative 1e-15, and where ``e^-eps`` is off by 1e-15.
     """
 
+    log_deltas: "Callable[[Array], tuple[Array, Array]] | None" = None
+    """:attr:`log_delta` of many ``eps >= 0`` at once, where there are kernels; ``-inf`` and ``inf`` where unknown."""
+
     excess: "Callable[[Any], tuple[Any, Any]] | None" = None
     """Where the two orders differ: from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the excess
     ``delta(t) - max(0, 1 - t)`` in the remove order. ``log_delta`` is then that of the larger order."""

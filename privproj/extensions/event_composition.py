@@ -22,6 +22,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +32,8 @@ from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import PLDAccountant, pld_pmf
 from dp_accounting.rdp import RdpAccountant
 
+from privproj.accounting.phase import Phase
+from privproj.assumptions import NOISE_OVER_CLIP
 from privproj.composition import by_dp_accounting
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
@@ -41,13 +44,15 @@ from privproj.composition.grid import (
     dominating_orders,
     peer_grid_step,
 )  # fmt: skip
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.renyi import RenyiCurve, RenyiTable
-from privproj.errors import InvalidParameter, PrecisionLimit, Refused, raise_within, unknown_name
-from privproj.mechanisms import Mechanism
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
+from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms.registry import renyi_bound
+from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 from privproj.runs.sampling import RelationName
-from privproj.validation import LARGEST_NOISE, NOISE, SMALLEST_NOISE, probability, real, whole
+from privproj.validation import LARGEST_NOISE, NOISE, SMALLEST_NOISE, number, probability, whole_number
 
 Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
@@ -95,18 +100,7 @@ PMF = pld_pmf.PLDPmf
 """The law of a loss, as dp-accounting holds it."""
 
 
-def _number(low: float, high: float, *, above: bool = False) -> Callable[[str, object], float]:
-    """A check for a number in ``[low, high]``, above ``low`` if ``above``."""
-    words = f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}"
-    return lambda name, value: real(name, value, words, low, high, open_low=above)
-
-
-def _whole(high: int) -> Callable[[str, object], int]:
-    """A check for a whole number from 1 to ``high``."""
-    return lambda name, value: whole(name, value, f"a whole number from 1 to {high:g}", 1, high)
-
-
-def _listed(check: Callable[[str, object], Any]) -> Callable[[str, object], list[Any]]:
+def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
     """A check for a list of values that each pass ``check``."""
 
     def checked(name: str, value: object) -> list[Any]:
@@ -119,57 +113,42 @@ def _listed(check: Callable[[str, object], Any]) -> Callable[[str, object], list
 
 def _step_counts(name: str, value: object) -> int | list[int]:
     """The numbers of steps of one tree or of several."""
-    return _listed(_SIZE)(name, value) if isinstance(value, list | tuple) else _SIZE(name, value)
+    return (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value)
 
 
 def _shape(name: str, value: object) -> float:
     """The shape of the law of a number of trials; infinity, which JSON has not, as the text inf."""
-    if value == "inf" or value == math.inf:
-        return math.inf
-    return real(name, value, "a number from 0 to 1e+06, or inf", 0.0, 1e6)
+    return math.inf if value == "inf" or value == math.inf else _SHAPE(name, value)
 
 
-# Checks that several events share.
-_SIZE = _whole(10**12)
-_COUNT = _whole(MOST_COMPOSED)
-_POSITIVE = _number(SMALLEST_NOISE, LARGEST_NOISE)
-_RATE = _number(0.0, 1.0, above=True)
+# Checks that several parameters share, or that others are made of.
+_SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
+_POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
+_SHAPE = number("a number from 0 to 1e+06, or inf", 0.0, 1e6).check
 
-FIELDS: dict[str, dict[str, Any]] = {
-    "NoOpDpEvent": {},
-    "NonPrivateDpEvent": {},
-    "UnsupportedDpEvent": {},
-    "RandomizedResponseDpEvent": {
-        "noise_parameter": probability,
-        "num_buckets": lambda name, value: whole(name, value, "a whole number from 2 to 1e+12", 2, 10**12),
-    },
-    "GaussianDpEvent": {"noise_multiplier": NOISE.check},
-    "LaplaceDpEvent": {"noise_multiplier": NOISE.check},
-    "DiscreteLaplaceDpEvent": {"noise_parameter": _POSITIVE, "sensitivity": _SIZE},
-    "SelfComposedDpEvent": {"event": dict, "count": _COUNT},
-    "ComposedDpEvent": {"events": list},
-    "PoissonSampledDpEvent": {"sampling_probability": _RATE, "event": dict},
-    "SampledWithReplacementDpEvent": {"source_dataset_size": _SIZE, "sample_size": _SIZE, "event": dict},
-    "SampledWithoutReplacementDpEvent": {"source_dataset_size": _SIZE, "sample_size": _SIZE, "event": dict},
-    "SingleEpochTreeAggregationDpEvent": {
-        "noise_multiplier": NOISE.check,
-        "step_counts": _step_counts,
-    },
-    "RepeatAndSelectDpEvent": {"event": dict, "mean": _number(1.0, 1e9), "shape": _shape},
-    "MixtureOfGaussiansDpEvent": {
-        "standard_deviation": _POSITIVE,
-        "sensitivities": _listed(_number(0.0, LARGEST_NOISE)),
-        "sampling_probs": _listed(_number(0.0, 1.0)),
-    },
-    "ZCDpEvent": {"rho": _number(0.0, 1e9), "xi": _number(0.0, 1e9)},
-    "TruncatedSubsampledGaussianDpEvent": {
-        "dataset_size": _SIZE,
-        "sampling_probability": _RATE,
-        "truncated_batch_size": _SIZE,
-        "noise_multiplier": NOISE.check,
-    },
+CHECKS: dict[str, Any] = {
+    **dict.fromkeys(("source_dataset_size", "sample_size", "dataset_size", "truncated_batch_size"), _SIZE),
+    **dict.fromkeys(("rho", "xi"), number("a number from 0 to 1e+09", 0.0, 1e9).check),
+    **dict.fromkeys(("noise_parameter", "standard_deviation"), _POSITIVE),
+    "noise_multiplier": NOISE.check,
+    "num_buckets": whole_number("a whole number from 2 to 1e+12", 2, 10**12).check,
+    "sensitivity": _SIZE,
+    "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
+    "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
+    "step_counts": _step_counts,
+    "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
+    "shape": _shape,
+    "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
+    "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
 }
-"""For every class of events its parameters and what checks each; ``dict`` and ``list`` stand for events within."""
+"""What checks each parameter of an event by its name, but for events within it."""
+
+FIELDS = {
+    name: [field.name for field in attrs.fields(kind)]
+    for name, kind in vars(dp_event).items()
+    if isinstance(kind, type) and issubclass(kind, dp_event.DpEvent) and kind is not dp_event.DpEvent
+}
+"""For every class of events its parameters. A later version's that has others than these is refused."""
 
 OURS = ("ReleaseDpEvent", "BallsInBinsDpEvent")
 """Events of this package, which are phases of their own."""
@@ -186,14 +165,14 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     name = _type_of(data, where)
     if depth >= MOST_NESTED:
         raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
-    checks, kind, found = FIELDS[name], getattr(dp_event, name), {}
+    kind, found = getattr(dp_event, name), {}
     for key in data:
-        if key != "type" and key not in checks:
-            known = [*checks] or ["type"]
+        if key != "type" and key not in FIELDS[name]:
+            known = FIELDS[name] or ["type"]
             raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", known, word=str(key))
     for field in attrs.fields(kind):
         if field.name in data:
-            found[field.name] = _value_of(data[field.name], checks[field.name], field.name, where, depth)
+            found[field.name] = _value_of(data[field.name], field.name, where, depth)
         elif field.default is attrs.NOTHING:
             raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
     _check_together(found, where)
@@ -208,27 +187,28 @@ def _type_of(data: Mapping[str, Any], where: str) -> str:
     if name in OURS:
         remedy = f"{name} stands alone in a phase, sampled or self-composed, and not among events of dp-accounting"
         raise InvalidParameter(f"{where}: type", name, expected, remedy)
-    if name not in FIELDS:
-        raise unknown_name(f"{where}: type", name, expected, FIELDS)
+    known = [name for name, fields in FIELDS.items() if {*fields} <= {*CHECKS, "event", "events"}]
+    if name not in known:
+        raise unknown_name(f"{where}: type", name, expected, known)
     return name
 
 
-def _value_of(value: object, check: Any, name: str, where: str, depth: int) -> Any:
+def _value_of(value: object, name: str, where: str, depth: int) -> Any:
     """A parameter of an event, checked; raises :class:`InvalidParameter` for a value outside its domain."""
-    if check is dict:
-        return event_from(value, f"{where}: {name}", depth + 1)
-    if check is list:
-        if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
-            raise InvalidParameter(f"{where}: {name}", value, f"a list of 1 to {MOST_EVENTS} events")
-        return [event_from(item, f"{where}: {name} {i + 1}", depth + 1) for i, item in enumerate(value)]
-    try:
-        return check(name, value)
-    except InvalidParameter as error:
-        raise_within(error, where)
+    if name == "event":
+        return event_from(value, f"{where}: event", depth + 1)
+    with within(where):
+        if name != "events":
+            return CHECKS[name](name, value)
+        parts = enumerate(_listed(lambda _, part: part)(name, value), 1)
+    return [event_from(part, f"{where}: events {i}", depth + 1) for i, part in parts]
 
 
 def _check_together(found: Mapping[str, Any], where: str) -> None:
     """Raise :class:`InvalidParameter` for parameters of one event that contradict each other."""
+    if "num_buckets" in found:
+        with within(where):
+            probability("noise_parameter", found["noise_parameter"])
     if "sampling_probs" in found:
         shares, shifts = found["sampling_probs"], found["sensitivities"]
         if len(shares) != len(shifts):
@@ -300,37 +280,29 @@ def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
     return [*found.values()]
 
 
+def parts_of(event: Any) -> list[dp_event.DpEvent]:
+    """The events right within an event."""
+    return [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])]
+
+
 def is_private(leaf: dp_event.DpEvent) -> bool:
     """False for an event that releases data as they are, itself or in an event within it."""
-    inner = getattr(leaf, "event", None)
-    parts = [*getattr(leaf, "events", ()), *([inner] if inner is not None else [])]
-    return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts))
+    return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts_of(leaf)))
 
 
-class _LossAccountant(PLDAccountant):
-    """dp-accounting's accountant of loss distributions, whose distribution can be read."""
-
-    def problem(self, event: dp_event.DpEvent) -> str:
-        """Why it does not take the event; empty where it does."""
-        found = self._maybe_compose(event, 1, False)
-        return "" if found is None else str(found.error_message)
-
-    def laws(self) -> tuple[PMF, PMF]:
-        """The law of the loss in the remove order and in the add order."""
-        remove = self._pld._pmf_remove.to_dense_pmf()
-        return remove, remove if self._pld._symmetric else self._pld._pmf_add.to_dense_pmf()
+def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
+    """The event with its noise multipliers changed, also in events within it."""
+    changed: dict[str, Any] = {}
+    if hasattr(event, "noise_multiplier"):
+        changed["noise_multiplier"] = change(event.noise_multiplier)
+    if hasattr(event, "event"):
+        changed["event"] = with_noise(event.event, change)
+    if hasattr(event, "events"):
+        changed["events"] = [with_noise(part, change) for part in event.events]
+    return attrs.evolve(event, **changed)
 
 
-class _RenyiAccountant(RdpAccountant):
-    """dp-accounting's Renyi accountant, which says what it does not take."""
-
-    def problem(self, event: dp_event.DpEvent) -> str:
-        """Why it does not take the event; empty where it does."""
-        found = self._maybe_compose(event, 1, False)
-        return "" if found is None else str(found.error_message)
-
-
-def relation_named(name: str) -> Relation:
+def _relation_named(name: str) -> Relation:
     """dp-accounting's neighbouring relation of this name."""
     return next(relation for relation, ours in RELATIONS.items() if ours == name)
 
@@ -339,12 +311,12 @@ def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
     """True where there is a loss distribution of the event under the relation: dp-accounting's, or C36 (c) of trees."""
     if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
         return relation is Relation.REPLACE_SPECIAL
-    return not _LossAccountant(relation).problem(leaf)
+    return PLDAccountant(relation).supports(leaf)
 
 
 def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
     """True where dp-accounting has Renyi divergences of the event under the relation."""
-    return not _RenyiAccountant(neighboring_relation=relation).problem(leaf)
+    return RdpAccountant(neighboring_relation=relation).supports(leaf)
 
 
 def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
@@ -353,8 +325,7 @@ def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
     others = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
     if others:
         return f"dp-accounting composes {name} under relation={' or '.join(others)}, not {RELATIONS[relation]}"
-    within = getattr(leaf, "event", None)
-    inside = "" if within is None else f" of {type(within).__name__}"
+    inside = "".join(f" of {type(part).__name__}" for part in parts_of(leaf)[:1])
     return f"dp-accounting has no accounting for {name}{inside}"
 
 
@@ -449,13 +420,10 @@ def _laws_of(text: str, relation: Relation, step: float) -> tuple[PMF, PMF]:
                 f"expected discrete Laplace noise on at most {MOST_DEFAULT_PEER_CELLS:.2g} whole numbers, got about "
                 f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
             )
-    accountant = _LossAccountant(relation, step)
-    try:
-        with np.errstate(all="ignore"):
-            accountant.compose(event)
-    except ACCOUNTANT_ERRORS as error:
-        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
-    return accountant.laws()
+    with _asking_for(event):
+        found = PLDAccountant(relation, step).compose(event)._pld
+    remove = found._pmf_remove.to_dense_pmf()
+    return remove, remove if found._symmetric else found._pmf_add.to_dense_pmf()
 
 
 def add_divergences(
@@ -493,13 +461,10 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
             for part, count in leaves_of(event.event)
         )
         parts += times * sum(inner)
-    accountant = _RenyiAccountant(orders, relation)
-    scaled = _with_half_the_noise(event) if relation is Relation.REPLACE_ONE else event
-    try:
-        with _without_log():
-            found = accountant.compose(scaled).rdp
-    except ACCOUNTANT_ERRORS as error:
-        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
+    # Relative to twice the clip
+    scaled = with_noise(event, lambda z: z / 2.0) if relation is Relation.REPLACE_ONE else event
+    with _asking_for(event):
+        found = RdpAccountant(orders, relation).compose(scaled).rdp
     # D(alpha) >= 0, but for rounding that was measured
     if not np.all(found >= -RENYI_NOISE / (np.array(orders) - 1.0)):
         raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
@@ -507,23 +472,126 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
-    """Keep dp-accounting from writing which orders it leaves out: they are infinite here."""
+def _asking_for(event: dp_event.DpEvent) -> Iterator[None]:
+    """Raise :class:`Refused` where dp-accounting has no number, and keep it from writing which orders it leaves out.
+
+    They are infinite here.
+    """
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
+    except ACCOUNTANT_ERRORS as error:
+        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
     finally:
         logger.disabled = before
 
 
-def _with_half_the_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """The event with its noise multipliers relative to twice the clip."""
-    changed: dict[str, Any] = {}
-    if hasattr(event, "noise_multiplier"):
-        changed["noise_multiplier"] = event.noise_multiplier / 2.0  # pyright: ignore[reportAttributeAccessIssue]
-    if hasattr(event, "event"):
-        changed["event"] = _with_half_the_noise(event.event)  # pyright: ignore[reportAttributeAccessIssue]
-    if hasattr(event, "events"):
-        changed["events"] = [_with_half_the_noise(part) for part in event.events]  # pyright: ignore[reportAttributeAccessIssue]
-    return attrs.evolve(event, **changed)
+# --- who composes a run that has events --------------------------------------------------------------
+
+
+class DpAccounting:
+    """The accountant of runs that have events of dp-accounting."""
+
+    def accounted(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
+        """Phases, of which some are events, each by a bound that one accountant takes with all others.
+
+        They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
+        Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
+        relation.
+        """
+        _check_scales(phases)
+        without_law = _first_without(phases, renyi=False)
+        if without_law is None:
+            return tuple(phases)
+        without_curve = _first_without(phases, renyi=True)
+        if without_curve is not None:
+            _refuse_unknown(phases)
+            raise Refused(f"no accountant takes these phases together: {without_law} and {without_curve}")
+        return tuple(_by_renyi_bound(phase, without_law) for phase in phases)
+
+    def curve(self, phases: Sequence[Phase], step: float | None = None) -> Curve:
+        """The joint curve of phases of which some are events, by dp-accounting.
+
+        ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :meth:`accounted` does.
+        """
+        accounted = self.accounted(phases)
+        relation = _relation_named(str(phases[0].run.relation))
+        leaves = merged(leaf for phase in accounted for leaf in _leaves_of(phase))
+        if not all(is_private(leaf) for leaf, _ in leaves):
+            return NO_PRIVACY
+        released = [phase.release() for phase in accounted if phase.accountant is None]
+        curves = [form.over_run(run) for form, run in released if isinstance(form, RenyiCurve)]
+        if curves or not all(has_loss_distribution(leaf, relation) for leaf, _ in leaves):
+            return add_divergences(curves, leaves, relation)
+        profiles = [(form, run) for form, run in released if isinstance(form, PrivacyProfile)]
+        return compose_losses(profiles, leaves, relation, step)
+
+
+NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0), inverse=lambda log_delta: Enclosure(math.inf, math.inf))
+"""The curve of a run that releases data as they are: a delta of 1, and no finite epsilon."""
+
+
+def _leaves_of(phase: Phase) -> list[Leaf]:
+    """The events that a phase consists of; none for our own."""
+    data = vars(phase.mechanism).get("text")
+    return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
+
+
+def _check_scales(phases: Sequence[Phase]) -> None:
+    """Raise :class:`privproj.Refused` where noise over the clip and over twice the clip would meet."""
+    over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
+    over_clip = [phase.name for phase in phases if NOISE_OVER_CLIP in phase.run_assumes]
+    if over_clip and over_both:
+        raise Refused(
+            f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
+            f"{over_both[0]} is over the sensitivity, twice the clip, so they are not mixed under relation=replace; "
+            "give both as mechanisms of privproj"
+        )
+
+
+def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
+    """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
+    relation = _relation_named(str(phases[0].run.relation))
+    has = has_renyi_curve if renyi else has_loss_distribution
+    for phase in phases:
+        mechanism = phase.mechanism
+        if phase.accountant is not None:
+            missing = [type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)]
+        elif renyi:
+            missing = [] if renyi_bound(type(mechanism)) else [mechanism.name]
+        else:
+            is_law = isinstance(phase.release()[0], PrivacyProfile)
+            missing = [] if is_law else [f"{mechanism.name}.{phase.bound.name}"]
+        if missing:
+            lacks = "Renyi divergences" if renyi else "distribution of the loss"
+            return f"phase {phase.name} has no {lacks} ({missing[0]})"
+    return None
+
+
+def _refuse_unknown(phases: Sequence[Phase]) -> None:
+    """Raise :class:`privproj.Refused` for an event that neither accountant takes under the relation."""
+    relation = _relation_named(str(phases[0].run.relation))
+    for phase, leaf in [(one, leaf) for one in phases for leaf, _ in _leaves_of(one)]:
+        if not has_loss_distribution(leaf, relation) and not has_renyi_curve(leaf, relation):
+            raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
+
+
+def _by_renyi_bound(phase: Phase, why: str) -> Phase:
+    """Our phase by its Renyi bound, an event as it is.
+
+    Raises :class:`privproj.Refused` where that bound does not answer for the run.
+    """
+    bound = renyi_bound(type(phase.mechanism))
+    if bound is None:
+        return phase
+    asked = replace(phase, bound=bound, allow_refuted=False)
+    try:
+        form, run = asked.release()
+        if isinstance(form, RenyiCurve) and not run.allocates:
+            form.over_run(run)
+            return asked
+    except PrivprojError as error:
+        raise Refused(f"{why}, and phase {phase.name} no Renyi divergences: {error}") from None
+    raise Refused(f"{why}, and phase {phase.name} no Renyi divergences for how its batches are drawn")

@@ -6,25 +6,18 @@ their Renyi bounds, and divergences are added.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from privproj.accounting.phase import Phase, phase_for
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP, PLANS
-from privproj.curves.profile import Curve, PrivacyProfile
-from privproj.curves.renyi import RenyiCurve
-from privproj.errors import InvalidParameter, PrivprojError, Refused, raise_within
-from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.accounting.phase import Accountant, Phase, phase_for
+from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.curves.profile import Curve
+from privproj.errors import within
+from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.registry import renyi_bound
-from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run, RunOptions
 from privproj.runs.sampling import NeighbouringRelation
-
-if TYPE_CHECKING:
-    from privproj.extensions.event_composition import Leaf
 
 COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
 """Said beside every number of a run that has one. Contract."""
@@ -59,9 +52,18 @@ class _EventPhase(Phase):
     """A phase that is an event of dp-accounting."""
 
     @property
-    def accountant(self) -> "_DpAccounting":
+    def accountant(self) -> Accountant:
         """Who composes a run that has such a phase."""
-        return _DpAccounting()
+        from privproj.extensions.event_composition import DpAccounting
+
+        return DpAccounting()
+
+    @property
+    def run_assumes(self) -> tuple[str, ...]:
+        """What the run takes for granted, and what it does of the noise of the event, in words."""
+        replaces = self.run.relation is NeighbouringRelation.REPLACE
+        over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
+        return (*super().run_assumes, *((NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
         """The phase as an entry of a run file, keys and plain values."""
@@ -97,7 +99,8 @@ class _EventForm:
 
     def over_run(self, run: Run) -> Curve:
         """The curve of the event, composed with itself."""
-        return _DpAccounting().curve([_EventPhase(self.event, run, _bound_of(self.event.data["type"]), name="event")])
+        phase = _EventPhase(self.event, run, _bound_of(self.event.data["type"]), name="event")
+        return phase.accountant.curve([phase])
 
 
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:
@@ -112,11 +115,8 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
     found = event_from(given, where)
     data = data_of(found)
     asked = _EventPhase(**vars(phase_for(Event(text=json.dumps(data)), _bound_of(data["type"]), run, name)))
-    try:
-        for _ in leaves_of(found, asked.run.steps):
-            pass
-    except InvalidParameter as error:
-        raise_within(error, where)
+    with within(where):
+        list(leaves_of(found, asked.run.steps))
     return asked
 
 
@@ -133,145 +133,6 @@ def _call(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_call, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-class _DpAccounting:
-    """The accountant of runs that have events of dp-accounting."""
-
-    def accounted(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
-        """Phases, of which some are events, each by a bound that one accountant takes with all others.
-
-        They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
-        Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
-        relation.
-        """
-        _check_scales(phases)
-        without_law = _first_without(phases, renyi=False)
-        if without_law is None:
-            return tuple(phases)
-        without_curve = _first_without(phases, renyi=True)
-        if without_curve is not None:
-            _refuse_unknown(phases)
-            raise Refused(f"no accountant takes these phases together: {without_law} and {without_curve}")
-        return tuple(_by_renyi_bound(phase, without_law) for phase in phases)
-
-    def curve(self, phases: Sequence[Phase], step: float | None = None) -> Curve:
-        """The joint curve of phases of which some are events, by dp-accounting.
-
-        ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :meth:`accounted` does.
-        """
-        from privproj.extensions import event_composition as events
-
-        accounted = self.accounted(phases)
-        relation = events.relation_named(str(phases[0].run.relation))
-        leaves = events.merged(leaf for phase in accounted for leaf in _leaves_of(phase))
-        if not all(events.is_private(leaf) for leaf, _ in leaves):
-            return _NoPrivacy()
-        released = [phase.release() for phase in accounted if not isinstance(phase, _EventPhase)]
-        curves = [form.over_run(run) for form, run in released if isinstance(form, RenyiCurve)]
-        if curves or not all(events.has_loss_distribution(leaf, relation) for leaf, _ in leaves):
-            return events.add_divergences(curves, leaves, relation)
-        profiles = [(form, run) for form, run in released if isinstance(form, PrivacyProfile)]
-        return events.compose_losses(profiles, leaves, relation, step)
-
-    def assumes(self, assumed: tuple[str, ...], phases: Sequence[Phase]) -> tuple[str, ...]:
-        """What a run takes for granted, and what it does of the noise of its events under replace, in words."""
-        replaces = any(phase.run.relation is NeighbouringRelation.REPLACE for phase in phases)
-        if not (replaces and any(map(_states_noise_over_clip, phases))):
-            return assumed
-        plan = [words for words in assumed if words in PLANS]
-        return (*(words for words in assumed if words not in PLANS), NOISE_OVER_CLIP, *plan)
-
-
-@dataclass(frozen=True)
-class _NoPrivacy:
-    """The curve of a run that releases data as they are."""
-
-    def log_delta(self, eps: float) -> Enclosure:
-        """The log of a delta of 1."""
-        return Enclosure(0.0, 0.0)
-
-    def epsilon(self, log_delta: float) -> Enclosure:
-        """No finite epsilon."""
-        return Enclosure(float("inf"), float("inf"))
-
-
-def _leaves_of(phase: Phase) -> "list[Leaf]":
-    """The events that a phase consists of; none for our own."""
-    from privproj.extensions import event_composition as events
-
-    if not isinstance(phase.mechanism, Event):
-        return []
-    return list(events.leaves_of(events.event_from(phase.mechanism.data), phase.run.steps))
-
-
-def _check_scales(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.Refused` where noise over the clip and over twice the clip would meet."""
-    if phases[0].run.relation is not NeighbouringRelation.REPLACE:
-        return
-    over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
-    over_clip = [phase.name for phase in phases if _states_noise_over_clip(phase)]
-    if over_clip and over_both:
-        raise Refused(
-            f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
-            f"{over_both[0]} is over the sensitivity, twice the clip, so they are not mixed under relation=replace; "
-            "give both as mechanisms of privproj"
-        )
-
-
-def _states_noise_over_clip(phase: Phase) -> bool:
-    """True for an event with a noise multiplier, which is relative to the clip."""
-    return isinstance(phase.mechanism, Event) and '"noise_multiplier"' in phase.mechanism.text
-
-
-def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
-    """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
-    from privproj.extensions import event_composition as events
-
-    relation = events.relation_named(str(phases[0].run.relation))
-    has = events.has_renyi_curve if renyi else events.has_loss_distribution
-    lacks = "Renyi divergences" if renyi else "distribution of the loss"
-    for phase in phases:
-        name = phase.mechanism.name
-        if isinstance(phase, _EventPhase):
-            missing = next((type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)), None)
-            if missing:
-                return f"phase {phase.name} has no {lacks} ({missing})"
-        elif renyi and renyi_bound(type(phase.mechanism)) is None:
-            return f"phase {phase.name} has no {lacks} ({name})"
-        elif not renyi and not isinstance(phase.release()[0], PrivacyProfile):
-            return f"phase {phase.name} has no {lacks} ({name}.{phase.bound.name})"
-    return None
-
-
-def _refuse_unknown(phases: Sequence[Phase]) -> None:
-    """Raise :class:`privproj.Refused` for an event that neither accountant takes under the relation."""
-    from privproj.extensions import event_composition as events
-
-    relation = events.relation_named(str(phases[0].run.relation))
-    for phase in phases:
-        for leaf, _ in _leaves_of(phase):
-            if not events.has_loss_distribution(leaf, relation) and not events.has_renyi_curve(leaf, relation):
-                raise Refused(f"phase {phase.name}: {events.why_refused(leaf, relation)}")
-
-
-def _by_renyi_bound(phase: Phase, why: str) -> Phase:
-    """Our phase by its Renyi bound, an event as it is.
-
-    Raises :class:`privproj.Refused` where that bound does not answer for the run.
-    """
-    bound = None if isinstance(phase, _EventPhase) else renyi_bound(type(phase.mechanism))
-    if bound is None:
-        return phase
-    asked = replace(phase, bound=bound, allow_refuted=False)
-    try:
-        form, run = asked.release()
-        if isinstance(form, RenyiCurve) and not run.allocates:
-            form.over_run(run)
-            return asked
-    except PrivprojError as error:
-        raise Refused(f"{why}, and phase {phase.name} no Renyi divergences: {error}") from None
-    raise Refused(f"{why}, and phase {phase.name} no Renyi divergences for how its batches are drawn")
 
 
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:

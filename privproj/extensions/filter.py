@@ -10,18 +10,19 @@ import math
 import threading
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.phase import Phase
 from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, ask_by_name, each_once
+from privproj.accounting.question import Question, ask_by_name, run_of_several
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.inversion import meets, read_epsilon
 from privproj.curves.profile import Curve
 from privproj.curves.renyi import BestCurve, OneOrder, RenyiCurve
 from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.extensions.gdp import require_no_options
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.mechanisms.registry import renyi_bound
 from privproj.numerics.enclosure import next_up
@@ -29,9 +30,6 @@ from privproj.result import Result, Side, round_outward
 from privproj.runs.sampling import NeighbouringRelation, RelationName, member_named
 from privproj.runs.targets import FullTarget, delta_target, epsilon_target, full_target
 from privproj.validation import real, whole
-
-FilterKind = Literal["renyi", "gaussian"]
-"""The kinds of filters. Contract."""
 
 LEAST_ORDER = 1.001
 """Smallest order of a filter. Contract."""
@@ -215,7 +213,7 @@ class Filter:
         delta: float | None = None,
         order: float | None = None,
         budget: float | None = None,
-        kind: FilterKind = "renyi",
+        kind: Literal["renyi", "gaussian"] = "renyi",
         relation: RelationName = "add-remove",
         group_size: int = 1,
     ) -> None:
@@ -484,6 +482,7 @@ class _BudgetQuestion(Question):
     """A question about the whole budget of a filter; its phases are the releases that were counted."""
 
     budget: Filter = field(kw_only=True)
+    is_plain: ClassVar[bool] = False
 
     @property
     def remedy(self) -> str:
@@ -494,35 +493,24 @@ class _BudgetQuestion(Question):
         """The curve of the whole budget."""
         return self.budget.curve()
 
+    @property
+    def run_assumes(self) -> tuple[str, ...]:
+        """What phases take for granted but for a plan of them, and that the filter was fixed in advance."""
+        return (*(words for words in super().run_assumes if words not in PLANS), FILTER_FIXED_IN_ADVANCE)
+
     def side(self, curve: Curve) -> Side:
         """Always an upper bound: the whole budget is quoted, whatever was spent of it."""
         return Side.UPPER
 
     def named(self) -> dict[str, Any]:
         """The filter, and all releases that were counted."""
-        budget, phases = self.budget, self.phases
-        assumed = each_once(words for phase in phases for words in phase.run_assumes if words not in PLANS)
-        named = each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases)
+        budget, found = self.budget, super().named()
+        found["mechanism"]["filter"] = budget.parameters()
+        shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_assumes}
         kind = "gaussian-filter" if budget.order is None else "renyi-filter"
-        return {
-            "mechanism": {
-                "name": "run",
-                "filter": budget.parameters(),
-                "phases": [phase.as_dict() for phase in phases],
-                "assumes": each_once(words for phase in phases for words in phase.mechanism_assumes),
-            },
-            "run": {
-                "steps": sum(phase.run.steps for phase in phases),
-                "sampling_rate": None,
-                "sampling": None,
-                "relation": budget.relation,
-                "group_size": budget.group_size,
-                "public_size": any(phase.run.public_size for phase in phases),
-                "assumes": (*assumed, FILTER_FIXED_IN_ADVANCE),
-            },
-            "bound": f"{kind} ({' + '.join(named)})" if named else kind,
-            "source": SOURCES[budget.order is None],
-        }
+        bound = f"{kind} ({found['bound']})" if found["bound"] else kind
+        run = {**run_of_several(self.phases), **shared}
+        return {**found, "run": run, "bound": bound, "source": SOURCES[budget.order is None]}
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields as they are: nothing is composed for them."""
@@ -554,13 +542,11 @@ def _phase_of(
     release: Mechanism | Phase, bound: str | None, run: dict[str, Any], budget: Filter | None = None
 ) -> Phase:
     """The phase that a release and the options of a run make; the relation of a filter is that of its releases."""
-    if not isinstance(release, Phase):
-        shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
-        return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
-    if bound is not None or run:
-        given = "bound" if bound is not None else next(iter(run))
-        raise InvalidParameter(given, bound or run[given], "nothing beside a phase, which has all of it")
-    return release
+    if isinstance(release, Phase):
+        require_no_options(bound, run, "a phase")
+        return release
+    shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
+    return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
 
 
 def _round_up(exact: Fraction) -> float:

@@ -9,19 +9,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from privproj.accounting.at_least import attains_pair
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, log_delta_above, shallow
-from privproj.curves.tradeoff import profile_points, tradeoff
+from privproj.curves.tradeoff import tradeoff
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.extensions.filter import renyi_curve
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import next_up
-from privproj.result import Result, Side
+from privproj.result import Result, Side, as_html_table
 from privproj.runs import Run, RunOptions
 from privproj.validation import real
 
@@ -38,11 +39,8 @@ CUT_MASS = 1e-15
 LOSSES_PER_DEVIATION = 20.0
 """Lattice points per standard deviation of the loss. Speed only."""
 
-DRAWN_POINTS = 41
-"""Points of the picture of a curve. Speed only."""
-
-DRAWN_DELTA = 1e-9
-"""The delta at whose epsilon the picture ends. Contract."""
+SHOWN_DELTAS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+"""The deltas of the table that a notebook shows. Contract."""
 
 
 @dataclass(frozen=True)
@@ -150,23 +148,11 @@ class PrivacyLoss:
             f"<privacy loss of {found.run['steps']} releases: {found.bound}, {found.status}, {found.run['relation']}>"
         )
 
-    def _repr_svg_(self) -> str:
-        """Delta against epsilon as a picture, for notebooks."""
-        last = max(self.curve.epsilon(math.log(DRAWN_DELTA)).upper, 1e-6)
-        epsilons = [last * i / (DRAWN_POINTS - 1.0) for i in range(DRAWN_POINTS)]
-        depths = [-math.log10(max(delta, DRAWN_DELTA)) for delta in profile_points(shallow(self.curve), epsilons)]
-        lowest = -math.log10(DRAWN_DELTA)
-        spots = zip(epsilons, depths, strict=True)
-        points = " ".join(f"{60 + 520 * x / last:.1f},{20 + 220 * y / lowest:.1f}" for x, y in spots)
-        return (
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 300" width="640" height="300" font-size="13" '
-            'role="img" aria-label="delta against epsilon" fill="currentColor">'
-            '<path d="M60 20 V240 H580" fill="none" stroke="currentColor"/>'
-            f'<polyline fill="none" stroke="currentColor" stroke-width="2" points="{points}"/>'
-            f'<text x="30" y="24">1</text><text x="8" y="244">{DRAWN_DELTA:g}</text><text x="8" y="134">delta</text>'
-            f'<text x="56" y="260">0</text><text x="550" y="260">{last:.3g}</text><text x="290" y="280">epsilon</text>'
-            "</svg>"
-        )
+    def _repr_html_(self) -> str:
+        """Its epsilons at some deltas as a table, for notebooks."""
+        curve = shallow(self.curve)
+        rows = [(delta, curve.epsilon(math.log(delta)).upper) for delta in SHOWN_DELTAS]
+        return as_html_table(["delta", "epsilon"], rows) + f"<p>{escape(repr(self))}</p>"
 
 
 def _as_profile(curve: Curve) -> PrivacyProfile:
@@ -293,41 +279,40 @@ def convert(
         raise InvalidParameter("at", at, f"no at with to={to}")
     if to == "renyi":
         loss = _with_renyi_bounds(loss)
-    value, side = CONVERSIONS[to](loss, at)
+    several = isinstance(at, list | tuple)
+    found, side = CONVERSIONS[to](loss, at if several else [at])
     # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
     rests_on = loss.schedule.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
+    value = found if several else found[0]
     return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 
 
-def _to_mu(loss: PrivacyLoss, at: Any) -> tuple[float, Side]:
+def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """The mu of the run with its slack."""
-    found = gdp_mu(loss.schedule, delta=DEFAULT_SLACK if at is None else at)
-    if not found.usable or found.value is None:
-        raise Refused(f"no finite mu covers this run at slack {found.delta or 0.0:g}; expected a larger slack")
-    return float(found.value), found.side
+    found = [gdp_mu(loss.schedule, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
+    for mu in (mu for mu in found if not mu.usable):
+        raise Refused(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
+    return [float(mu) for mu in found], found[0].side
 
 
-def _to_rho(loss: PrivacyLoss, at: Any) -> tuple[float, Side]:
+def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Rho by the mu without slack: the law of the loss is a coarsening of that of two Gaussians."""
-    mu, side = _to_mu(loss, 0.0)
+    (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
-    return next_up(next_up(mu * mu) / 2.0), side
+    return [next_up(next_up(mu * mu) / 2.0)], side
 
 
-def _to_renyi(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
+def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Divergences add over the phases, each at the orders."""
-    several = isinstance(at, Sequence)
-    orders = [
-        real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in (at if several else [at])
-    ]
+    orders = [real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in at]
     found = [0.0] * len(orders)
     for phase in loss.schedule.phases:
         curve: Any = phase.curve()
-        found = [next_up(sum_ + curve.divergence_at(order)) for sum_, order in zip(found, orders, strict=True)]
+        found = [next_up(total + curve.divergence_at(order)) for total, order in zip(found, orders, strict=True)]
     for order, value in zip(orders, found, strict=True):
         if not value < math.inf:
             raise Refused(f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order")
-    return (found if several else found[0]), Side.UPPER
+    return found, Side.UPPER
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
@@ -341,19 +326,17 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
     return PrivacyLoss(replace(loss.schedule, phases=phases))
 
 
-def _to_tradeoff(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
+def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Lower bounds of false negative rates."""
-    several = isinstance(at, Sequence)
-    rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in (at if several else [at])]
-    found = tradeoff(loss.curve, rates)
-    return (found if several else found[0]), Side.LOWER
+    rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in at]
+    return tradeoff(loss.curve, rates), Side.LOWER
 
 
-def _to_dp_accounting(loss: PrivacyLoss, at: Any) -> tuple[Any, Side]:
+def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
     """The law above as dp-accounting's distribution."""
     from privproj.composition.by_dp_accounting import distribution_of
 
-    return distribution_of(loss.above), Side.UPPER
+    return [distribution_of(loss.above)], Side.UPPER
 
 
 CONVERSIONS: dict[str, Any] = {
@@ -363,7 +346,7 @@ CONVERSIONS: dict[str, Any] = {
     "trade-off": _to_tradeoff,
     "dp-accounting": _to_dp_accounting,
 }
-"""From a privacy loss and ``at`` to the value and its side, for each kind."""
+"""From a privacy loss and what ``at`` lists to the values and their side, for each kind."""
 
 MEANS = {
     "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",

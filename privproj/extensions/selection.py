@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
@@ -17,7 +17,7 @@ from privproj.assumptions import (
     SCORE_FROM_PRIVATE_OUTPUT,
 )
 from privproj.curves.profile import Curve
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.errors import InvalidParameter, PrivprojError, within
 from privproj.extensions.trial_laws import TrialLaw, law_of_trials, select_best
 from privproj.mechanisms import Mechanism
 from privproj.result import Result, Side
@@ -26,21 +26,15 @@ from privproj.runs.targets import Target, delta_target, epsilon_target, full_tar
 
 DistributionName = Literal["geometric", "logarithmic", "negative-binomial", "poisson"]
 
-SOURCE = "privproj (C34)"
-"""Where the cost of a selection is proved. Contract."""
-
 DRAWN_BITS = 160
 """Random bits of the uniform number that decides a number of trials. Soundness."""
-
-ONE_TRIAL = TrialLaw("geometric", 1.0, 1.0)
-"""One run for certain. Contract."""
 
 
 @dataclass(frozen=True)
 class _SelectedQuestion(Question):
     """A question about one run, asked of the best of a random number of such runs."""
 
-    law: TrialLaw = ONE_TRIAL
+    law: TrialLaw = field(kw_only=True)
     """The law of the number of runs."""
 
     @property
@@ -52,10 +46,8 @@ class _SelectedQuestion(Question):
     def curve(self) -> Curve:
         """The curve of the selection; raises :class:`Refused` where that of one run is a rule for single deltas."""
         one = super().curve()
-        try:
+        with within(self.only.bound.name):
             return select_best(one, self.law)
-        except Refused as error:
-            raise Refused(f"{self.only.bound.name}: {error}", brief=error.short) from None
 
     def side(self, curve: Curve) -> Side:
         """Always an upper bound: what a selection costs is bounded."""
@@ -71,7 +63,7 @@ class _SelectedQuestion(Question):
         """The mechanism and run of one trial, and the law of the number of trials."""
         one = super().named()
         run = {**one["run"], "selection": self.law.as_dict()}
-        source = f"{one['source']}; selection: {SOURCE}"
+        source = f"{one['source']}; selection: privproj (C34)"
         return {**one, "run": run, "bound": f"{one['bound']} + selection", "source": source}
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:

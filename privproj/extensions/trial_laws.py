@@ -202,11 +202,13 @@ def _shifted(base: Curve, law: TrialLaw) -> "_ShiftedCurve":
     return _ShiftedCurve(base, growth, (1.0 + law.shape) * tau * (1.0 + 1e-15))
 
 
+@dataclass(frozen=True, eq=False)
 class _Selection:
     """What both curves share: how the base was computed, and below which delta it cannot be told from rounding."""
 
     base: Curve
     growth: float
+    """``ln m``, rounded up."""
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -222,10 +224,6 @@ class _Selection:
 @dataclass(frozen=True, eq=False)
 class _ShiftedCurve(_Selection):
     """``delta(eps) = m delta_0(eps - shift)``; 1 below the shift."""
-
-    base: Curve
-    growth: float
-    """``ln m``, rounded up."""
 
     shift: float
     """``(1 + eta) tau`` in nats, rounded up."""
@@ -267,10 +265,6 @@ class _Tilt:
 @dataclass(frozen=True, eq=False)
 class _PoissonSelection(_Selection):
     """The curve for a Poisson number of runs: the least over a few tilts, all sound."""
-
-    base: Curve
-    growth: float
-    """``ln m``, rounded up."""
 
     tilts: tuple[_Tilt, ...]
 

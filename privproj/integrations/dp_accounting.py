@@ -21,19 +21,20 @@ from typing import Any
 
 import attrs
 from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import PLDAccountant, pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.composition import grid
+from privproj.composition.by_dp_accounting import law_of
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import DominatingPair, outline_step
+from privproj.composition.dominating_pairs import outline_step
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
-from privproj.extensions.event_composition import RELATIONS, event_from, nodes_of
+from privproj.extensions.event_composition import RELATIONS, event_from, nodes_of, parts_of, with_noise
 from privproj.extensions.events import Event
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound, renyi_bound
@@ -48,11 +49,6 @@ Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 Relation = privacy_accountant.NeighboringRelation
 """The neighbouring relations of dp-accounting."""
-
-
-TREES_UNDER = (Relation.REPLACE_SPECIAL,)
-"""Relations under which tree aggregation is composed, here as the Gaussian nodes that a record is in (C36).
-Soundness."""
 
 
 def _known_relation(_: object, __: object, value: str | None) -> None:
@@ -125,21 +121,14 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
         return {"sampling": "balls-in-bins", "batches": self.batches, "batches_per_record": self.batches_per_record}
 
 
-OVER_SENSITIVITY = "sensitivity"
-"""Says that noise multipliers are the noise over the sensitivity, as everywhere here."""
-
-OVER_CLIP = "clip"
-"""Says that noise multipliers are the noise over the clip, as in dp-accounting under replace."""
-
-
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
     """What the noise multipliers in an event are relative to, one word for each."""
     if isinstance(event, ReleaseDpEvent):
         if isinstance(event.mechanism, NoisyMechanism):
-            yield OVER_SENSITIVITY
+            yield "sensitivity"  # as everywhere here
     elif hasattr(event, "noise_multiplier"):
-        yield OVER_CLIP
-    for part in (*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])):  # pyright: ignore
+        yield "clip"  # as dp-accounting has it
+    for part in parts_of(event):
         yield from _scales_of(part)
 
 
@@ -228,7 +217,8 @@ class ProjectionPLDAccountant(PLDAccountant):
             alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
-        if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent) and self.neighboring_relation in TREES_UNDER:
+        is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
+        if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:  # the Gaussian nodes of a record (C36)
             nodes = dp_event.GaussianDpEvent(event.noise_multiplier)
             return super()._maybe_compose(nodes, count * nodes_of(event), do_compose)
         if ours is None:
@@ -245,18 +235,12 @@ class ProjectionPLDAccountant(PLDAccountant):
                     orders = grid.dominating_orders(
                         [(profile, whole)], [outline_step(profile, whole)], self._value_discretization_interval
                     )
-                    parts = [_as_pmf(order[0][0]) for order in orders]
+                    parts = [law_of(order[0][0]) for order in orders]
                     held = privacy_loss_distribution.PrivacyLossDistribution(*parts)
                     self._pld = self._pld.compose(held.self_compose(whole.steps))
         except PrivprojError as error:
             return Problem(event, str(error))
         return None
-
-
-def _as_pmf(pair: DominatingPair) -> pld_pmf.PLDPmf:
-    """A dominating pair in the form in which dp-accounting holds it."""
-    cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
-    return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
 
 
 class ProjectionRdpAccountant(RdpAccountant):
@@ -276,7 +260,7 @@ class ProjectionRdpAccountant(RdpAccountant):
     """
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        if self.neighboring_relation is Relation.REPLACE_ONE and OVER_CLIP in _scales_of(event):
+        if self.neighboring_relation is Relation.REPLACE_ONE and "clip" in _scales_of(event):
             return Problem(
                 event,
                 "dp-accounting's Renyi accountant leaves the sensitivity at the clip under REPLACE_ONE; use "
@@ -284,7 +268,7 @@ class ProjectionRdpAccountant(RdpAccountant):
             )
         ours, drawn = _without_sampling(event)
         if ours is None or isinstance(event, BallsInBinsDpEvent):
-            return super()._maybe_compose(_with_float_noise(event), count, do_compose)
+            return super()._maybe_compose(with_noise(event, float), count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
             found = _phase_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
@@ -298,18 +282,6 @@ class ProjectionRdpAccountant(RdpAccountant):
         except PrivprojError as error:
             return Problem(event, str(error))
         return None
-
-
-def _with_float_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """The event with its noise multipliers as floats: dp-accounting takes several releases with whole ones for one."""
-    changed: dict[str, Any] = {}
-    if isinstance(getattr(event, "noise_multiplier", None), int):
-        changed["noise_multiplier"] = float(event.noise_multiplier)  # pyright: ignore[reportAttributeAccessIssue]
-    if hasattr(event, "event"):
-        changed["event"] = _with_float_noise(event.event)  # pyright: ignore[reportAttributeAccessIssue]
-    if hasattr(event, "events"):
-        changed["events"] = [*map(_with_float_noise, event.events)]  # pyright: ignore[reportAttributeAccessIssue]
-    return attrs.evolve(event, **changed) if changed else event
 
 
 def event_of(

@@ -31,23 +31,22 @@ SAMPLER_GRID = 2.0**-24
 """Unit: a probability. Opacus' sampler compares 24-bit uniform numbers with the rate, and ``ceil(C 2^24)`` of them are
 below ``C``. Soundness."""
 
+DISTRIBUTED = (
+    "Opacus' distributed sampler leaves out a worker's empty batches, and workers with one seed sample alike; train in "
+    "one process, or with privproj.training.make_private"
+)
+"""Why nothing that Opacus distributes is accounted, and what to do instead."""
+
 UNACCOUNTED = {
-    "AdaClipDPOptimizer": (
+    "AdaClip": (
         "adaptive clipping releases a noisy count that it divides by the batch's own size, which nothing hides, and "
         "below Opacus 1.6 the noise does not pay for the count either; use clipping='flat' or 'per_layer'"
     ),
-    **dict.fromkeys(
-        (
-            "DistributedDPOptimizer",
-            "SimpleDistributedPerLayerOptimizer",
-            "DistributedDPOptimizerFastGradientClipping",
-            "FSDPOptimizerFastGradientClipping",
-        ),
-        "Opacus' distributed sampler leaves out a worker's empty batches, and workers with one seed sample alike; "
-        "train in one process, or with privproj.training.make_private",
-    ),
+    "Distributed": DISTRIBUTED,
+    "FSDP": DISTRIBUTED,
 }
-"""Optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and what to do instead. Soundness."""
+"""Words in the names of optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and why.
+Soundness."""
 
 OPACUS_OPTIONS = ("alphas", "eps_error", "delta_error")
 """Options of Opacus' own accountants that say how finely they compute. They are taken and have no effect. Contract."""
@@ -199,7 +198,12 @@ class ProjectionAccountant:
 
         def hook(optimizer: Any) -> None:
             _check_optimizer(optimizer)
-            _check_accumulation(getattr(optimizer, "accumulated_iterations", 1))
+            batches = getattr(optimizer, "accumulated_iterations", 1)
+            if batches != 1:
+                raise Refused(
+                    f"a step on {batches} accumulated batches is no Poisson sample, since a record may be in several "
+                    "of them; use one batch per step, in parts by Opacus' BatchMemoryManager"
+                )
             _check_plan(optimizer, sample_rate)
             noise = optimizer.noise_multiplier
             if isinstance(optimizer, ReleasesProjection):
@@ -237,41 +241,18 @@ class ProjectionAccountant:
         phases = state_dict.get("phases")
         if not isinstance(phases, list):
             raise InvalidParameter("phases", phases, f"the list of phases in a state of {self.mechanism()}")
-        found = [self.restored(i, entry) for i, entry in enumerate(phases)]
+        found = [self._restored(i, entry) for i, entry in enumerate(phases)]
         self.history = []
         for entry in found:
             self.record(*entry)
 
-    def restored(self, i: int, entry: Any) -> tuple[NoisyMechanism, float, int]:
-        """Read one entry of the history from its phase.
-
-        Args:
-            i: Number of the entry, from 0, for messages.
-            entry: The phase as :meth:`state_dict` wrote it.
-
-        Returns:
-            The mechanism, the sampling rate and the number of steps.
-
-        Raises:
-            InvalidParameter: This accountant cannot have written the entry.
-        """
-        where = f"state_dict: phase {i + 1}"
-        phase = phase_from(entry, {}, where)
+    def _restored(self, i: int, entry: Any) -> tuple[NoisyMechanism, float, int]:
+        """One entry of the history from its phase, which has to be as this accountant writes it."""
+        phase = replace(phase_from(entry, {}, f"state_dict: phase {i + 1}"), name=f"phase {i + 1}")
         mechanism, run = phase.mechanism, phase.run
-        if not isinstance(mechanism, NoisyMechanism):
-            raise InvalidParameter(f"{where}: mechanism", mechanism.name, "a mechanism with a noise multiplier")
-        written = self.phase(i, mechanism, run.sampling_rate, run.steps).as_dict()
-        for key in sorted({*written, *entry} - {"name"}):
-            if _as_json_data(entry.get(key)) != _as_json_data(written.get(key)):
-                raise InvalidParameter(
-                    f"{where}: {key}", entry.get(key), f"{written.get(key)}, as this accountant has it"
-                )
+        if not isinstance(mechanism, NoisyMechanism) or phase != self.phase(i, mechanism, run.sampling_rate, run.steps):
+            raise InvalidParameter(f"state_dict: phase {i + 1}", entry, "a phase as this accountant writes it")
         return mechanism, run.sampling_rate, run.steps
-
-
-def _as_json_data(value: Any) -> Any:
-    """A value as JSON would give it back, with lists in place of tuples."""
-    return [_as_json_data(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _non_poisson_refusal() -> Refused:
@@ -296,17 +277,9 @@ def _variables_of_make_private() -> dict[str, Any] | None:
 def _check_optimizer(optimizer: Any) -> None:
     """Raise :class:`Refused` for an optimizer whose steps are not the subsampled Gaussian mechanism."""
     for kind in type(optimizer).__mro__:
-        if kind.__name__ in UNACCOUNTED:
-            raise Refused(f"{kind.__name__} is not accounted: {UNACCOUNTED[kind.__name__]}")
-
-
-def _check_accumulation(batches: int) -> None:
-    """Raise :class:`Refused` for a step on several batches: a record in two of them adds twice the clip."""
-    if batches != 1:
-        raise Refused(
-            f"a step on {batches} accumulated batches is no Poisson sample: a record may be in several of them; use "
-            "one batch per step, in parts by Opacus' BatchMemoryManager"
-        )
+        for word, why in UNACCOUNTED.items():
+            if word in kind.__name__:
+                raise Refused(f"{kind.__name__} is not accounted: {why}")
 
 
 def loader_rate(loader: Any) -> float:
@@ -333,7 +306,7 @@ def loader_rate(loader: Any) -> float:
     if not isinstance(loader, DPDataLoader):
         raise _non_poisson_refusal()
     if getattr(loader, "distributed", False):
-        raise Refused(f"a distributed loader is not accounted: {UNACCOUNTED['DistributedDPOptimizer']}")
+        raise Refused(f"a distributed loader is not accounted: {DISTRIBUTED}")
     if getattr(loader.collate_fn, "rand_on_empty", False):
         raise Refused(
             "rand_on_empty=True puts a random record into an empty batch, so that one record changes the sum by up to "
@@ -355,13 +328,12 @@ def _check_plan(optimizer: Any, rate: float) -> None:
     plan = getattr(optimizer, "_plan", None)
     if plan is None:
         return
-    otherwise = plan.sampling != "poisson" or plan.max_batch_size is not None
-    if plan.relation == "replace" or (otherwise and plan.sampling_rate < 1.0):
+    plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
+    if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None:
         raise Refused(
-            f"sampling={plan.sampling} with relation={plan.relation} is not accounted here; ask the optimizer's epsilon"
+            f"sampling={plan.sampling} with relation={plan.relation}, batches that are cut and a clip that adapts are "
+            "not accounted here; ask the optimizer's epsilon"
         )
-    if getattr(plan, "adaptive_clipping", None) is not None:
-        raise Refused("a clip that adapts to a private count is not accounted here; ask the optimizer's epsilon")
     if rate < plan.sampling_rate:
         raise InvalidParameter("sample_rate", rate, f"the optimizer's rate {plan.sampling_rate}")
 

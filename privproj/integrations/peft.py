@@ -6,16 +6,16 @@ base model, which transformers builds without memory for its weights. Whatever e
 the clip unprojected, and is refused.
 """
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, MissingPackage
+from privproj.errors import InvalidParameter, MissingPackage, within
 from privproj.mechanisms import Layer
 from privproj.records.atomic import LARGEST_FILE, read_bounded
-from privproj.validation import whole
+from privproj.records.data_file import parse_json
+from privproj.validation import quoted, whole
 
 __all__ = ["layers_from_peft"]
 
@@ -30,7 +30,7 @@ HARMLESS = (
     "fan_in_fan_out",  # how the weight is stored; its inputs are the same
     "megatron_core", "qalora_group_size",  # only used with keys that are refused
 )  # fmt: skip
-"""Keys that change neither what is trained nor its shape."""
+"""Keys that change neither what is trained nor its shape. Every other key that is on may train more, or otherwise."""
 
 READ = (
     "peft_type", "task_type", "base_model_name_or_path", "r", "rank_pattern", "target_modules", "exclude_modules",
@@ -38,42 +38,8 @@ READ = (
 )  # fmt: skip
 """Keys that say what is trained, and are followed."""
 
-FULL = "no tensor trained in full"
-"""What is expected of a configuration: nothing but adapters is trained."""
-
-LINEAR = "a plain LoRA layer B A, whose A is its only projection"
-"""What is expected of an adapter."""
-
-START = "adapters that start without a look at the data"
-"""What is expected of how adapters begin."""
-
-
-REFUSED: dict[str, tuple[str, str]] = {
-    "bias": (FULL, "it shares the clip unprojected"),
-    "lora_bias": (FULL, "the bias of B shares the clip unprojected"),
-    "modules_to_save": (FULL, "it shares the clip unprojected"),
-    "trainable_token_indices": (FULL, "rows of the embedding share the clip unprojected"),
-    "target_parameters": ("adapters of linear layers only", "a bare parameter has no input side to project"),
-    "use_dora": (LINEAR, "its magnitudes are trained in full"),
-    "kasa_config": (LINEAR, "its singular values are trained in full"),
-    "monteclora_config": (LINEAR, "its sampler is trained in full"),
-    "velora_config": (LINEAR, "its backward pass compresses activations by a statistic of the batch"),
-    "use_bdlora": (LINEAR, "its factors have blocks"),
-    "use_qalora": (LINEAR, "it pools the inputs before A"),
-    "arrow_config": (LINEAR, "it routes among several adapters"),
-    "alora_invocation_tokens": (LINEAR, "it acts on a part of the tokens"),
-    "layer_replication": ("blocks as the base model has them", "replicated blocks share their weights"),
-    "ensure_weight_tying": ("layers that share no weight", "tied adapters are one tensor in two places"),
-    "megatron_config": ("layers of torch", "Megatron's parallel layers hold a part of the weight each"),
-    "loftq_config": (START, "it also quantizes the base weights"),
-    "eva_config": (START, "EVA looks at the data, which no step accounts for, and moves ranks between layers"),
-    "corda_config": (START, "CorDA looks at the data, which no step accounts for"),
-    "lora_ga_config": (START, "LoRA-GA looks at gradients of the data, which no step accounts for"),
-}
-"""Keys that train more, or otherwise, than a linear layer's ``B A``: what is expected instead, and why."""
-
-HEADS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
-"""Tasks for which PEFT itself adds the model's head to ``modules_to_save``."""
+PLAIN = "plain LoRA of linear layers, and nothing else trained"
+"""What is expected of a configuration."""
 
 MODELS = {
     "CAUSAL_LM": ("AutoModelForCausalLM",),
@@ -81,10 +47,8 @@ MODELS = {
     "FEATURE_EXTRACTION": ("AutoModel",),
     None: ("AutoModel", "AutoModelForCausalLM"),
 }
-"""The classes that may hold the base model, by the task; of several, all on which the adapter fits have to agree."""
-
-STARTS = (True, "gaussian")
-"""Starts with ``B = 0`` and an ``A`` from public randomness."""
+"""The classes that may hold the base model, by the task; of several, all on which the adapter fits have to agree. For
+the other tasks PEFT trains the model's head beside the adapters."""
 
 MOST_BLOCKS = 1_000
 """The largest number of blocks of a base model. Speed only: it keeps a mistaken file from running for hours."""
@@ -122,15 +86,12 @@ def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ..
     ...         layers_from_peft(home)
     ...     except InvalidParameter as error:
     ...         print(error.expected)
-    no tensor trained in full
+    plain LoRA of linear layers, and nothing else trained
     """
     home = Path(directory)
     adapter = _read_json(home / "adapter_config.json")
-    try:
+    with within("adapter_config.json"):
         _check_adapter(adapter)
-    except InvalidParameter as error:
-        name = f"adapter_config.json: {error.name}"
-        raise InvalidParameter(name, error.value, error.expected, error.remedy) from None
     saved = home / "adapter_model.safetensors"
     if saved.is_file():
         found = _layers_of(saved.name, adapter, _shapes_in(saved))
@@ -175,19 +136,16 @@ def _configured_layers(home: Path, adapter: dict[str, Any], base: str | None) ->
         raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
     _read_json(model_home / "config.json")
     found: list[list[tuple[int, int]]] = []
-    failures: list[Exception] = []
+    reasons: list[str] = []
     for model_class in MODELS[adapter.get("task_type")]:
         try:
             found.append(_layers_of("adapter_config.json", adapter, _wrapped_shapes(adapter, model_home, model_class)))
         except MissingPackage:
             raise
         except Exception as error:  # whatever PEFT and transformers raise says that the two files do not fit
-            failures.append(error)
+            reasons.append(" ".join(str(error).split())[:200])
     if not found:
-        if isinstance(failures[0], InvalidParameter):
-            raise failures[0]
-        reason = " ".join(str(failures[0]).split())[:200]
-        raise InvalidParameter("from_peft", str(home), f"an adapter that fits the model in {model_home}", reason)
+        raise InvalidParameter("from_peft", str(home), f"an adapter that fits the model in {model_home}", reasons[0])
     if any(sorted(other) != sorted(found[0]) for other in found):
         raise InvalidParameter("task_type", None, "a task that settles what the names match", BY_HAND)
     return found[0]
@@ -209,22 +167,9 @@ def _wrapped_shapes(adapter: dict[str, Any], base: Path, model_class: str) -> di
     return {name: [*part.shape] for name, part in wrapped.named_parameters() if part.requires_grad}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table from pairs whose keys are all different; raises :class:`ValueError` for a doubled key."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {key!r} occurs twice")
-    return table
-
-
-def _parse_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object; raises :class:`ValueError` for anything else, for doubled keys and for nan."""
-
-    def refuse(word: str) -> float:
-        raise ValueError(f"{word} is no JSON number")
-
-    data = json.loads(text, object_pairs_hook=_unique, parse_constant=refuse)
+def _parse_object(text: bytes) -> dict[str, Any]:
+    """A JSON object; raises :class:`ValueError` for anything else."""
+    data = parse_json(text.decode())
     if not isinstance(data, dict):
         raise ValueError("it is no JSON object")
     return data
@@ -232,10 +177,9 @@ def _parse_object(text: str | bytes) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
+    content = read_bounded(path, "from_peft")
     try:
-        return _parse_object(read_bounded(path, "from_peft").decode())
-    except InvalidParameter:
-        raise
+        return _parse_object(content)
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
 
@@ -259,55 +203,28 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
         raise InvalidParameter("from_peft", str(path), "a whole safetensors file", str(error)) from None
 
 
-def _quoted(value: Any) -> str:
-    """A value of a file, short enough for a sentence."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _is_off(value: Any) -> bool:
-    """True for what switches a key off."""
-    return value is None or value is False or value in ([], {})
-
-
 def _check_adapter(adapter: dict[str, Any]) -> None:
     """Raise for a configuration that trains anything but ``B A`` of linear layers, or that is damaged."""
-    kind = adapter.get("peft_type", "LORA")
-    if not isinstance(kind, str) or kind.upper() != "LORA":
-        raise InvalidParameter("peft_type", _quoted(kind), "an adapter of type LORA", BY_HAND)
+    given = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
+    kind, task, start = given["peft_type"], given["task_type"], given["init_lora_weights"]
+    if str(kind).upper() != "LORA":
+        raise InvalidParameter("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
     for key, value in adapter.items():
-        _check_key(key, value)
-    _check_start(adapter)
+        is_off = value is None or value is False or value in ([], {}) or (key, value) == ("bias", "none")
+        if key not in (*HARMLESS, *READ) and not is_off:
+            raise InvalidParameter(key, quoted(value), PLAIN, f"it may train more, or otherwise; {BY_HAND}")
+    if not isinstance(task, str | None) or task not in MODELS:
+        known = "null or one of " + ", ".join(filter(None, MODELS))
+        raise InvalidParameter("task_type", quoted(task), known, f"PEFT trains the heads of others; {BY_HAND}")
+    # These start with B = 0 and an A from public randomness.
+    if start is not True and start != "gaussian":
+        why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
+        raise InvalidParameter("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
     whole("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
     ranks = adapter.get("rank_pattern")
-    if ranks is not None and not isinstance(ranks, dict):
-        raise InvalidParameter("rank_pattern", _quoted(ranks), "a table from names to ranks")
+    if not isinstance(ranks, dict | None):
+        raise InvalidParameter("rank_pattern", quoted(ranks), "a table from names to ranks")
     for key, rank in (ranks or {}).items():
         whole(f"rank_pattern: {key}", rank, "a whole rank >= 1")
     if not adapter.get("target_modules"):
         raise InvalidParameter("target_modules", adapter.get("target_modules"), "names of the adapted modules", BY_HAND)
-
-
-def _check_key(key: str, value: Any) -> None:
-    """Raise for a key that trains more than is accounted, or that is unknown."""
-    if key in REFUSED and not (_is_off(value) or (key == "bias" and value == "none")):
-        expected, why = REFUSED[key]
-        raise InvalidParameter(key, _quoted(value), expected, f"{why}; {BY_HAND}")
-    if key not in (*HARMLESS, *READ, *REFUSED) and not _is_off(value):
-        raise InvalidParameter(
-            key, _quoted(value), "only keys of adapter_config.json that are known here", f"it may train more; {BY_HAND}"
-        )
-
-
-def _check_start(adapter: dict[str, Any]) -> None:
-    """Raise for tasks with a trained head and for adapters that do not start at ``B = 0``."""
-    task, start = adapter.get("task_type"), adapter.get("init_lora_weights", True)
-    if task in HEADS:
-        raise InvalidParameter("task_type", task, FULL, f"PEFT trains this task's head unprojected; {BY_HAND}")
-    if not isinstance(task, str | None) or task not in MODELS:
-        raise InvalidParameter(
-            "task_type", _quoted(task), "null or one of " + ", ".join((*filter(None, MODELS), *HEADS))
-        )
-    if not any(type(start) is type(known) and start == known for known in STARTS):
-        why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
-        raise InvalidParameter("init_lora_weights", _quoted(start), "true or gaussian", f"{why}; {BY_HAND}")

@@ -1,14 +1,23 @@
-"""Data in TOML and JSON, read and written: one clear sentence where a file is malformed, never half a file."""
+"""Data in TOML and JSON, read and written: one clear sentence where a file is malformed, never half a file.
+
+JSON is read strictly: what two readers could understand differently is refused, as one key twice, nan and infinities.
+The usual reader keeps the last of two keys without a word.
+"""
 
 import json
+import math
 import re
 import sys
 import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
+from privproj.validation import Kind, quoted
 
 KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 """A part of a key in TOML."""
@@ -23,6 +32,9 @@ LARGEST_TOML = 2 << 20
 
 STANDARD_INPUT = "-"
 """The name under which a file is read from standard input. Contract."""
+
+LIST = Kind("a list", lambda value: isinstance(value, list), {"type": "array"})
+"""A list within an object."""
 
 
 def read_data(path: str) -> dict[str, Any]:
@@ -39,9 +51,7 @@ def read_data(path: str) -> dict[str, Any]:
     if not is_json and LONG_KEY.search(text):
         raise InvalidParameter("FILE", path, "keys of at most 50 parts")
     try:
-        data = _from_json(text, path) if is_json else tomllib.loads(text, parse_float=_parse_decimal)
-    except InvalidParameter:
-        raise
+        data = parse_json(text, _parse_decimal) if is_json else tomllib.loads(text, parse_float=_parse_decimal)
     except (ValueError, RecursionError) as error:
         kind = "JSON" if is_json else "TOML"
         raise InvalidParameter("FILE", path, f"a file in {kind}", _reason_of(error, text)) from None
@@ -66,31 +76,86 @@ def _reason_of(error: Exception, text: str) -> str:
     return f"{error}: {shown}" if shown else str(error)
 
 
-class Pairs(dict):
-    """A JSON object that remembers a key it had twice, of which the last would have won."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        names = [name for name, _ in pairs]
-        self.doubled = next((name for name in names if names.count(name) > 1), None) if len(self) < len(names) else None
-
-
-def _from_json(text: str, path: str) -> Any:
-    """The data of a JSON text; raises :class:`InvalidParameter` naming entry and key where an object has one twice."""
-    data = json.loads(text, object_pairs_hook=Pairs, parse_float=_parse_decimal)
-    _check_doubled(data, path)
-    return data
+def _exact(text: str) -> float:
+    """The double that says the same digits as the text; raises ValueError where there is none."""
+    value = float(text)
+    if not math.isfinite(value) or Decimal(text, Context(traps=[])) != Decimal(repr(value)):
+        raise ValueError(f"it has the number {quoted(text)}, which is no double")
+    return value
 
 
-def _check_doubled(data: Any, where: str) -> None:
-    """Raise :class:`InvalidParameter` for a key that an object within the data has twice."""
-    if isinstance(data, Pairs) and data.doubled is not None:
-        raise InvalidParameter(f"{where}: {data.doubled}", data[data.doubled], "every key once")
-    parts = data.items() if isinstance(data, dict) else ()
-    for key, value in parts:
-        _check_doubled(value, f"{where}: {key}")
-        for i, entry in enumerate(value if isinstance(value, list) else ()):
-            _check_doubled(entry, f"{where}: {key} {i + 1}")
+def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
+    """The value of a JSON text, whose numbers with a point or an exponent ``number`` reads.
+
+    Raises ValueError that says why there is none, also for what two readers could understand differently, and
+    RecursionError for text that is nested too deeply.
+    """
+    return json.loads(
+        text, object_pairs_hook=_unique, parse_float=number, parse_int=_whole, parse_constant=_refuse_constant
+    )
+
+
+def read_json(content: bytes | str, name: str, path: str | Path, expected: str) -> Any:
+    """The value of a JSON text whose numbers are all doubles; for anything else a refusal of ``path`` by this name."""
+    try:
+        return parse_json(content if isinstance(content, str) else content.decode())
+    except json.JSONDecodeError:
+        raise InvalidParameter(name, path, expected) from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter(name, path, expected, str(error)) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; raises ValueError for a key given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"it has the key {quoted(double)} twice")
+    return found
+
+
+def _whole(text: str) -> int:
+    """A whole number of at most 20 characters; raises ValueError for a longer one."""
+    if len(text) > 20:
+        raise ValueError(f"it has the whole number {quoted(text)}")
+    return int(text)
+
+
+def _refuse_constant(text: str) -> None:
+    """Refuse nan and infinities by raising ValueError."""
+    raise ValueError(f"it has {text} for a number")
+
+
+def same_json(one: object, other: object) -> bool:
+    """True for equal JSON values of the same types, whatever the order of keys; 1 is neither 1.0 nor true."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def read_table(name: str, given: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """The values of an object of exactly these keys, each of its kind and within its range.
+
+    Raises :class:`InvalidParameter` for anything else; ``name`` is that of the object.
+    """
+    if not isinstance(given, dict) or set(given) != set(kinds):
+        raise InvalidParameter(name, quoted(given), "the keys " + ", ".join(kinds))
+    return {key: read_value(key, given[key], kind) for key, kind in kinds.items()}
+
+
+def read_value(name: str, value: Any, kind: Kind) -> Any:
+    """The value of a field of this name, which has to be of the kind and within its range, as a record keeps it."""
+    if not kind.fits(value):
+        raise InvalidParameter(name, quoted(value), kind.words)
+    return kind.check(name, value)
+
+
+def list_of(words: str, kind: Kind, low: int, high: int) -> Kind:
+    """Lists of ``low`` to ``high`` values of a kind, as a message describes them; a tuple is made of one."""
+    return Kind(
+        f"{low} {words}" if low == high else f"{low} to {high} {words}",
+        lambda values: isinstance(values, list) and low <= len(values) <= high,
+        {},
+        lambda name, values: tuple(read_value(name, value, kind) for value in values),
+    )
 
 
 def _parse_decimal(text: str) -> float:
@@ -139,3 +204,31 @@ def write_data(path: str, data: dict[str, Any], table: str = "phase") -> None:
     else:
         shared = {key: value for key, value in data.items() if key != table}
         write_text(path, as_toml(data[table], table, **shared))
+
+
+# --- what checking a file found -----------------------------------------------------------------------
+
+AS_FAR_AS_IT_GOES = "consistent as far as it goes"
+"""The verdict on a file in which nothing is wrong and planned releases are missing. Contract."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every claim of a file in words, and whether it holds."""
+
+    claims: dict[str, bool]
+
+    @property
+    def missing(self) -> int:
+        """The number of releases that were planned and are not there."""
+        return 0
+
+    @property
+    def holds(self) -> bool:
+        """True if every claim of the file holds."""
+        return all(self.claims.values())
+
+    @property
+    def word(self) -> str:
+        """The verdict in words, of which only "holds" is about all planned releases."""
+        return "fails" if not self.holds else AS_FAR_AS_IT_GOES if self.missing > 0 else "holds"

@@ -10,12 +10,11 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from shutil import copyfileobj
-from typing import Any, BinaryIO
+from typing import Any
 
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.lazy import import_extra
@@ -88,52 +87,27 @@ class Journal:
             for line in file:
                 yield line[:-1].decode()
 
-    def copy_to(self, file: BinaryIO, first: Row) -> None:
-        """Write the rows to another file, after a first line in place of the title."""
-        file.write(f"{first}\n".encode())
-        with self.path.open("rb") as rows:
-            rows.seek(len(self.head))
-            copyfileobj(rows, file)
-
     def close(self) -> None:
         """Close the file, so that other processes may write it."""
         self.file.close()
 
 
 def complete_rows(
-    work: Work,
-    task: Callable[[int], Any],
-    count: int,
-    journal: Journal,
-    runner: Runner,
-    progress: Callable[[int], object] = lambda count: None,
+    work: Work, tasks: Iterable[Any], journal: Journal, runner: Runner, progress: Callable[[int], object]
 ) -> None:
-    """Let ``runner`` do those of ``count`` tasks that the journal has no row for; ``task`` makes one of its number."""
-    batches = _Batches(map(task, range(len(journal), count)))
-    for rows, seconds in runner(work, batches):
+    """Let ``runner`` do those of the tasks that the journal has no row for."""
+    left, size = islice(tasks, len(journal), None), 1
+
+    def batches() -> Iterator[list[Any]]:
+        while batch := list(islice(left, size)):
+            yield batch
+
+    for rows, seconds in runner(work, batches()):
         journal.add(rows)
-        batches.learn(len(rows), seconds)
+        # As many as take so long, by those done last, and at most eight times as many.
+        fitting = int(len(rows) * BATCH_SECONDS / max(seconds, 1e-9))
+        size = max(1, min(fitting, 8 * len(rows), 2**14))
         progress(len(rows))
-
-
-class _Batches:
-    """Tasks in batches that take about :data:`BATCH_SECONDS` each, judged by the batches done so far."""
-
-    def __init__(self, tasks: Iterator[Any]) -> None:
-        self.tasks, self.size = tasks, 1
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return self
-
-    def __next__(self) -> list[Any]:
-        if tasks := list(islice(self.tasks, self.size)):
-            return tasks
-        raise StopIteration
-
-    def learn(self, count: int, seconds: float) -> None:
-        """Let batches be as large as one that took so long says, and at most eight times as large as that one."""
-        fitting = int(count * BATCH_SECONDS / max(seconds, 1e-9))
-        self.size = max(1, min(fitting, 8 * count, 2**14))
 
 
 # --- who computes -------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@ the beginning of the one line that comes next, with zeros for what was not writt
 forger, who can compute the hashes again; and whole lines cut off at the end look like a run that was killed earlier. So
 the number of releases is kept a second time outside the file, and in the checkpoint of a run.
 
+As a document a ledger is checked by writing its lines again from what they say, and by comparing the target with the
+recomputed epsilon. What holds there is true of the run that the file describes: whoever holds the file can write
+another run's ledger, or cut whole lines off its end, and nothing in the file can show that.
+
 A ledger that names a target keeps it: a phase that would end above it is refused before it begins, unless a new target
 is named. A target with an order is the budget of a filter (C35), fixed before the first release: every release is
 counted before it is made, and a phase may be chosen by looking at all that was released before.
@@ -18,7 +22,7 @@ counted before it is made, and a phase may be chosen by looking at all that was 
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +31,7 @@ from typing import Any
 from privproj.accounting.queries import solve_epsilon
 from privproj.accounting.question import answer, question_about
 from privproj.accounting.schedule import Phase, Schedule
+from privproj.accounting.spec import check_keys
 from privproj.assumptions import (
     FILTER_FIXED_IN_ADVANCE,
     PLANS,
@@ -37,14 +42,14 @@ from privproj.assumptions import (
 )
 from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.filter import Filter
 from privproj.records.atomic import open_alone, read_bounded
+from privproj.records.data_file import Verdict, same_json
 from privproj.records.run_file import MOST_PHASES, phase_from
-from privproj.records.strict_json import same_json
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
-from privproj.validation import privacy_epsilon, probability, quoted, whole
+from privproj.validation import TABLE, Kind, privacy_epsilon, probability, quoted, whole
 
 HEADER = {"ledger": "privproj", "version": 2}
 """The first line of a ledger whose lines are chained by hashes."""
@@ -73,6 +78,12 @@ MARKS = ("insecure", "public_subspace")
 """What a line that opens a phase can say of the run beside phase and target, each the name of an account's field: true
 from there on, and written once. Contract."""
 
+OPENING = {
+    **dict.fromkeys(("phase", "target"), TABLE),
+    **dict.fromkeys(MARKS, Kind("true, or left out", lambda value: value is True, {"const": True})),
+}
+"""What a line that opens a phase may hold. Contract."""
+
 INSECURE = "the noise came from a given seed: whoever knows it can take the noise away, so nothing is protected"
 """The warning for noise from a given seed."""
 
@@ -84,6 +95,19 @@ STOPPED = (
     "quote is that of the plan"
 )
 """The warning for a phase that made fewer or more steps than planned."""
+
+
+AS_WRITTEN = "every line is as privproj writes it"
+"""The claim that no line has a word more, less or otherwise than the writer gives it."""
+
+KEPT = "no phase planned more than the target in force"
+"""The claim that the targets of the file were kept."""
+
+WITHIN_PLAN = "no phase made more releases than it planned"
+"""The claim that no phase went on after its end, which training never does."""
+
+SECRET = "no noise came from a given seed"
+"""The claim that the noise protects at all."""
 
 
 @dataclass(frozen=True)
@@ -138,25 +162,17 @@ class Account:
             Refused: The bound of the phase does not answer for it.
         """
         phase, target = entry["phase"], entry.get("target")
-        unknown = [key for key in entry if key not in ("phase", "target", *MARKS)]
-        if unknown:
-            raise InvalidParameter(where, quoted(unknown[0]), f"the keys phase, target, {' and '.join(MARKS)}")
-        if not isinstance(phase, dict) or "planned" in phase or "event" in phase:
-            raise InvalidParameter(where, quoted(phase), "a phase as privproj writes it")
+        with within(where):
+            check_keys(entry, OPENING)
+            if "planned" in phase or "event" in phase:
+                raise InvalidParameter("phase", quoted(phase), "a phase as privproj writes it")
+            for name in ("steps", *(["batches"] if phase.get("sampling") == "balls-in-bins" else [])):
+                whole(name, phase.get(name), f"a whole number of {name}")
+            _check_target(target)
         phase_from(phase, {}, where)
-        whole("steps", phase.get("steps"), f"a whole number of steps in {where}")
-        if phase.get("sampling") == "balls-in-bins":
-            whole("batches", phase.get("batches"), f"a whole number of batches in {where}")
-        for mark in MARKS:
-            if entry.get(mark, True) is not True:
-                raise InvalidParameter(where, quoted(entry[mark]), f"{mark} to be true, or left out")
         self.check_target(target, where)
-        return replace(
-            self,
-            phases=(*self.phases, (phase, 0)),
-            target=self.target if target is None else _check_target(target, where),
-            **{mark: getattr(self, mark) or mark in entry for mark in MARKS},
-        )
+        marks = {mark: getattr(self, mark) or mark in entry for mark in MARKS}
+        return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
     def check_target(self, target: Any, where: str) -> None:
         """Raise unless a phase may name this target now; that of a filter is fixed before the first release.
@@ -219,8 +235,7 @@ class Account:
 
         No output can have had a part in giving them up. The last phase stays, since it may be about to begin.
         """
-        last = len(self.phases) - 1
-        return replace(self, phases=tuple(phase for i, phase in enumerate(self.phases) if phase[1] or i == last))
+        return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
     @property
     def to_end(self) -> "Account":
@@ -257,11 +272,10 @@ class Account:
         """A sentence on every phase that made fewer or more steps than planned, where that matters."""
         if self.filtered:
             return ()
-        plans = [(entry, steps, planned_releases(entry)) for entry, steps in self.begun.phases]
         return tuple(
-            STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned)
-            for i, (entry, steps, planned) in enumerate(plans)
-            if steps != planned
+            STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned_releases(entry))
+            for i, (entry, steps) in enumerate(self.begun.phases)
+            if steps != planned_releases(entry)
         )
 
     @property
@@ -275,13 +289,13 @@ class Account:
         """What a number from here takes for granted of the run as a whole, beside what its phases do."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.begun.phases)
         planned = len(self.begun.phases) > 1 or bool(self.stopped)
-        triggers = (
-            (PUBLIC_SUBSPACE, self.public_subspace),
-            (FILTER_FIXED_IN_ADVANCE, self.filtered),
-            (plan_fixed(adapts=adapts), planned and not self.filtered),
-            (THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE, True),
-        )
-        return tuple(words for words, present in triggers if present)
+        triggers = {
+            PUBLIC_SUBSPACE: self.public_subspace,
+            FILTER_FIXED_IN_ADVANCE: self.filtered,
+            plan_fixed(adapts=adapts): planned and not self.filtered,
+            THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE: True,
+        }
+        return tuple(words for words, holds in triggers.items() if holds)
 
     def made(self) -> list[Phase]:
         """Return what was released, as phases of a schedule; an epoch of balls-in-bins that was begun is a whole one.
@@ -309,10 +323,8 @@ class Account:
             InvalidParameter: Nothing was released.
             Refused: More was released than the filter has.
         """
-        phases = self.made()
-        if self.filtered:
-            return self.filter().curve()
-        return Schedule(tuple(phases)).curve()
+        phases = tuple(self.made())
+        return self.filter().curve() if self.filtered else Schedule(phases).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -391,24 +403,20 @@ def planned_releases(entry: Mapping[str, Any]) -> int:
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
-def _check_target(given: Any, where: str) -> dict[str, float]:
-    """The target of a phase: an epsilon, a delta or both, or both with an order; raises for anything else.
+def _check_target(given: Mapping[str, Any] | None) -> None:
+    """Raise unless a target that is named is an epsilon, a delta or both, or both with an order.
 
     Raises :class:`InvalidParameter`, or :class:`Refused` for an order that leaves no budget.
     """
-    if not isinstance(given, dict) or not given or not given.keys() <= {"epsilon", "delta", "order"}:
-        raise InvalidParameter(where, quoted(given), "a target with an epsilon, a delta or both")
-    try:
-        if "order" in given:
-            Filter(**given)
-            return given
-        if "epsilon" in given:
-            privacy_epsilon(given["epsilon"], zero=False)
-        if "delta" in given:
-            probability("delta", given["delta"])
-    except InvalidParameter as error:
-        raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected) from None
-    return given
+    if given is not None and (not given or not given.keys() <= {"epsilon", "delta", "order"}):
+        raise InvalidParameter("target", quoted(given), "a target with an epsilon, a delta or both")
+    if given and "order" in given:
+        Filter(**given)
+    for name, value in (given or {}).items():
+        if name == "epsilon":
+            privacy_epsilon(value, zero=False)
+        elif name == "delta":
+            probability(name, value)
 
 
 def read_ledger(path: str | Path) -> Account:
@@ -442,13 +450,13 @@ def read_ledger(path: str | Path) -> Account:
     return _parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
 
 
-def _parse_ledger(content: bytes, path: str) -> "Reading":
+def _parse_ledger(content: bytes, path: str) -> "_Reading":
     """The bytes of a ledger, read to their end; ``path`` is for messages.
 
     Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
     does not answer.
     """
-    reading = Reading(path)
+    reading = _Reading(path)
     header = reading.line(HEADER)
     if header.startswith(content):
         return reading
@@ -463,7 +471,7 @@ def _parse_ledger(content: bytes, path: str) -> "Reading":
     return reading
 
 
-def parse_begun(content: bytes, path: str) -> "Reading":
+def parse_begun(content: bytes, path: str) -> "_Reading":
     """The bytes of a ledger that has a phase, read as :func:`_parse_ledger` does; refused where it has none."""
     reading = _parse_ledger(content, path)
     if not reading.account.phases:
@@ -471,7 +479,7 @@ def parse_begun(content: bytes, path: str) -> "Reading":
     return reading
 
 
-class Reading:
+class _Reading:
     """A ledger as far as it was read or written.
 
     ``account`` is what it says, and ``openings`` has every line that opens a phase as data, without its hash.
@@ -581,7 +589,7 @@ class Ledger:
         again: bool = False,
     ) -> None:
         self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
-        self.keep, self.kept, self.reading = lambda releases: None, 0, Reading(str(path))
+        self.keep, self.kept, self.reading = lambda releases: None, 0, _Reading(str(path))
         self.file = open_alone(self.path, "ledger")
         try:
             self.check_place()
@@ -741,3 +749,71 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+# --- a ledger checked as a document -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LedgerVerdict(Verdict):
+    """What checking a ledger found, and its account."""
+
+    account: Account
+
+    @property
+    def missing(self) -> int:
+        """The number of releases that were planned and are not there, over all phases that were begun."""
+        return self.account.missing
+
+
+def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
+    """Check the bytes of a ledger; ``path`` is for messages.
+
+    Raises :class:`InvalidParameter` for a ledger that is damaged or opens no phase, and whatever computing the epsilon
+    of a plan raises.
+    """
+    reading = parse_begun(content, path)
+    account = reading.account
+    plans = list(_plans_under_targets(reading))
+    claims = {
+        AS_WRITTEN: not reading.half_opened and _opened_as_written(reading),
+        **({KEPT: all(map(_is_kept, plans))} if plans else {}),
+        WITHIN_PLAN: all(made <= planned_releases(entry) for entry, made in account.phases),
+        SECRET: not account.insecure,
+    }
+    return LedgerVerdict(claims, account)
+
+
+def _opened_as_written(reading: "_Reading") -> bool:
+    """True if each phase is opened in the very words of the tool, which opens none again before it is made."""
+    before: dict[str, Any] = {}
+    said: set[str] = set()
+    for i, entry in enumerate(reading.openings):
+        phase = json.loads(json.dumps(phase_from(entry["phase"], {}, f"{reading.path}: phase {i + 1}").as_dict()))
+        marks = {mark for mark in MARKS if mark in entry}
+        own = {"phase": phase, **{key: entry[key] for key in ("target", *MARKS) if key in entry}}
+        again = phase == before and Account(reading.account.phases[:i]).left > 0 and not marks
+        if again or marks & said or json.dumps(own) != json.dumps(entry):
+            return False
+        before, said = phase, said | marks
+    return True
+
+
+def _plans_under_targets(reading: "_Reading") -> Iterator[Account]:
+    """For each target of the file the last plan that it was in force for: all made before, and that phase to its end.
+
+    A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each phase
+    when it began, after what was made before.
+    """
+    target: dict[str, Any] = {}
+    for i, entry in enumerate(reading.openings):
+        target = entry.get("target") or target
+        replaced = i + 1 == len(reading.openings) or "target" in reading.openings[i + 1]
+        if target and (replaced or "order" in target):
+            yield Account(reading.account.phases[: i + 1], target).to_end
+
+
+def _is_kept(plan: Account) -> bool:
+    """True if the plan meets its target; a target that lacks its epsilon says nothing, one without delta too little."""
+    target = plan.target or {}
+    return not plan.overspent() if "epsilon" in target and "delta" in target else target.keys() == {"delta"}

@@ -6,33 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privproj.accounting.spec import (
-    TARGETS,
-    answer_entry,
-    check_keys,
-    check_type,
-    keys_of,
-    mechanism_type_of,
-    question_from,
-    target_from,
-    with_unique_keys,
-)
+from privproj.accounting import spec
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name, within
 from privproj.result import Outcome, Result, Status
-from privproj.validation import TEXT, real, whole
+from privproj.validation import TEXT, number, whole_number
 
 DEFAULT_RTOL = 1e-6
 """Relative difference from the expected value that passes where none is given. Contract."""
 
-LIMITS = {"expect": (-1e300, 1e300), "at_most": (-1e300, 1e300), "rtol": (0.0, 0.1)}
-"""What is expected of an answer, from where to where. An entry that lets a guarantee move further than by the largest
-tolerance guards nothing. Contract."""
-
 PINS = (str(Status.PROVED), str(Status.CONDITIONAL))
 """The statuses that an entry may pin: those of bounds that answer. Contract."""
 
-EXPECTED = ("status", "expect", "rtol", "at_most", "bound_version")
-"""Keys of an entry that say what is expected of its answer."""
+EXPECTED = {
+    "status": TEXT,
+    **dict.fromkeys(("expect", "at_most"), number("a number from -1e+300 to 1e+300", -1e300, 1e300)),
+    "rtol": number("a number from 0 to 0.1", 0.0, 0.1),
+    "bound_version": whole_number("a version of the bound, from 1 on"),
+}
+"""Keys of an entry that say what is expected of its answer. An entry that lets a guarantee move further than by the
+largest tolerance guards nothing. Contract."""
 
 ENTRY_KEYS = ("name", "query", "mechanism", "bound", *EXPECTED)
 """Keys of an entry besides those of its question."""
@@ -40,29 +32,25 @@ ENTRY_KEYS = ("name", "query", "mechanism", "bound", *EXPECTED)
 
 @dataclass(frozen=True)
 class _ExpectedBound:
-    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are expected."""
+    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are ``expected``."""
 
     name: str
     query: str
     given: dict[str, Any]
     place: str
-    status: str | None = None
-    expect: float | None = None
-    rtol: float = DEFAULT_RTOL
-    at_most: float | None = None
-    bound_version: int | None = None
+    expected: dict[str, Any]
 
     @property
     def asked(self) -> dict[str, Any]:
         """What is asked by name: parameters, targets, bound and relation, without what is expected of the answer."""
-        phase = question_from(self.given, self.query).only
+        phase = spec.question_from(self.given, self.query).only
         own = {key: value for key, value in self.given.items() if key not in ("name", "query", *EXPECTED)}
         return {**own, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
         with within(self.place):
-            return answer_entry(self.query, self.given)
+            return spec.answer_entry(self.query, self.given)
 
     def check(self) -> "CheckVerdict":
         """The verdict: a finite answer, of the pinned status, within tolerance, and not above ``at_most``."""
@@ -79,24 +67,23 @@ class _ExpectedBound:
         value = None if result.value is None else float(result.value)
         if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
             return f"no finite answer (outcome {result.outcome})", None
-        return self.judged(result, self.expect), result
+        return self.judged(result, self.expected), result
 
-    def judged(self, result: Result, expect: float | None) -> str:
+    def judged(self, result: Result, expected: Mapping[str, Any]) -> str:
         """What is wrong with a finite answer, in words; empty if nothing is."""
-        value = float(result.value or 0.0)
-        if self.status is not None and result.status != self.status:
-            return f"expected a {self.status} bound, got a {result.status} one"
-        if expect is not None and not abs(value - expect) <= self.rtol * abs(expect):
-            moved = f"expected {expect!r} within {self.rtol:g}, moved by {change_words(expect, value)}"
-            return moved + self._why(result)
-        if self.at_most is not None and not value <= self.at_most:
-            above = f"expected at most {self.at_most!r}, got {value!r}, {change_words(self.at_most, value)}"
-            return above + self._why(result)
+        value, status = float(result.value or 0.0), expected.get("status", result.status)
+        expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
+        if result.status != status:
+            return f"expected a {status} bound, got a {result.status} one"
+        if expect is not None and not abs(value - expect) <= rtol * abs(expect):
+            return f"expected {expect!r} within {rtol:g}, moved by {change_words(expect, value)}{self._why(result)}"
+        if most is not None and not value <= most:
+            return f"expected at most {most!r}, got {value!r}, {change_words(most, value)}{self._why(result)}"
         return ""
 
     def _why(self, result: Result) -> str:
         """What the version of the bound says of why a number moved; nothing where the entry does not pin it."""
-        now, then = result.bound_version, self.bound_version
+        now, then = result.bound_version, self.expected.get("bound_version")
         if then is None:
             return ""
         if now == then:
@@ -128,7 +115,10 @@ class CheckVerdict:
 
     def updated(self) -> "CheckVerdict":
         """The verdict after the entry was rewritten with the answer; without one it stays."""
-        return self if self.result is None else replace(self, problem=self.entry.judged(self.result, None))
+        if self.result is None:
+            return self
+        held = {key: value for key, value in self.entry.expected.items() if key != "expect"}
+        return replace(self, problem=self.entry.judged(self.result, held))
 
     @property
     def rewritten(self) -> dict[str, Any]:
@@ -159,35 +149,30 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
 
 def _entry_from(entry: Any, where: str) -> _ExpectedBound:
     """One entry of a regression file, its keys and parameters checked."""
-    given = with_unique_keys(entry, where)
+    given = spec.with_unique_keys(entry, where)
     name = given.get("name", where.rsplit(": ", 1)[-1])
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
-        query = check_type("query", given.get("query", "epsilon"), TEXT)
-        if query not in TARGETS:
-            raise unknown_name("query", query, "a query", TARGETS)
-        check_keys(given, keys_of(mechanism_type_of(given), ENTRY_KEYS, query))
-        numbers = _expectations_from(given)
-        if given.get("status", PINS[0]) not in PINS:
-            raise InvalidParameter("status", given["status"], "a status: " + " or ".join(PINS))
-        version = given.get("bound_version")
-        version = None if version is None else whole("bound_version", version, "a version of the bound, from 1 on")
-        question_from(given, query)
-        target_from(given, query)
+        query = spec.check_type("query", given.get("query", "epsilon"), TEXT)
+        if query not in spec.TARGETS:
+            raise unknown_name("query", query, "a query", spec.TARGETS)
+        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ENTRY_KEYS, query))
+        expected = _expectations_from(given)
+        spec.question_from(given, query)
+        spec.target_from(given, query)
     except InvalidParameter as error:
         raise_within(error, label)
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
-    return _ExpectedBound(name, query, given, label, given.get("status"), **numbers, bound_version=version)
+    return _ExpectedBound(name, query, given, label, expected)
 
 
-def _expectations_from(given: Mapping[str, Any]) -> dict[str, float]:
+def _expectations_from(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
     if "expect" not in given and "at_most" not in given:
         raise InvalidParameter("expect", "nothing", "expect, at_most or both")
     if "rtol" in given and "expect" not in given:
         raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
-    held = {key: limits for key, limits in LIMITS.items() if key in given}
-    return {
-        key: real(key, given[key], f"a number from {low:g} to {high:g}", low, high) for key, (low, high) in held.items()
-    }
+    if given.get("status", PINS[0]) not in PINS:
+        raise InvalidParameter("status", given["status"], "a status: " + " or ".join(PINS))
+    return {key: kind.check(key, given[key]) for key, kind in EXPECTED.items() if key in given}

@@ -5,16 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Schedule
-from privproj.accounting.spec import (
-    KINDS,
-    check_keys,
-    keys_of,
-    mechanism_type_of,
-    question_from,
-    with_unique_keys,
-)  # fmt: skip
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.events import event_from_data
 from privproj.runs import RUN_PARAMETERS
@@ -60,10 +53,10 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     >>> round(from_data({"phase": [phase]}).epsilon(delta=1e-5).value, 4)
     2.3256
     """
-    given = with_unique_keys(data, where)
+    given = spec.with_unique_keys(data, where)
     entries = given.pop("phase", None)
     with within(where):
-        check_keys(given, {name: KINDS[name] for name in FOR_ALL})
+        spec.check_keys(given, {name: spec.KINDS[name] for name in FOR_ALL})
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
     if len(entries) > MOST_PHASES:
@@ -76,28 +69,29 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
-    given = with_unique_keys(entry, where)
+    given = spec.with_unique_keys(entry, where)
     try:
         with within(where):
             for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
                 if key in given:
                     raise InvalidParameter(key, given[key], f"{key} once, before the phases")
             if "event" in given:
-                check_keys(given, {name: KINDS[name] for name in EVENT_KEYS})
+                spec.check_keys(given, {name: spec.KINDS[name] for name in EVENT_KEYS})
                 given = _own_phase(given, shared) or given
             if "event" not in given:
-                check_keys(given, keys_of(mechanism_type_of(given), PHASE_KEYS))
+                spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), PHASE_KEYS))
             name = given.get("name", where.rsplit(": ", 1)[-1])
-            phase = _event_phase(given, shared, name) if "event" in given else question_from({**given, **shared}).only
+            whole = {**given, **shared}
+            phase = _event_phase(whole, name) if "event" in given else spec.question_from(whole).only
             phase.check()
             return replace(phase, name=name, planned=given.get("planned", False))
     except Refused as error:
         raise Refused(f"{where}: {error}") from None
 
 
-def _event_phase(given: Mapping[str, Any], shared: Mapping[str, Any], name: str) -> Phase:
+def _event_phase(given: Mapping[str, Any], name: str) -> Phase:
     """A phase that is an event of dp-accounting."""
-    run: Any = {key: value for key, value in {**given, **shared}.items() if key not in ("name", "event", "planned")}
+    run: Any = {key: value for key, value in given.items() if key not in ("name", "event", "planned")}
     return event_from_data(given["event"], "event", run, name)
 
 
@@ -137,7 +131,7 @@ def _check_own_event(level: Mapping[str, Any]) -> None:
     """Raise :class:`InvalidParameter` for a key of such an event that is too much, missing, or of another type."""
     kind, known = level["type"], OWN_EVENTS[level["type"]]
     with within("event"):
-        check_keys({key: value for key, value in level.items() if key != "type"}, known)
+        spec.check_keys({key: value for key, value in level.items() if key != "type"}, known)
         missing = next((key for key in known if key not in level and key not in MAY_BE_MISSING), None)
         if missing:
             raise InvalidParameter(missing, "nothing", f"{missing} of {kind}")

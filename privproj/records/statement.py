@@ -17,20 +17,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from importlib.resources import files
+from itertools import product
 from string import Template
 from typing import Any
 
+from privproj.accounting import spec
 from privproj.accounting.queries import compare, solve_epsilon
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.accounting.spec import (
-    KINDS,
-    check_keys,
-    keys_of,
-    mechanism_bound_and_run,
-    mechanism_type_of,
-    with_unique_keys,
-)  # fmt: skip
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, ROUNDING_AS_MEASURED
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
@@ -39,13 +33,13 @@ from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
+from privproj.records.data_file import list_of, read_table
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, planned_releases
-from privproj.records.run_file import from_data, phase_from
-from privproj.records.strict_json import LIST, read_table
+from privproj.records.run_file import MOST_PHASES, from_data, phase_from
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 from privproj.runs.targets import delta_target
-from privproj.validation import TABLE, TRUTH, WHOLE, quoted
+from privproj.validation import TABLE, TRUTH, WHOLE, Kind, quoted
 from privproj.version import __version__
 
 WORDS: dict[str, Any] = tomllib.loads(files("privproj.records").joinpath("statement.toml").read_text(encoding="utf-8"))
@@ -100,6 +94,9 @@ class Section:
 STYLES = ("text", "markdown", "html")
 """How a statement can be written."""
 
+MADE = Kind("a whole number of releases", lambda steps: type(steps) is int and steps >= 0, {})
+"""How many releases a phase made. Contract."""
+
 STATED = (*MARKS, "alone")
 """What the data of an account say to be true or false. Contract."""
 
@@ -151,7 +148,7 @@ def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any
     """One question as the data of a statement: every key that says something, each value of its type."""
     own = {"layer" if name == "layers" else name: value for name, value in mechanism.parameters().items()}
     named = find_bound(type(mechanism), bound).name
-    wholes = [name for name, kind in KINDS.items() if kind.words == WHOLE.words]
+    wholes = [name for name, kind in spec.KINDS.items() if kind.words == WHOLE.words]
     plain = {name: int(value) if name in wholes else value for name, value in run.items() if value is not None}
     return {"question": {"mechanism": mechanism.name, **own, "bound": named, **plain}}
 
@@ -172,24 +169,23 @@ def account_data(account: Account) -> dict[str, Any]:
 
 def _account_from(data: Mapping[str, Any], where: str) -> Account:
     """The account that :func:`account_data` has written."""
-    kinds = {"phase": LIST, "made": LIST, **dict.fromkeys(STATED, TRUTH), "notes": LIST}
+    count = len(data["phase"]) if isinstance(data.get("phase"), list) else 0
+    kinds = {
+        "phase": list_of("phases", TABLE, 1, MOST_PHASES),
+        "made": list_of("numbers of releases, one for each phase", MADE, count, count),
+        **dict.fromkeys(STATED, TRUTH),
+        "notes": Kind("notes that privproj writes", lambda notes: notes in ([], [CUT_SHORT]), {}),
+    }
     with within(where):
         given = read_table("ledger", data, kinds | ({"filter": TABLE} if "filter" in data else {}))
-    entries, made = given["phase"], given["made"]
-    if not len(entries) == len(made) > 0:
-        raise InvalidParameter(f"{where}: made", quoted(made), "a number of releases for each phase")
-    if given["notes"] not in ([], [CUT_SHORT]):
-        raise InvalidParameter(f"{where}: notes", quoted(given["notes"]), "notes that privproj writes")
-    account = Account()
-    for i, (entry, steps) in enumerate(zip(entries, made, strict=True)):
+    opening = {"target": data["filter"]} if "filter" in data else {}
+    account, phases = Account(), []
+    for i, (entry, steps) in enumerate(zip(given["phase"], given["made"], strict=True)):
         place = f"{where}: phase {i + 1}"
-        if type(steps) is not int or steps < 0:
-            raise InvalidParameter(f"{place}: made", quoted(steps), "a whole number of releases")
-        opening = {"target": data["filter"]} if "filter" in data and i == 0 else {}
-        account = account.opened({"phase": entry, **opening}, place)
-        own = phase_from(entry, {}, place).as_dict()
-        account = replace(account, phases=(*account.phases[:-1], (own, steps)))
-    return replace(account, notes=tuple(given["notes"]), **{mark: given[mark] for mark in STATED})
+        account = account.opened({"phase": entry, **({} if phases else opening)}, place)
+        phases.append((phase_from(entry, {}, place).as_dict(), steps))
+    marks = {mark: given[mark] for mark in STATED}
+    return replace(account, phases=tuple(phases), notes=tuple(given["notes"]), **marks)
 
 
 def _said_from(given: Mapping[str, Any]) -> dict[str, str]:
@@ -204,11 +200,7 @@ def _said_from(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def statement_from(
-    data: Mapping[str, Any],
-    delta: float,
-    style: str,
-    version: str = __version__,
-    said: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any], delta: float, style: str, version: str = __version__, said: Mapping[str, Any] | None = None
 ) -> Statement:
     """The statement that these parameters give: the data of one question, a run or an account, computed.
 
@@ -229,24 +221,19 @@ def statement_from(
         own = account_data(account)
         result, curve, others = account.epsilon(delta), account.curve(), []
     else:
-        entry = with_unique_keys(data["question"], where)
+        entry = spec.with_unique_keys(data["question"], where)
         with within(where):
-            check_keys(entry, keys_of(mechanism_type_of(entry), ("mechanism", "bound")))
-            mechanism, bound, run = mechanism_bound_and_run(entry)
+            spec.check_keys(entry, spec.keys_of(spec.mechanism_type_of(entry), ("mechanism", "bound")))
+            mechanism, bound, run = spec.mechanism_bound_and_run(entry)
         own = question_data(mechanism, bound, run)
         question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
-        result, curve, account = (
-            solve_epsilon(question, target),
-            question.curve(),
-            _account_of_plan(question.phases),
-        )
+        result, curve = solve_epsilon(question, target), question.curve()
+        account = _account_of_plan(question.phases)
         answers = (row.result for row in compare(mechanism, delta=delta, **run))
         others = [other for other in answers if other and other.value is not None and other.bound != result.bound]
-    line = json.dumps(
-        {"privproj": version, "style": style, "delta": delta, **({"said": words} if words else {}), **own}
-    )
+    about = {"privproj": version, "style": style, "delta": delta, **({"said": words} if words else {}), **own}
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
-    return Statement(result, curve, *attacks, tuple(others), account, style, line, version, words)
+    return Statement(result, curve, *attacks, tuple(others), account, style, json.dumps(about), version, words)
 
 
 def _account_of_plan(phases: Iterable[Phase]) -> Account:
@@ -265,21 +252,17 @@ def sections(statement: Statement) -> list[Section]:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
     fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
     parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
-    said = [
-        Section(part["title"], tuple(line for words in part["lines"] for line in _said_once(words, fields)),
-                part.get("items", False))
-        for part in parts
-    ]  # fmt: skip
-    return [section for section in said if section.lines]
+    said = [tuple(line for words in part["lines"] for line in _said_once(words, fields)) for part in parts]
+    found = zip(parts, said, strict=True)
+    return [Section(part["title"], lines, part.get("items", False)) for part, lines in found if lines]
 
 
 def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
     """A line with its fields filled in, or for a field with several values a line for each of them."""
     line = Template(words)
-    several = next((name for name in line.get_identifiers() if isinstance(fields[name], tuple)), None)
-    if several is None:
-        return [line.substitute(fields)]
-    return [line.substitute({**fields, several: value}) for value in fields[several]]
+    several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
+    values = product(*(fields[name] for name in several))
+    return [line.substitute({**fields, **dict(zip(several, chosen, strict=True))}) for chosen in values]
 
 
 def _fields(statement: Statement) -> dict[str, Any]:

@@ -9,28 +9,17 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import FOUND, Question
-from privproj.accounting.spec import (
-    SOLVERS,
-    TARGETS,
-    aim_from,
-    answer_entry,
-    check_keys,
-    check_type,
-    keys_of,
-    mechanism_type_of,
-    question_from,
-    target_from,
-    with_unique_keys,
-)
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
 from privproj.records.atomic import write_atomically
@@ -77,13 +66,9 @@ class _Grid:
     def __len__(self) -> int:
         return math.prod(map(len, self.axes.values()))
 
-    def values(self, index: int) -> tuple[Any, ...]:
-        """The value of every axis at the point of this number."""
-        found = []
-        for values in reversed(self.axes.values()):
-            found.append(values[index % len(values)])
-            index //= len(values)
-        return tuple(reversed(found))
+    def points(self) -> Iterator[tuple[Any, ...]]:
+        """The value of every axis at each point, in the order of their numbers."""
+        return product(*self.axes.values())
 
     @property
     def ends(self) -> "_Grid":
@@ -98,18 +83,18 @@ class _Grid:
         """
         ends, places = self.ends, range(len(self.ends))
         if len(places) > MOST_CORNERS:
-            places = sorted(Random(0).sample(places, MOST_CORNERS))
-        return list(ends.questions(places)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
+            places = Random(0).sample(places, MOST_CORNERS)
+        chosen = set(places)
+        corners = (values for number, values in enumerate(ends.points()) if number in chosen)
+        return list(self._questions(corners)) or list(islice(self._questions(islice(self.points(), PROBED_POINTS)), 1))
 
-    def questions(self, places: Iterable[int]) -> Iterator[tuple[str, Question]]:
-        """The valid questions at the points of these numbers, each after what is its own about it."""
+    def _questions(self, points: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Question]]:
+        """The valid questions at these points, each after what is its own about it."""
         work, found = self.work(), STAND_INS.get(self.query, {})
-        for values in map(self.values, places):
-            try:
-                question = question_from(work.keys(values) | found, self.query)
-            except PrivprojError:
-                continue
-            yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
+        for values in points:
+            with suppress(PrivprojError):
+                question = spec.question_from(work.keys(values) | found, self.query)
+                yield " ".join(f"{name}={value}" for name, value in zip(self.axes, values, strict=True)), question
 
     def work(self) -> "_Points":
         """What answers points, wherever that is done."""
@@ -134,15 +119,15 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
 
     Raises :class:`InvalidParameter` that names the key for anything else, and where no point is a valid question.
     """
-    given = with_unique_keys(data, where)
-    axes = with_unique_keys(given.pop("grid", None), f"{where}: grid")
+    given = spec.with_unique_keys(data, where)
+    axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
     with within(where):
-        query = check_type("query", given.pop("query", "epsilon"), TEXT)
-        if query not in TARGETS:
-            raise unknown_name("query", query, "a query", TARGETS)
+        query = spec.check_type("query", given.pop("query", "epsilon"), TEXT)
+        if query not in spec.TARGETS:
+            raise unknown_name("query", query, "a query", spec.TARGETS)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        check_keys(given, keys_of(mechanism_type_of(given), FIXED_KEYS, query))
+        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), FIXED_KEYS, query))
         _check_axes(axes, given, query)
         found = _Grid(query, given, axes)
         if len(found) > MOST_POINTS:
@@ -153,7 +138,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` unless every axis lists different values of a key that is not fixed."""
-    known = keys_of(mechanism_type_of(fixed), ("bound",), query)
+    known = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         place = f"grid.{name}"
         if name in fixed:
@@ -165,7 +150,7 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
             raise InvalidParameter(place, values, "a list of different values")
         for value in values:
             try:
-                check_keys({name: value}, known)
+                spec.check_keys({name: value}, known)
             except InvalidParameter as error:
                 raise InvalidParameter(place, error.value, error.expected) from None
 
@@ -173,11 +158,11 @@ def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -
 def _check_points(grid: _Grid) -> None:
     """Raise the error of the first point if none of the points, up to :data:`PROBED_POINTS`, is a valid question."""
     first, query, work = None, grid.query, grid.work()
-    for index in range(min(len(grid), PROBED_POINTS)):
-        given = work.keys(grid.values(index))
+    for values in islice(grid.points(), PROBED_POINTS):
+        given = work.keys(values)
         try:
-            question = question_from(given, query)
-            target_from(given, query)
+            question = spec.question_from(given, query)
+            spec.target_from(given, query)
             question.check()
             return
         except Unanswered:
@@ -203,7 +188,7 @@ class _Points:
     def __call__(self, points: list[tuple[Any, ...]]) -> list[Row]:
         """The rows of some points, in their order."""
         # The kernels of columns need numpy, which is not imported for fewer points.
-        in_columns = self.size >= 64 and self.query in SOLVERS and points
+        in_columns = self.size >= 64 and self.query in spec.SOLVERS and points
         rows = self._rows_in_columns(points) if in_columns else [None] * len(points)
         return [row or self._row_alone(point) for row, point in zip(rows, points, strict=True)]
 
@@ -229,7 +214,7 @@ class _Points:
 
         def phase_at(i: int) -> Phase:
             given = self.keys(points[i])
-            return checked_phase(question_from(given, self.query).only, aim_from(given, self.query))
+            return checked_phase(spec.question_from(given, self.query).only, spec.aim_from(given, self.query))
 
         axes = dict(zip(self.axes, zip(*points, strict=True), strict=True))
         asked = asked_rows(self.query, {**self.fixed, **axes}, len(points))
@@ -249,7 +234,7 @@ class _Points:
 def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
     """The answer of one point, by column; a refusal says why in the note."""
     try:
-        return _cells_of_result(answer_entry(query, given))
+        return _cells_of_result(spec.answer_entry(query, given))
     except PrivprojError as error:
         if isinstance(known := getattr(error, "result", None), Result):
             return _cells_of_result(known, str(error))
@@ -338,11 +323,12 @@ def run_sweep(
     journal = Journal(place, grid.title())
     try:
         progress(len(journal))
-        complete_rows(grid.work(), grid.values, len(grid), journal, runner, progress)
+        complete_rows(grid.work(), grid.points(), journal, runner, progress)
         if path.suffix == ".parquet":
             _write_parquet(grid, path, journal)
         else:
-            write_atomically(path, lambda file: journal.copy_to(file, ",".join(column_names(grid))))
+            rows = chain([",".join(column_names(grid))], journal.rows())
+            write_atomically(path, lambda file: file.writelines(f"{row}\n".encode() for row in rows))
         counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:
@@ -368,8 +354,8 @@ def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
         rows = (_read_parquet if path.suffix == ".parquet" else _read_csv)(path)
         if next(rows, None) != column_names(grid):
             raise other
-        for index, row in zip_longest(range(len(grid)), rows):
-            if index is None or row is None or not all(map(_says, row, grid.values(index))):
+        for values, row in zip_longest(grid.points(), rows):
+            if values is None or row is None or not all(map(_says, row, values)):
                 raise other
             yield row
     except (OSError, ValueError, csv.Error):
@@ -388,16 +374,12 @@ def _read_csv(path: Path) -> Iterator[list[str]]:
 
 
 def _read_parquet(path: Path) -> Iterator[list[str]]:
-    """The names of the columns and then the rows of a Parquet table, as text."""
+    """The names of the columns and then the rows of a Parquet table, as text; an empty one for None."""
     table = _import_arrow(".parquet").ParquetFile(path)
     yield table.schema_arrow.names
     for batch in table.iter_batches():
-        yield from zip(*(map(_text, column.to_pylist()) for column in batch.columns), strict=True)  # pyright: ignore
-
-
-def _text(value: object) -> str:
-    """A cell as text; empty for None."""
-    return "" if value is None else str(value)
+        for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield ["" if cell is None else str(cell) for cell in cells]
 
 
 def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:

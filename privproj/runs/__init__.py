@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 from privproj.assumptions import PUBLIC_RECORD_COUNT
@@ -28,7 +29,6 @@ from privproj.validation import (
     one_of,
     parameter,
     parameters_of,
-    probability,
     whole,
     whole_number,
 )
@@ -167,7 +167,6 @@ class Run:
         check_parameters(self)
         if self.composer not in get_args(ComposerName):
             raise unknown_name("composer", self.composer, "a composer", get_args(ComposerName))
-        set_field(self, "split", _parse_split(self.split))
         rate = self.sampling_rate
         scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
         known = SCHEMES[scheme]
@@ -276,33 +275,12 @@ class Run:
 
     def parameters(self) -> dict[str, object]:
         """The run as plain values by key, as results and certificates write it."""
-        return {
-            "steps": self.steps,
-            "sampling_rate": self.sampling_rate,
-            "sampling": None if self.sampling is None else str(self.sampling),
-            "relation": str(self.relation),
-            "group_size": self.group_size,
-            "public_size": self.public_size,
-            **{name: getattr(self, name) for name in self._shown_batches()},
-        }
-
-    def _shown_batches(self) -> tuple[str, ...]:
-        """The names of the parameters that only some schemes have, as far as they say something here."""
-        own = ("batches", "batches_per_record") if self.allocates else ("batches",)
-        cut = ("max_batch_size", "dataset_size")
-        return tuple(name for name in (*own, *cut) if getattr(self, name) is not None)
-
-
-def _parse_split(value: Any) -> float | str | None:
-    """A split of delta as a share in (0, 1), "optimal", or None for the bound's own choice."""
-    if value is None or value == "optimal":
-        return value
-    if value == "even":
-        return 0.5
-    try:
-        return probability("split", value)
-    except InvalidParameter:
-        raise InvalidParameter("split", value, "even, optimal, or a share above 0 and below 1") from None
+        always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
+        per_record = ("batches_per_record",) if self.allocates else ()
+        of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
+        shown = {name: getattr(self, name) for name in (*always, *of_some)}
+        shown = {name: str(value) if isinstance(value, StrEnum) else value for name, value in shown.items()}
+        return {name: value for name, value in shown.items() if name in always or value is not None}
 
 
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
@@ -329,11 +307,28 @@ BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
 def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
     """The run that keys say, as files and the command line have them, without what the query finds.
 
-    Raises :class:`InvalidParameter` as :func:`run_options_from_batches` does.
+    The sizes of batches and epochs become ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per
+    epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameter` where a key
+    would be dropped or contradicts another.
     """
-    plain = ("steps", "sampling_rate", "sampling", *BATCH_OPTIONS, *BATCH_KEYS)
-    run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in plain}
-    return run | run_options_from_batches(given, {"steps": "steps", "rate": "sampling_rate"}.get(query, ""))
+    rate, steps, sizes = 1.0, 1, [given[name] for name in ("batch_size", "dataset_size") if name in given]
+    if len(sizes) == 2:  # a batch above the data is wrong whatever else is missing
+        rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], given.get("epochs", 1))
+    _check_batches(given, query)
+    run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in BATCH_KEYS}
+    if "max_batch_size" in given or ("dataset_size" in given and draws_groups_of_fixed_size(given)):
+        run |= {"dataset_size": given["dataset_size"], "public_size": True}
+    whole_epochs = math.ceil(_EPOCHS.check("epochs", given.get("epochs", 1)))
+    if "epochs" in given:
+        run["steps"] = whole_epochs
+    if "batch_size" not in given:
+        return run
+    if given.get("sampling") in IN_EPOCHS:
+        if given["sampling"] != "partition":
+            run["batches"] = rate_and_steps_from_batches(sizes[0], sizes[1])[1]
+        rate, steps = 1.0, whole_epochs
+    counted = {"steps": steps} if "epochs" in given else {}
+    return {**run, **counted, "sampling_rate": rate, "public_size": True}  # pyright: ignore[reportReturnType]
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
@@ -341,34 +336,8 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
     if not {"batch_size", "epochs"} & set(run):
         return run
     given: Any = {name: value for name, value in run.items() if value is not None}
-    refuted: Any = {name: given[name] for name in ("allow_refuted",) if name in given}
-    unknown: Any = {name: value for name, value in given.items() if name not in RunOptions.__annotations__}
-    return run_from(given, query) | refuted | unknown
-
-
-def run_options_from_batches(given: Mapping[str, Any], finds: str = "") -> dict[str, Any]:
-    """``steps``, ``sampling_rate`` and ``sampling`` from :data:`BATCH_KEYS` and these three, as far as they are given.
-
-    ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per epoch, it is ``(1, ceil(E))``, and an
-    epoch has ``ceil(N/B)`` batches. ``finds`` names the one that the query finds. Files and the command line both come
-    through here. Raises :class:`InvalidParameter` where one of them would be dropped or contradicts another.
-    """
-    _check_batches(given, finds)
-    run = {name: given[name] for name in ("steps", "sampling_rate", "sampling", *BATCH_OPTIONS) if name in given}
-    if "max_batch_size" in given or ("dataset_size" in given and draws_groups_of_fixed_size(given)):
-        run |= {"dataset_size": given["dataset_size"], "public_size": True}
-    in_epochs = run.get("sampling") in IN_EPOCHS
-    epochs = given.get("epochs", 1)
-    if "batch_size" not in given:
-        _check_number_of_releases(given, finds)
-        return run | ({"steps": _whole_epochs(epochs)} if "epochs" in given else {})
-    rate, steps = rate_and_steps_from_batches(given["batch_size"], given["dataset_size"], epochs)
-    _check_number_of_releases(given, finds)
-    if in_epochs:
-        if run["sampling"] != "partition":
-            run["batches"] = rate_and_steps_from_batches(given["batch_size"], given["dataset_size"])[1]
-        rate, steps = 1.0, _whole_epochs(epochs)
-    return {**({} if finds == "steps" else {"steps": steps}), **run, "sampling_rate": rate, "public_size": True}
+    others: Any = {name: value for name, value in given.items() if name not in RUN_PARAMETERS}
+    return run_from(given, query) | others
 
 
 def draws_groups_of_fixed_size(given: Mapping[str, Any]) -> bool:
@@ -376,56 +345,40 @@ def draws_groups_of_fixed_size(given: Mapping[str, Any]) -> bool:
     return given.get("sampling") == "fixed" and given.get("group_size", 1) > 1
 
 
-def _whole_epochs(epochs: Any) -> int:
-    """The number of epochs, a part of one counted as a whole one."""
-    return math.ceil(_EPOCHS.check("epochs", epochs))
+def _check_batches(given: Mapping[str, Any], query: str) -> None:
+    """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same.
 
-
-SAID_TWICE = (
-    ("sampling_rate", "batch_size"),
-    ("steps", "epochs"),
-    ("public_size", "batch_size"),
-    ("batches", "batch_size"),
-)
-"""Pairs of keys that say the same of a run, of which only one may be given. Contract."""
-
-
-def _check_batches(given: Mapping[str, Any], finds: str = "") -> None:
-    """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same."""
-    if "batch_size" in given and "dataset_size" not in given:
-        raise InvalidParameter("dataset_size", "nothing", "dataset_size with batch_size")
-    if "dataset_size" in given and not (
-        {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
-    ):
-        raise InvalidParameter("dataset_size", given["dataset_size"], "batch_size with dataset_size")
-    if "max_batch_size" in given and "dataset_size" not in given:
-        raise InvalidParameter("dataset_size", "nothing", "dataset_size with max_batch_size")
-    in_epochs = given.get("sampling") in IN_EPOCHS
-    if "epochs" in given and not {"batch_size", "batches"} & set(given) and not in_epochs:
-        raise InvalidParameter("batch_size", "nothing", f"batch_size and dataset_size with epochs={given['epochs']}")
-    for name, other in SAID_TWICE:
-        if name in given and other in given:
-            raise InvalidParameter(name, given[name], f"either {name} or {other}, not both")
-    if given.get("public_size") is False and "max_batch_size" in given:
-        raise InvalidParameter("public_size", False, "public_size true with max_batch_size, which needs dataset_size")
-    unsampled = "sampling" in given and not in_epochs and not {"sampling_rate", "batch_size"} & set(given)
-    if unsampled and finds != "sampling_rate":
-        expected = "a sampling_rate, or batch_size and dataset_size, with sampling"
-        raise InvalidParameter("sampling", given["sampling"], expected, "the whole data set is not sampled")
-
-
-def _check_number_of_releases(given: Mapping[str, Any], finds: str) -> None:
-    """Raise :class:`InvalidParameter` where it is left open how often a rate or a batch is used: never just once."""
-    if finds == "steps" or "steps" in given or "epochs" in given:
-        return
+    It is never left open how often a rate or a batch is used: that is not once.
+    """
+    sized, capped, known = "batch_size" in given, "max_batch_size" in given, "dataset_size" in given
     in_epochs = given.get("sampling") in IN_EPOCHS  # whose rate is 1
-    if "batch_size" in given:
-        remedy = "steps counts single batches; a single sampled release is --steps 1"
-        raise InvalidParameter("epochs", "nothing", "epochs, or steps, with batch_size and dataset_size", remedy)
-    if (0.0 < given.get("sampling_rate", 1.0) < 1.0 and not in_epochs) or finds == "sampling_rate":
-        raise InvalidParameter(
-            "steps", "nothing", "steps with a sampling_rate", "a single sampled release is --steps 1"
-        )
+    used = known and (sized or capped or draws_groups_of_fixed_size(given))
+    uncounted = "epochs" in given and not (sized or in_epochs or "batches" in given)
+    unsampled = "sampling" in given and not (in_epochs or sized or "sampling_rate" in given or query == "rate")
+    once = query != "steps" and "steps" not in given and "epochs" not in given
+    rate: Any = given.get("sampling_rate", 1.0)
+    sampled = isinstance(rate, int | float) and 0.0 < rate < 1.0 and not in_epochs
+    private = capped and given.get("public_size") is False
+    twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
+    rules = (
+        (sized and not known, "dataset_size", "dataset_size with batch_size"),
+        (known and not used, "dataset_size", "batch_size with dataset_size"),
+        (capped and not known, "dataset_size", "dataset_size with max_batch_size"),
+        (uncounted, "batch_size", "batch_size and dataset_size with epochs"),
+        *((a in given and b in given, a, f"either {a} or {b}, not both") for a, b in twice.items()),
+        (private, "public_size", "public_size true with max_batch_size, which needs dataset_size"),
+        (unsampled, "sampling", "a sampling_rate, or batch_size and dataset_size, with sampling"),
+        (sized and once, "epochs", "epochs, or steps, with batch_size and dataset_size"),
+        ((sampled or query == "rate") and once, "steps", "steps with a sampling_rate"),
+    )
+    remedies = {
+        "sampling": "the whole data set is not sampled",
+        "epochs": "steps counts single batches; a single sampled release is --steps 1",
+        "steps": "a single sampled release is --steps 1" if once else "",
+    }
+    for broken, name, expected in rules:
+        if broken:
+            raise InvalidParameter(name, given.get(name, "nothing"), expected, remedies.get(name, ""))
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:

@@ -119,11 +119,24 @@ class Scheme:
     """How the records of an epoch are in its batches, for a run as results write it."""
 
 
-def _shifted(name: str) -> str:
-    """Why a scheme that goes by positions has no theorem under add-remove."""
-    return (
-        f"sampling={name} has no theorem with relation=add-remove, since a removed record can shift every later batch; "
-        "use relation=zero-out or replace, which keep positions, or sampling=poisson or balls-in-bins"
+def _in_positions(name: str, have: str, **more: Any) -> Scheme:
+    """Batches of an epoch that a record is in by its position, which neighbours keep under two relations."""
+    shifts = "a removed record can shift every later batch"
+    refused = (
+        f"sampling={name} has no theorem with relation=add-remove, since {shifts}; use relation=zero-out or replace, "
+        "which keep positions, or sampling=poisson or balls-in-bins"
+    )
+    return Scheme(
+        relations=(NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
+        default_relation=NeighbouringRelation.ZERO_OUT,
+        why_default=f"relation is zero-out: {have} a theorem for zero-out and replace only; under add-remove {shifts}",
+        why_refused={NeighbouringRelation.ADD_REMOVE: refused},
+        assumes=PARTITION_OF_POSITIONS,
+        counts_epochs=True,
+        in_positions=True,
+        varies_in_size=False,
+        is_one_sided=False,
+        **more,
     )
 
 
@@ -161,19 +174,8 @@ SCHEMES = {
         varies_in_size=False,
         is_one_sided=False,
     ),
-    Sampling.PARTITION: Scheme(
-        relations=(NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-        default_relation=NeighbouringRelation.ZERO_OUT,
-        why_default="relation is zero-out: a partition has a theorem for zero-out and replace only; under add-remove a "
-        "removed record can shift every later batch",
-        why_refused={NeighbouringRelation.ADD_REMOVE: _shifted("partition")},
-        assumes=PARTITION_OF_POSITIONS,
-        counts_epochs=True,
-        in_positions=True,
-        attains_pair=True,
-        words=lambda run: "each record in one batch of a partition",
-        varies_in_size=False,
-        is_one_sided=False,
+    Sampling.PARTITION: _in_positions(
+        "partition", "a partition has", attains_pair=True, words=lambda run: "each record in one batch of a partition"
     ),
     Sampling.BALLS_IN_BINS: Scheme(
         relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
@@ -192,20 +194,8 @@ SCHEMES = {
         attains_pair=True,
         words=_words_of_bins,
     ),
-    Sampling.SHUFFLE: Scheme(
-        relations=(NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
-        default_relation=NeighbouringRelation.ZERO_OUT,
-        why_default="relation is zero-out: shuffled batches have a theorem for zero-out and replace only; under "
-        "add-remove a removed record can shift every later batch",
-        why_refused={NeighbouringRelation.ADD_REMOVE: _shifted("shuffle")},
-        assumes=PARTITION_OF_POSITIONS,
-        options=("batches",),
-        counts_epochs=True,
-        in_positions=True,
-        is_shuffled=True,
-        words=_words_of_shuffle,
-        varies_in_size=False,
-        is_one_sided=False,
+    Sampling.SHUFFLE: _in_positions(
+        "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, words=_words_of_shuffle
     ),
 }
 """The record of every scheme. All that the accounting asks of a scheme is asked of it."""

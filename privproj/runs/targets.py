@@ -4,7 +4,7 @@ A delta may lie far below double precision.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from privproj.errors import InvalidParameter
@@ -33,11 +33,12 @@ class Target:
     delta: float | None
     log_delta: float
     log10_delta: float
-    by_log: bool = field(default=False, kw_only=True)
+    by_log: bool
 
     def fields(self) -> dict[str, Any]:
         """The target by the names of the fields of a result."""
-        return {"delta": self.delta, "log10_delta": self.log10_delta}
+        names = ("epsilon", "delta", "log10_delta")
+        return {name: None if x == -math.inf else x for name, x in vars(self).items() if name in names}
 
 
 @dataclass(frozen=True)
@@ -79,28 +80,13 @@ class RiskTarget:
 
 
 @dataclass(frozen=True)
-class SlackTarget:
-    """The slack of a ``mu`` of Gaussian differential privacy; ``target`` is None for a slack of 0."""
-
-    target: Target | None
-
-    def fields(self) -> dict[str, Any]:
-        """The slack by the names of the fields of a result."""
-        return {"delta": 0.0, "log10_delta": None} if self.target is None else self.target.fields()
-
-
-AnyTarget = Target | EpsilonTarget | RiskTarget | SlackTarget
-
-
-@dataclass(frozen=True)
 class FullTarget(Target):
     """The pair ``(epsilon, delta)`` to be met."""
 
     epsilon: float
 
-    def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
-        return {"epsilon": self.epsilon, **super().fields()}
+
+AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
@@ -108,13 +94,10 @@ def epsilon_target(epsilon: float) -> EpsilonTarget:
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 
-def slack_target(delta: float) -> SlackTarget:
+def slack_target(delta: float) -> Target:
     """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
-    expected = "a slack from 0 to below 1"
-    found = real("delta", delta, expected, 0.0, 1.0)
-    if found == 1.0:
-        raise InvalidParameter("delta", delta, expected)
-    return SlackTarget(delta_target(found, None) if found else None)
+    found = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
+    return delta_target(found, None) if found else Target(0.0, -math.inf, -math.inf, by_log=False)
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
@@ -124,7 +107,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
         raise InvalidParameter("delta", given, "either delta (for instance 1e-6) or log10_delta")
     if delta is not None:
         found = probability("delta", delta)
-        return Target(found, math.log(found), math.log10(found))
+        return Target(found, math.log(found), math.log10(found), by_log=False)
     expected = "a log10_delta from -1e6 to below 0"
     power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
     return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
@@ -133,8 +116,7 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
     """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
     found = delta_target(delta, log10_delta)
-    eps = privacy_epsilon(epsilon, zero=zero)
-    return FullTarget(found.delta, found.log_delta, found.log10_delta, eps, by_log=found.by_log)
+    return FullTarget(**vars(found), epsilon=privacy_epsilon(epsilon, zero=zero))
 
 
 RISKS = ("advantage", "tpr", "fpr")

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from privproj.training.algorithms.prism import PrismLinear, Steps, add_prism
     from privproj.training.algorithms.projected_descent import ProjectedDescent
     from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-    from privproj.training.arguments import BallsInBins, FeatureBound, FixedBatches, Method, PoissonBatches
-    from privproj.training.engine import make_private
+    from privproj.training.engine import Method, make_private
     from privproj.training.independence import is_checking
     from privproj.training.optimizer import PrivateOptimizer
-    from privproj.training.plan import Plan
+    from privproj.training.plan import BallsInBins, FeatureBound, FixedBatches, Plan, PoissonBatches
 
 __all__ = [
     "AdaptiveClipping",
@@ -51,11 +50,10 @@ HOMES = {
     "algorithms.prism": ("PrismLinear", "Steps", "add_prism"),
     "algorithms.projected_descent": ("ProjectedDescent",),
     "algorithms.subspace": ("Subspace", "Trajectory", "leading"),
-    "arguments": ("BallsInBins", "FeatureBound", "FixedBatches", "Method", "PoissonBatches"),
-    "engine": ("make_private",),
+    "engine": ("Method", "make_private"),
     "independence": ("is_checking",),
     "optimizer": ("PrivateOptimizer",),
-    "plan": ("Plan",),
+    "plan": ("BallsInBins", "FeatureBound", "FixedBatches", "Plan", "PoissonBatches"),
 }
 """Where each public name is, by module. Contract: these names stay importable from here."""
 

@@ -53,9 +53,8 @@ class BatchTurn:
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
         if self.drawn is not None:
-            raise InvalidParameter(
-                "optimizer.step", "not called", "one step for every batch", "empty batches are released too"
-            )
+            remedy = "empty batches are released too"
+            raise InvalidParameter("optimizer.step", "not called", "one step for every batch", remedy)
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
         self.versions = [leaf._version for leaf in leaves(batch)]
         self.on_open()
@@ -66,15 +65,11 @@ class BatchTurn:
             remedy = "call make_private again, with the ledger of this run"
             raise InvalidParameter("optimizer", "this run is closed", "an optimizer that is not closed", remedy)
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
-            raise InvalidParameter(
-                "batch", type(batch).__name__, "the batch that the private loader gave last, as it is, once",
-                "change and move it inside the loss function",
-            )  # fmt: skip
+            expected = "the batch that the private loader gave last, as it is, once"
+            raise InvalidParameter("batch", type(batch).__name__, expected, "move it inside the loss function")
         if self.versions != [leaf._version for leaf in leaves(self.batch)]:
-            raise InvalidParameter(
-                "batch", "changed in place", "the batch as the private loader gave it",
-                "change it inside the loss function",
-            )  # fmt: skip
+            remedy = "change it inside the loss function"
+            raise InvalidParameter("batch", "changed in place", "the batch as the private loader gave it", remedy)
         return self.drawn
 
     def close(self) -> None:
@@ -260,17 +255,13 @@ class PrivateLoader(BatchTurn):
         process has drawn ahead of the others, a record could be in the shares of two.
         """
         if self.plan.batches is not None and position != self.done():
-            raise InvalidParameter(
-                "data_loader", f"batch {position + 1} after {self.done()} releases", "one release for every batch",
-                "begin one pass over the loader at a time; a new one goes on with the batch that is next",
-            )  # fmt: skip
+            found, remedy = f"batch {position + 1} after {self.done()} releases", "one pass over the loader at a time"
+            raise InvalidParameter("data_loader", found, "one release for every batch", remedy)
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())
             if any(other != first for other in others):
-                raise InvalidParameter(
-                    "data_loader", "another batch than in other processes", "the same batches drawn in every process",
-                    "give every loader the same num_workers, and make the same steps in every process",
-                )  # fmt: skip
+                remedy = "give every loader the same num_workers, and make the same steps in every process"
+                raise InvalidParameter("data_loader", "other batches", "the same batches in every process", remedy)
 
     def _batches(self, sampler: Sampler[list[int]]) -> Iterator[Any]:
         """The joined records of every batch that a sampler draws."""
@@ -330,10 +321,8 @@ class PrivateLoader(BatchTurn):
                 return
             if any(not all(map(are_equal, leaves(alone()), leaves(one))) for _ in range(MOST_JOININGS)):
                 return
-        raise InvalidParameter(
-            "data_loader", "a record that is joined otherwise beside others than by itself",
-            "a collate_fn that joins every record by itself", "take no statistics over the batch",
-        )  # fmt: skip
+        expected = "a collate_fn that joins every record by itself, without statistics over the batch"
+        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected)
 
     def sampler(self, steps: int) -> _CountedBatches:
         """Make a sampler of fresh batches, drawn as the plan says.
@@ -378,10 +367,8 @@ def check_loader(loader: DataLoader) -> None:
     plain = isinstance(sampler, RandomSampler | SequentialSampler) and not getattr(sampler, "replacement", False)
     if not plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
         name = type(sampler if not plain else loader.batch_sampler).__name__
-        raise InvalidParameter(
-            "data_loader", name, "a loader without a sampler of its own",
-            "the private loader draws the batches, at the rate that is accounted",
-        )  # fmt: skip
+        remedy = "the private loader draws the batches, at the rate that is accounted"
+        raise InvalidParameter("data_loader", name, "a loader without a sampler of its own", remedy)
 
 
 def batch_size_of(loader: DataLoader) -> int | None:

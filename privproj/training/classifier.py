@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
@@ -23,21 +23,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import read_bounded, write_atomically
+from privproj.records.data_file import parse_json
 from privproj.records.ledger import Account, read_ledger
-from privproj.records.strict_json import parse_json
 from privproj.result import Result
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.arguments import KINDS, Method, check_sampling
-from privproj.training.engine import ResumedLedger, make_private
+from privproj.training.engine import Method, ResumedLedger, make_private
 from privproj.training.generators import streams
-from privproj.training.plan import rate_and_steps
+from privproj.training.plan import batches_of, rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
-from privproj.validation import DEVIATION, privacy_epsilon, probability, real, whole
+from privproj.training.settings import Settings
 
 TEST_SHARE = 0.25
 """The share of records that is kept from training where a data set has no test part. Contract."""
@@ -74,74 +73,6 @@ class Data:
         return int(torch.cat([self.y, self.test_y]).max()) + 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """All that a run depends on, as it is kept beside it.
-
-    The fields have the names of the options of ``privproj train``. Raises :class:`InvalidParameter` for values outside
-    their ranges.
-    """
-
-    data: str
-    mechanism: str
-    rank: int | None = None
-    epsilon: float | None = None
-    delta: float = 1e-5
-    noise_multiplier: float | None = None
-    clip: float = 1.0
-    adaptive_clipping_sigma: float | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    steps: int | None = None
-    learning_rate: float = 2.0
-    hidden: int | None = None
-    frame: str | None = None
-    clipping: str = "joint"
-    bound: str | None = None
-    device: str | None = None
-    every: int = 1
-    sampling: str = "poisson"
-    batches: int | None = None
-    max_batch_size: int | None = None
-    checkpoint_every: int = 25
-    insecure_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        probability("delta", self.delta)
-        if self.epsilon is not None:
-            privacy_epsilon(self.epsilon, zero=False)
-        real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
-        self._check_choices()
-        for name in (
-            "rank", "batch_size", "batches", "max_batch_size", "steps", "hidden", "every", "checkpoint_every",
-            "insecure_seed",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None:
-                lowest = 0 if name == "insecure_seed" else 1
-                checked = whole(name, value, f"a whole number of at least {lowest}", lowest, 10**9)
-                object.__setattr__(self, name, checked)
-
-    def _check_choices(self) -> None:
-        """Raise for a way of drawing batches that does not exist, and for options that do not go together."""
-        check_sampling(self.sampling)
-        alone = {"sampling": "poisson", "max_batch_size": None, "adaptive_clipping_sigma": None}
-        for name, only in alone.items() if load_algorithm(self.mechanism).needs_subspace else ():
-            if getattr(self, name) != only:
-                words = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
-                raise InvalidParameter(name, getattr(self, name), words)
-        for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
-            if getattr(self, name) is not None and self.sampling != sampling:
-                words = f"no {name} with {self.sampling} sampling, but with {sampling}"
-                raise InvalidParameter(name, getattr(self, name), words)
-        if self.batches is not None and self.batch_size is not None:
-            raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
-        if self.adaptive_clipping_sigma is not None:
-            DEVIATION.check("adaptive_clipping_sigma", self.adaptive_clipping_sigma)
-            if self.clipping != "joint":
-                raise InvalidParameter("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
-
-
 @dataclass
 class _TrainingReport:
     """What a finished run reports: accuracy as a share from 0 to 1, epsilon, seconds, and what was planned.
@@ -171,17 +102,22 @@ def load(name: str) -> Data:
     if name == "digits":
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
-        x, y = load_digits(return_X_y=True)
-        return _split_train_test(np.asarray(x) / 16.0, np.asarray(y))
-    arrays = _read_features(name)
+        pixels, classes = load_digits(return_X_y=True)
+        arrays = {"x": np.asarray(pixels) / 16.0, "y": np.asarray(classes)}
+    else:
+        arrays = _read_features(name)
+    x, y = _checked_tensors(arrays["x"], arrays["y"])
     if "test_x" in arrays:
-        found = Data(*_checked_tensors(arrays["x"], arrays["y"]), *_checked_tensors(arrays["test_x"], arrays["test_y"]))
-        if found.x.shape[1] != found.test_x.shape[1]:
-            raise InvalidParameter(
-                "data", f"widths {found.x.shape[1]} and {found.test_x.shape[1]}", "x as wide as test_x"
-            )
-        return found
-    return _split_train_test(arrays["x"], arrays["y"])
+        test_x, test_y = _checked_tensors(arrays["test_x"], arrays["test_y"])
+        if x.shape[1] != test_x.shape[1]:
+            raise InvalidParameter("data", f"widths {x.shape[1]} and {test_x.shape[1]}", "x as wide as test_x")
+        return Data(x, y, test_x, test_y)
+    order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
+    kept = len(x) - math.ceil(TEST_SHARE * len(x))
+    if kept < 1:
+        raise InvalidParameter("data", f"{len(x)} records", "at least two records")
+    train, test = order[:kept], order[kept:]
+    return Data(x[train], y[train], x[test], y[test])
 
 
 def _read_features(name: str) -> dict[str, np.ndarray]:
@@ -191,22 +127,15 @@ def _read_features(name: str) -> dict[str, np.ndarray]:
             arrays = {key: file[key] for key in file.files}
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InvalidParameter("data", name, "digits, or an .npz file of arrays", str(error).split("\n")[0]) from None
-    expected = {"x", "y"} | ({"test_x", "test_y"} & set(arrays) and {"test_x", "test_y"})
-    if not expected <= set(arrays):
+    if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
         raise InvalidParameter("data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays))
     return arrays
 
 
 def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """Features (records x width) and classes as tensors; raises :class:`InvalidParameter` for any others."""
-    if (
-        x.ndim != 2
-        or not x.shape[1]
-        or y.shape != x.shape[:1]
-        or not len(x)
-        or x.dtype.kind not in "fiu"
-        or y.dtype.kind not in "iu"
-    ):
+    numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
+    if not (numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]):
         found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         raise InvalidParameter("data", found, "x as numbers (records x width) and y as whole class numbers (records)")
     if not np.isfinite(x).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
@@ -214,21 +143,10 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
 
 
-def _split_train_test(x: np.ndarray, y: np.ndarray) -> Data:
-    """Training and test records: a quarter, picked by a public permutation, is kept for the test."""
-    found = _checked_tensors(x, y)
-    order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
-    kept = len(x) - math.ceil(TEST_SHARE * len(x))
-    if kept < 1:
-        raise InvalidParameter("data", f"{len(x)} records", "at least two records")
-    train, test = order[:kept], order[kept:]
-    return Data(found[0][train], found[1][train], found[0][test], found[1][test])
-
-
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     """A linear head that starts at zero, or one hidden layer; with the adapters of algorithms that train these."""
     width, classes = data.x.shape[1], data.classes
-    seed = 0 if settings.insecure_seed is None else settings.insecure_seed
+    seed = settings.insecure_seed or 0
     generator = streams(seed).projection.on(torch.device("cpu"))
     if settings.hidden is None:
         module: nn.Module = nn.Linear(width, classes)
@@ -241,15 +159,8 @@ def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     nn.init.zeros_(layers[-1].weight)
     adapt = load_algorithm(settings.mechanism).adapt
     if adapt is not None:
-        module = adapt(module, _needed_rank(settings), insecure_seed=seed)
+        module = adapt(module, settings.rank, insecure_seed=seed)
     return module.to(device)
-
-
-def _needed_rank(settings: Settings) -> int:
-    """The rank that the settings name; raises :class:`InvalidParameter` where it is missing."""
-    if settings.rank is None:
-        raise InvalidParameter("rank", "nothing", f"a rank for {settings.mechanism}")
-    return settings.rank
 
 
 def _device_named(name: str | None) -> torch.device:
@@ -258,9 +169,8 @@ def _device_named(name: str | None) -> torch.device:
         device = own_device(torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu")))
         float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InvalidParameter(
-            "device", name or "cuda", "a device that torch has here", str(error).split("\n")[0]
-        ) from None
+        reason = str(error).split("\n")[0]
+        raise InvalidParameter("device", name or "cuda", "a device that torch has here", reason) from None
     return device
 
 
@@ -277,19 +187,11 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     """
     path, ledger = folder / FILES["checkpoint"], folder / FILES["ledger"]
     released = read_ledger(ledger).spent if ledger.exists() else 0
-    if not path.exists() and not released:
-        if (folder / FILES["report"]).exists():
-            raise InvalidParameter(
-                "resume", folder, "the ledger and the checkpoint of the run that is reported there",
-                "restore them, or start another run in another folder and add both up",
-            )  # fmt: skip
-        return {}
     if not path.exists():
-        raise InvalidParameter(
-            "resume", path, f"the checkpoint of the {released} releases in {ledger}",
-            "restore it, or start another run in another folder and add both up: fresh weights would get only what is "
-            "left of the plan",
-        )  # fmt: skip
+        if released or (folder / FILES["report"]).exists():
+            remedy = "restore both, or start another run elsewhere and add both up"
+            raise InvalidParameter("resume", path, f"the checkpoint of the {released} releases in {ledger}", remedy)
+        return {}
     try:
         state = torch.load(path, map_location=device, weights_only=True)
         module.load_state_dict(state["module"])
@@ -298,19 +200,16 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
         words = str(error).strip().split("\n")[0][:200]
         raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
     if released < kept:
-        raise InvalidParameter(
-            "ledger", ledger, f"a ledger with the {kept} releases of the checkpoint beside it",
-            "restore it from a backup: a run without all of its releases counts too few",
-        )  # fmt: skip
+        remedy = "restore it from a backup: a run without all of its releases counts too few"
+        raise InvalidParameter("ledger", ledger, f"a ledger with the {kept} releases of the checkpoint", remedy)
     return state
 
 
 @dataclass
 class ClassifierTraining:
-    """A run with its parts, fresh or resumed.
+    """A run with its parts, fresh or resumed; ``state`` is its checkpoint.
 
-    DP-SFT has two stages, a search for the subspace and then the training in it; ``earlier`` is the number of steps of
-    the stages before the current one.
+    DP-SFT has two stages: a search for the subspace, by half of the steps, and then the training in it.
     """
 
     settings: Settings
@@ -320,16 +219,17 @@ class ClassifierTraining:
     device: torch.device
     state: dict[str, Any]
     processes: Processes
+    trajectory: Trajectory | None = None
 
     @classmethod
-    def start(cls, settings: Settings, folder: Path | None) -> "ClassifierTraining":
+    def start(cls, settings: Settings, folder: Path) -> "ClassifierTraining":
         """Build a run, and take up the checkpoint and the ledger of an earlier attempt where the folder has them.
 
         A run whose epsilon could not be told at its end is refused here, before anything is released.
         """
         data, device, processes = load(settings.data), _device_named(settings.device), join(settings)
         module = _network(data, settings, device)
-        state = {} if folder is None else _restore_checkpoint(folder, module, device)
+        state = _restore_checkpoint(folder, module, device)
         run = cls(settings, data, folder if processes.first else None, module, device, state, processes)
         run.start_next_stage()
         try:
@@ -356,100 +256,80 @@ class ClassifierTraining:
 
     @property
     def ledger(self) -> str | None:
-        """The path of the ledger; None where there is no folder and in every process but the first."""
+        """The path of the ledger; None in every process but the first."""
         return None if self.folder is None else str(self.folder / FILES["ledger"])
 
     def start_next_stage(self) -> None:
-        """Start the stage that is to be done next, as the ledger has it."""
-        done = self.processes.agree(
+        """Start the stage that is to be done next, as the ledger has it; a resumed one keeps its noise."""
+        settings, half, rank = self.settings, self.total // 2, self.settings.rank or 0
+        noise: dict[str, Any] = {"noise_multiplier": settings.noise_multiplier}
+        if settings.epsilon is not None:
+            noise |= {"epsilon": settings.epsilon, "delta": settings.delta}
+        if not load_algorithm(settings.mechanism).needs_subspace:
+            return self.start_stage(settings.mechanism, self.total, noise, settings.rank)
+        if not rank:
+            raise InvalidParameter("rank", None, f"a rank for {settings.mechanism}")
+        if not half:
+            raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
+        done: Any = self.processes.agree(
             read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
         )
-        half = self.total // 2
-        two_stages = load_algorithm(self.settings.mechanism).needs_subspace
-        if two_stages and self.total < 2:
-            raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
-        if not two_stages:
-            self.earlier = 0
-            self.start_stage(self.settings.mechanism, self.total, self.noise(done[-1:]))
-        elif not done or (len(done) == 1 and done[0][1] < half):
-            self.search_subspace(half, done)
-        else:
-            self.train_in_subspace(half, done)
+        if len(done) < 2 and sum(steps for _, steps in done) < half:
+            return self.search_subspace(half, rank, done, noise)
+        self.trajectory = None
+        if "basis" not in self.state:
+            if not self.state.get("rows"):
+                raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
+            self.state.pop("start")
+            self.state["basis"] = leading(torch.stack(self.state.pop("rows")), rank)
+        subspace = Subspace(self.state["basis"], "dp", "full", Account(done[:1]))
+        return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
 
-    def noise(self, phases: Any) -> dict[str, Any]:
-        """The arguments of ``make_private`` that fix the noise of a stage.
-
-        A resumed stage keeps the noise multiplier that the ledger has, so that it stays one phase; ``phases`` are the
-        phases of this stage in the ledger. A fresh one gets what the settings ask for.
-        """
-        settings = self.settings
-        if phases:
-            return {"noise_multiplier": phases[0][0]["noise_multiplier"]}
-        if settings.epsilon is None:
-            return {"noise_multiplier": settings.noise_multiplier}
-        return {"noise_multiplier": settings.noise_multiplier, "epsilon": settings.epsilon, "delta": settings.delta}
-
-    def search_subspace(self, half: int, done: Any) -> None:
+    def search_subspace(self, half: int, rank: int, done: Any, noise: dict[str, Any]) -> None:
         """Start the first of two stages: ``half`` steps of DP-SGD, whose trajectory is kept."""
-        self.earlier, settings = 0, self.settings
-        noise = self.noise(done)
-        if "epsilon" in noise:
+        if done:
+            noise = {"noise_multiplier": done[0][0]["noise_multiplier"]}
+        elif "epsilon" in noise:
             rate = rate_and_steps("poisson", len(self.data.x), self.batch_size, None, 1, None)[0]
-            budget = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
-            stages = dp_sft(**budget, sampling_rate=rate, steps=(half, self.total - half)).phases
+            target = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
+            stages = dp_sft(**target, sampling_rate=rate, steps=(half, self.total - half)).phases
             noise = {"noise_multiplier": stages[0].mechanism.noise_multiplier}
         self.start_stage("dp-sgd", half, noise)
-        self.trajectory = Trajectory(self.optimizer, _needed_rank(settings))
+        self.trajectory = Trajectory(self.optimizer, rank)
         if "rows" in self.state:
             self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
 
-    def train_in_subspace(self, half: int, done: Any) -> None:
-        """Start the second of two stages: training within the subspace of the first one's trajectory."""
-        self.earlier, self.trajectory = half, None
-        basis = self.state.get("basis")
-        if basis is None and not self.state.get("rows"):
-            raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
-        if basis is None:
-            basis = leading(torch.stack(self.state["rows"]), _needed_rank(self.settings))
-        self.state["basis"] = basis
-        subspace = Subspace(basis, "dp", "full", Account(done[:1]))
-        self.start_stage(self.settings.mechanism, self.total - half, self.noise(done[1:]), subspace=subspace)
-
-    def start_stage(self, algorithm: str, steps: int, noise: dict[str, Any], subspace: Subspace | None = None) -> None:
+    def start_stage(
+        self, algorithm: str, steps: int, noise: Any, rank: int | None = None, subspace: Subspace | None = None
+    ) -> None:
         """Make the module, the optimizer and the loader of one stage private."""
-        settings = self.settings
+        settings, sigma = self.settings, self.settings.adaptive_clipping_sigma
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        batches = DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size)
-        # Where a subspace is searched, the rank asked for is the subspace's and that of no stage.
-        rank = None if load_algorithm(settings.mechanism).needs_subspace else settings.rank
-        sigma = settings.adaptive_clipping_sigma
-        options = {"batches": "count", "max_batch_size": "max_batch_size"}
-        drawing = {word: value for name, word in options.items() if (value := getattr(settings, name)) is not None}
+        options = {"count": settings.batches, "max_batch_size": settings.max_batch_size}
+        drawing = {name: value for name, value in options.items() if value is not None}
         with warnings.catch_warnings():  # a checkpoint brings its weights: nothing to warn of
             warnings.simplefilter("ignore", ResumedLedger)
             self.module, self.optimizer, self.loader = make_private(
-                module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), data_loader=batches,
+                module=self.module, optimizer=torch.optim.SGD(trained, lr=settings.learning_rate), steps=steps,
+                data_loader=DataLoader(TensorDataset(self.data.x, self.data.y), batch_size=self.batch_size),
                 algorithm=Method(algorithm, rank, settings.frame, subspace, settings.every, bound=settings.bound),  # pyright: ignore
-                clipping=settings.clipping if sigma is None else AdaptiveClipping(sigma=sigma), steps=steps,  # pyright: ignore
-                batches=KINDS[settings.sampling](**drawing), max_grad_norm=settings.clip, ledger=self.ledger,
-                insecure_seed=settings.insecure_seed, **noise,
+                clipping=settings.clipping if sigma is None else AdaptiveClipping(sigma=sigma),  # pyright: ignore
+                batches=replace(batches_of(settings.sampling), **drawing), max_grad_norm=settings.clip,
+                ledger=self.ledger, insecure_seed=settings.insecure_seed, **noise,
             )  # fmt: skip
         if "clip" in self.state:
             self.optimizer._boundary.resume_clip(self.state["clip"])
-        self.trajectory: Trajectory | None = None
 
     def save(self) -> None:
         """Write the checkpoint, which replaces the one before as a whole; only the first process has a folder."""
-        if self.folder is None:
-            return
-        state = {"module": self.module.state_dict(), "released": self.optimizer._spending.account.spent}
-        if self.trajectory is not None:
-            state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
+        released = self.optimizer._spending.account.spent
+        self.state |= {"module": self.module.state_dict(), "released": released}
         if self.settings.adaptive_clipping_sigma is not None:
-            state["clip"] = self.optimizer.clip
-        if "basis" in self.state:
-            state["basis"] = self.state["basis"]
-        write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(state, file))
+            self.state["clip"] = self.optimizer.clip
+        if self.trajectory is not None:
+            self.state |= {"start": self.trajectory.start, "rows": self.trajectory.rows}
+        if self.folder is not None:
+            write_atomically(self.folder / FILES["checkpoint"], lambda file: torch.save(self.state, file))
 
     def train(self, progress: Callable[[int], object] = lambda steps: None) -> _TrainingReport:
         """Make all steps that are left and return the report; the run is closed, whatever happens.
@@ -458,13 +338,11 @@ class ClassifierTraining:
         """
         began = time.monotonic()
         try:
-            progress(self.earlier + self.optimizer._steps)
+            progress(self.optimizer._spending.account.spent)
             self.finish_stage(progress)
             if self.trajectory is not None:
-                self.state |= {"rows": self.trajectory.rows}
-                done = self.optimizer._spending.account.phases
                 self.optimizer.close()
-                self.train_in_subspace(self.total // 2, done)
+                self.start_next_stage()
                 self.finish_stage(progress)
             return self.report(began)
         finally:
@@ -545,8 +423,6 @@ def saved_settings(folder: Path) -> Settings:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
     if claimed != _fingerprint(kept):
-        raise InvalidParameter(
-            "resume", folder / FILES["settings"], "the settings with which the run began",
-            "later parameters must not depend on earlier outputs; start another run in another folder",
-        )  # fmt: skip
+        remedy = "later parameters must not depend on earlier outputs; start another run in another folder"
+        raise InvalidParameter("resume", folder / FILES["settings"], "the settings with which the run began", remedy)
     return settings

@@ -1,4 +1,4 @@
-"""What data a run is about: every record once, and the same records whenever a ledger is gone on with.
+"""What a start has to fit: every record once, the data of its ledger, and all that was released of what it trains.
 
 A record that a data set holds k times contributes k times the clip. And a plan is made for one data set: its sampling
 rate for the number of its records, its budget for the people in it.
@@ -6,6 +6,11 @@ rate for the number of its records, its budget for the people in it.
 The identity of a data set is a digest of private data, which is a release without noise: whoever has a guess of the
 data can check it. So it stands in a file of its own beside the ledger, which only its owner may read and which is not
 for publication, and never in the ledger.
+
+The first release of a run leaves a stamp on every tensor that it trains, and on the modules around these. A later start
+on any of them needs an account that holds the releases of the stamp: that of the same ledger, or that of the search for
+its subspace. Tensors keep stamps under other optimizers, heads and wrappers. Modules keep them where adapters are
+merged, and take them into copies and pickles. Weights that were loaded into another module have none.
 """
 
 import hashlib
@@ -23,8 +28,9 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.atomic import read_bounded, write_atomically
+from privproj.records.data_file import parse_json
 from privproj.records.ledger import Account
-from privproj.records.strict_json import parse_json
+from privproj.training.capture import Taps
 from privproj.training.generators import unchanged_numbers
 from privproj.training.nested import parts_of
 
@@ -77,11 +83,8 @@ def check_distinct(dataset: Dataset) -> None:
         found.setdefault(source, []).append(indices)
     most = max(np.unique(np.concatenate(parts), return_counts=True)[1].max(initial=0) for parts in found.values())
     if most > 1:
-        raise InvalidParameter(
-            "data_loader", f"a record {most} times", "every record once",
-            "a record that is there k times contributes k times the clip: take the copies out, and give the number of "
-            "passes as epochs",
-        )  # fmt: skip
+        remedy = "it contributes as often: take the copies out, and give the number of passes as epochs"
+        raise InvalidParameter("data_loader", f"a record {most} times", "every record once", remedy)
 
 
 def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.ndarray]]:
@@ -182,17 +185,13 @@ def check_identity(
         known, releases, others = _read_identity(path)
         kept.update(others)
         if account.spent < releases:
-            raise InvalidParameter(
-                "ledger", ledger, f"a ledger with the {releases} releases that it once had",
-                "restore it from a backup, or name another ledger and add both up",
-            )  # fmt: skip
+            remedy = "restore it from a backup, or name another ledger and add both up"
+            raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
             found = _same_data(known, found, ledger)
     elif account.spent:
-        raise InvalidParameter(
-            "ledger", f"{ledger} without {path.name}", "the file beside it that tells of which data its releases were",
-            "put it back, or name another ledger and add both up",
-        )  # fmt: skip
+        remedy = "put it back, or name another ledger and add both up"
+        raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
 
     def keep(releases: int) -> None:
         written = {"private": PRIVATE, "releases": releases, **asdict(found), **kept}
@@ -217,10 +216,8 @@ def _read_identity(path: Path) -> tuple[Identity, int, dict[str, Any]]:
             return Identity(records, digest), releases, kept
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise InvalidParameter(
-        "ledger", path, "the identity of the data of this ledger, as privproj wrote it",
-        "restore it from a backup, or name another ledger and add both up",
-    )  # fmt: skip
+    remedy = "restore it from a backup, or name another ledger and add both up"
+    raise InvalidParameter("ledger", path, "the identity of the data of this ledger, as privproj wrote it", remedy)
 
 
 def _same_data(known: Identity, found: Identity, ledger: str | Path) -> Identity:
@@ -231,7 +228,59 @@ def _same_data(known: Identity, found: Identity, ledger: str | Path) -> Identity
         what = "records with other contents or in another order"
     else:
         return found if known.digest is None else known
-    raise InvalidParameter(
-        "data_loader", what, f"the data that {ledger} has releases of",
-        "go on with that data, or name another ledger for this data, and add both up for who is in both",
-    )  # fmt: skip
+    remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
+    raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
+
+
+STAMP = "_privproj_releases"
+"""The attribute that is the stamp, plain data so that it is pickled with what it is on. Contract."""
+
+
+class Stamps:
+    """The stamp of a run, and those that earlier runs have left on its module and on the tensors of its optimizer.
+
+    A stamp is the random name of a ledger, None for a run without one, with the phases of its account up to then. The
+    ``account`` is what the run counts, its own phase last, ``name`` that of its ledger, and ``path`` is for messages.
+    """
+
+    def __init__(
+        self, taps: Taps, optimizer: torch.optim.Optimizer, account: Account, name: str | None, path: str | None
+    ) -> None:
+        self.taps, self.path, self.left = taps, path, False
+        held = (("optimizer", p) for group in optimizer.param_groups for p in group["params"])
+        self.parts = (*taps.module.named_modules(), *taps.module.named_parameters(), *held)
+        self.own = {"ledger": name, "phases": [[json.dumps(entry), steps] for entry, steps in account.phases]}
+
+    def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The stamps of other runs, each with the name of its place."""
+        for name, part in self.parts:
+            stamp = vars(part).get(STAMP)
+            if stamp is not None and stamp is not self.own:
+                yield name or "module", stamp
+
+    def check(self) -> None:
+        """Raise :class:`InvalidParameter` unless the account holds all releases that there are stamps of."""
+        phases = self.own["phases"]
+        for name, stamp in self.earlier():
+            pairs = list(zip(stamp["phases"], phases, strict=False))
+            held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
+            if not held or stamp["ledger"] != self.own["ledger"]:
+                raise InvalidParameter(
+                    "ledger", self.path or "nothing",
+                    f"the ledger that holds the releases which {name} has from an earlier start",
+                    "no ledger holds them: build the module anew, and give every start the same ledger=PATH"
+                    if stamp["ledger"] is None
+                    else "give the ledger=PATH of that start, so that both are counted together; for other people's "
+                    "records load the weights into a module built anew, and begin another ledger",
+                )  # fmt: skip
+
+    def count(self) -> None:
+        """Count one release more of the run; the first one leaves the stamp on all that the run trains."""
+        self.own["phases"][-1][1] += 1
+        if self.left:
+            return
+        trained = {id(p): p for tap in self.taps.taps for p in tap.parameters}
+        around = (m for m in self.taps.module.modules() if any(id(p) in trained for p in m.parameters()))
+        for part in (*around, *trained.values()):
+            vars(part)[STAMP] = self.own
+        self.left = True

@@ -20,13 +20,13 @@ from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
+from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
 from privproj.training.guard import Guard
 from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
 from privproj.training.nested import has_rows, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
-from privproj.training.stamps import Stamps
 from privproj.training.view import View
 from privproj.validation import whole
 
@@ -129,10 +129,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._share()
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
-            raise InvalidParameter(
-                "optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure",
-                "every release is used once",
-            )  # fmt: skip
+            raise InvalidParameter("optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure")
         self._check_groups()
 
     def _share(self) -> None:
@@ -173,10 +170,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         own = state.pop("privproj", {})
         saved, here = own.get("releases", 0), self._spending.account.spent
         if saved > here:
-            raise InvalidParameter(
-                "state_dict", f"a state after {saved} releases", f"at most the {here} releases that are accounted here",
-                "give make_private the ledger of that run",
-            )  # fmt: skip
+            expected, remedy = f"at most the {here} releases that are accounted here", "give the ledger of that run"
+            raise InvalidParameter("state_dict", f"a state after {saved} releases", expected, remedy)
         if "clip" in own:
             self._boundary.resume_clip(own["clip"])
         self._original.load_state_dict(state)
@@ -281,10 +276,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = whole("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
-            raise InvalidParameter(
-                "batch", type(batch).__name__, f"something in it with one row for each of {records} records",
-                "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these",
-            )  # fmt: skip
+            expected = f"something in it with one row for each of {records} records"
+            remedy = "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these"
+            raise InvalidParameter("batch", type(batch).__name__, expected, remedy)
         if strict and records and not self._turn.numbers:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
         self._guard.check_trained()
@@ -359,10 +353,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     @grad_scale.setter
     def grad_scale(self, scale: object) -> None:
-        raise InvalidParameter(
-            "optimizer", "a step of a GradScaler", "optimizer.step()",
-            "leave the scaler out and use float32 or autocast to bfloat16: a scaler skips steps by private gradients",
-        )  # fmt: skip
+        remedy = "leave the scaler out and use float32 or bfloat16: a scaler skips steps by private gradients"
+        raise InvalidParameter("optimizer", "a step of a GradScaler", "optimizer.step()", remedy)
 
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Release the batch and let the wrapped optimizer use what was released. An empty batch is released too.
@@ -408,10 +400,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _check_own_step(self, *_: object) -> None:
         """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
         if not self._steps_itself:
-            raise InvalidParameter(
-                "optimizer", "a step of the wrapped optimizer", "steps of the private optimizer alone",
-                "call step_on of the optimizer that make_private returned: other gradients have no noise",
-            )  # fmt: skip
+            remedy = "call step_on of the optimizer that make_private returned: other gradients have no noise"
+            raise InvalidParameter("optimizer", "a step of the wrapped optimizer", "steps of the private one", remedy)
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
@@ -424,19 +414,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         held = {id(p): p for group in self.param_groups for p in group["params"]}
         for view in self._views:
             if not all(id(parameter) in held for parameter in view.held):
-                raise InvalidParameter(
-                    view.name, "a tensor that the optimizer does not hold", "an optimizer over every trained tensor",
-                    "build it after the model is wrapped and moved, with a group for all that has settings of its own, "
-                    "or freeze the tensor",
-                )  # fmt: skip
+                remedy = "build it after the model is wrapped and moved, or freeze the tensor"
+                raise InvalidParameter(view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy)
         released = {id(p) for view in self._views for p in (*view.parameters, *view.held)}
         for number, parameter in held.items():
             if parameter.requires_grad and number not in released:
+                found = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
+                remedy = "freeze it, or give it an optimizer of its own for public data"
                 raise InvalidParameter(
-                    "optimizer", f"a tensor of shape {tuple(parameter.shape)} outside the private layers",
-                    "an optimizer over the trained tensors of the module and no others",
-                    "freeze it, or give it an optimizer of its own for public data",
-                )  # fmt: skip
+                    "optimizer", found, "an optimizer over the trained tensors and no others", remedy
+                )
 
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""

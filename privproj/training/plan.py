@@ -1,11 +1,12 @@
 """The plan of a private training run: sampler, clip, noise, projection and accounting event in one frozen record.
 
 The training code does what the plan says and the accountant is told what the plan says. Nothing else links the two.
+Before it stand the records that ``make_private`` takes in place of long lists of arguments.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from privproj.accounting import calibration
 from privproj.accounting.schedule import Phase, phase_of
@@ -17,7 +18,7 @@ from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
 from privproj.runs import rate_and_steps_from_batches
-from privproj.runs.sampling import NeighbouringRelation
+from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.validation import real, whole
@@ -29,6 +30,112 @@ exact probability of being drawn. Soundness."""
 
 SchemeName = Literal["poisson", "fixed", "balls-in-bins"]
 """The ways of drawing batches that training has, of all those that a run can be accounted for. Contract."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonBatches:
+    """Batches that every record joins independently with one probability, for ``make_private(batches=...)``.
+
+    Args:
+        rate: ``q``, the probability that a record is in a batch, above 0 and at most 1; it is rounded up to a multiple
+            of ``2^-24``. None: batch size over number of records of the loader.
+        max_batch_size: The number of records above which a batch is cut, at least 1; the surplus is dropped at random.
+            None: batches are used as drawn.
+
+    >>> from privproj.training import PoissonBatches
+    >>> PoissonBatches(rate=0.01, max_batch_size=512).sampling
+    'poisson'
+    """
+
+    rate: float | None = None
+    max_batch_size: int | None = None
+    sampling: ClassVar[SchemeName] = "poisson"
+    count: ClassVar = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedBatches:
+    """Batches of one size, each a random subset drawn afresh, for ``make_private(batches=...)``.
+
+    Args:
+        rate: The size of a batch over the number of records, above 0 and at most 1; the size is rounded up. None: that
+            of the loader.
+
+    >>> from privproj.training import FixedBatches
+    >>> FixedBatches(rate=0.01).sampling
+    'fixed'
+    """
+
+    rate: float | None = None
+    sampling: ClassVar[SchemeName] = "fixed"
+    count: ClassVar = None
+    max_batch_size: ClassVar = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallsInBins:
+    """Epochs in each of which every record picks one batch, uniformly, for ``make_private(batches=...)``.
+
+    Each record is used once in an epoch; ``epochs`` or ``steps`` are whole epochs.
+
+    Args:
+        count: ``t``, the number of batches of an epoch, from 1 to 1e7. None: the number of records over the batch size
+            of the loader, rounded up.
+
+    >>> from privproj.training import BallsInBins
+    >>> BallsInBins(count=100).sampling
+    'balls-in-bins'
+    """
+
+    count: int | None = None
+    sampling: ClassVar[SchemeName] = "balls-in-bins"
+    rate: ClassVar = None
+    max_batch_size: ClassVar = None
+
+
+Batches = PoissonBatches | FixedBatches | BallsInBins
+"""A way of drawing batches that training has."""
+
+KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInBins)}
+"""The ways of drawing batches by their names. Contract."""
+
+
+@dataclass(frozen=True)
+class FeatureBound:
+    """A bound on the features of one linear softmax head that stands for its clip, for ``make_private(clipping=...)``.
+
+    Gradients of the head have norm at most ``C = sqrt(2 (R^2 + 1))``; longer features are scaled down. No
+    ``max_grad_norm`` is given beside it.
+
+    Args:
+        norm: ``R``, the largest norm of a feature vector, above 0 and at most 1e12.
+
+    >>> from privproj.training import FeatureBound
+    >>> FeatureBound(4.0).norm
+    4.0
+    """
+
+    norm: float
+
+
+Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping | FeatureBound
+"""How gradients are clipped: by one norm, by one for each tensor, with shares, adaptively, or by what is proved."""
+
+
+def batches_of(given: "str | Batches") -> Batches:
+    """The way of drawing batches that a name means, and one with its options as it is."""
+    if isinstance(given, str):
+        if SCHEMES[member_named(Sampling, "sampling", given)].in_positions:
+            raise Refused(
+                f"sampling={given} has no private loader, since nothing is proved of such batches beyond one release "
+                f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {given}`), or "
+                'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
+                "and a smaller epsilon"
+            )
+        return KINDS[given]()
+    if not isinstance(given, Batches):
+        raise InvalidParameter("batches", given, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
+    return given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,10 +97,8 @@ class Processes:
             for name in {**first, **other}:
                 values = [one.get(name, "nothing") for one in (first, other)]
                 if values[0] != values[1]:
-                    raise InvalidParameter(
-                        name, f"{values[0]} in process 0 and {values[1]} in process {rank}",
-                        "the same in every process of the run", "call make_private with the same arguments in all",
-                    )  # fmt: skip
+                    found = f"{values[0]} in process 0 and {values[1]} in process {rank}"
+                    raise InvalidParameter(name, found, "the same in every process of the run")
 
     def align(self, tensors: Iterable[Tensor]) -> None:
         """Give these tensors of every process the values of the first one's."""

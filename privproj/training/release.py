@@ -88,10 +88,8 @@ class PrivateRelease:
         norms = {i: found for i, view in enumerate(self.views) if (found := view.squared_norms()) is not None}
         for i, found in norms.items():
             if len(found) != examples:
-                raise InvalidParameter(
-                    self.views[i].name, f"{len(found)} rows for {examples} losses",
-                    "one row for each record, batch first",
-                )  # fmt: skip
+                found = f"{len(found)} rows for {examples} losses"
+                raise InvalidParameter(self.views[i].name, found, "one row for each record, batch first")
         none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
         squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
         finite = torch.isfinite(squared).all(1)
@@ -199,9 +197,8 @@ class BoundedRelease(PrivateRelease):
         assert isinstance(view, WholeGradient)
         pair = view.tap.captured()
         if view.tap.formed is not None or pair[0].shape[1] != 1:
-            raise InvalidParameter(
-                "feature_bound", self.plan.feature_bound, "one input vector per record", "use max_grad_norm"
-            )
+            remedy = "use max_grad_norm"
+            raise InvalidParameter("feature_bound", self.plan.feature_bound, "one input vector per record", remedy)
         # sqrt(2) and sqrt(R^2 + 1).
         limits = RESIDUAL, math.hypot(self.plan.feature_bound or 0.0, 1.0)
         g, x = (part[:, 0].norm(dim=1) * (1.0 + SLACK) for part in pair)

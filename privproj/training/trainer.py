@@ -24,10 +24,10 @@ from transformers.trainer_utils import has_length
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.result import Result
-from privproj.training.arguments import FeatureBound, batches_of
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
+from privproj.training.plan import FeatureBound, batches_of
 
 GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 """Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
@@ -369,10 +369,8 @@ class _ReleasesAreSteps(TrainerCallback):
         done, saved = optimizer._steps, state.global_step
         where = self.trainer.privacy.get("ledger", Path(args.output_dir) / LEDGER)
         if done < saved:
-            raise InvalidParameter(
-                "ledger", where, f"a ledger with the {saved} releases of the checkpoint, of this very plan",
-                "resume with the same ledger, data and arguments",
-            )  # fmt: skip
+            remedy = "resume with the same ledger, data and arguments"
+            raise InvalidParameter("ledger", where, f"a ledger with the {saved} releases of the checkpoint", remedy)
         if done and not saved:
             raise Refused(
                 f"{where} already holds {done} releases: go on with train(resume_from_checkpoint=True), or name "
@@ -417,10 +415,8 @@ def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
         return
     clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, unsaid):
-        raise InvalidParameter(
-            "max_grad_norm", f"{args.max_grad_norm} in TrainingArguments and {clip} in privacy", "one clip",
-            "it is the largest norm of a record's gradient, not of a batch's: leave it out of TrainingArguments",
-        )  # fmt: skip
+        remedy = "it is the largest norm of a record's gradient, not of a batch's: leave it out of TrainingArguments"
+        raise InvalidParameter("max_grad_norm", f"{args.max_grad_norm} and, in privacy, {clip}", "one clip", remedy)
 
 
 def _refuse_unsound(trainer: PrivateTrainer) -> None:
@@ -435,9 +431,8 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind not in WORKERS or args.n_gpu > 1:
         found = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
-        raise InvalidParameter(
-            "args", found, "processes that hold the whole model, one GPU each", "use torchrun without FSDP or DeepSpeed"
-        )
+        remedy = "use torchrun without FSDP or DeepSpeed"
+        raise InvalidParameter("args", found, "processes that hold the whole model, one GPU each", remedy)
     if args.load_best_model_at_end and hasattr(trainer.model, "trained_by_m2"):
         remedy = "load a checkpoint with import_peft"
         raise InvalidParameter("load_best_model_at_end", True, "False, with M2 on a model of PEFT", remedy)
@@ -450,14 +445,11 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
     own_losses = type(trainer).compute_record_losses is not PrivateTrainer.compute_record_losses
     of_batches = trainer.compute_loss_func is not None or type(trainer).compute_loss is not Trainer.compute_loss
     if of_batches and not own_losses:
-        raise InvalidParameter(
-            "compute_loss", "a loss of a whole batch", "a loss for each record", "override compute_record_losses"
-        )
+        remedy = "override compute_record_losses"
+        raise InvalidParameter("compute_loss", "a loss of a whole batch", "a loss for each record", remedy)
     if not own_losses and _kind_of(trainer.model) is None:
-        raise InvalidParameter(
-            "model", type(_unwrapped(trainer.model)).__name__,
-            "a model for language modelling or classification", "override compute_record_losses",
-        )  # fmt: skip
+        name, remedy = type(_unwrapped(trainer.model)).__name__, "override compute_record_losses"
+        raise InvalidParameter("model", name, "a model for language modelling or classification", remedy)
 
 
 def _unwrapped(model: Any) -> Any:

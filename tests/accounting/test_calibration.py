@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian, Wishart
 from privproj.accounting.calibration import ROUGH_NOISE_RTOL, solve_sigma
 from privproj.accounting.question import ask_by_name
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 from privproj.composition.good_event import GoodEventCurve
 from privproj.records.run_file import from_data
 from privproj.runs.targets import full_target
@@ -53,6 +53,7 @@ RARE_BINS = pytest.param({**BINS, "batches_per_record": 3}, marks=pytest.mark.fu
 SMALL_M2 = pytest.param(M2(dim=64, rank=8), marks=pytest.mark.full)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", [BINS, {**BINS, "steps": 4}, RARE_BINS], ids=str)
 @pytest.mark.parametrize("silent", [Gaussian(), SMALL_M2], ids=lambda m: m.name)
 def test_noise_of_epochs_in_bins_just_meets_its_target(silent, run):

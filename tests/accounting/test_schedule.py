@@ -95,6 +95,7 @@ def test_a_run_names_what_helps_each_of_its_phases():
     assert Schedule((wishart, gaussian)).remedy == f"{privproj.Wishart.remedy} or {privproj.Gaussian.remedy}"
 
 
+@pytest.mark.full
 def test_a_loop_that_adds_its_steps_is_the_run_file():
     """Sum and product of schedules are the schedule of all phases, to the bit, and few phases however long the loop."""
     first = phase_of(Gaussian(noise_multiplier=1.0), "first", sampling_rate=0.01)

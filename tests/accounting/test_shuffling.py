@@ -60,6 +60,7 @@ def exact_delta(z, batches, relation, eps):
     return float(np.maximum(density(high) - math.exp(eps) * density(low), 0.0).sum() * step**batches)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batches", [2, 3])
 @pytest.mark.parametrize("relation", [ZERO_OUT, REPLACE])
 def test_the_lower_bound_is_below_the_truth_of_its_data_and_near_it(batches, relation):
@@ -75,6 +76,7 @@ def test_two_epochs_of_one_batch_are_below_the_truth_of_two_releases():
         assert 0.2 * exact <= math.exp(ShuffledEpochs(fixed_shift(z), 1, 2, ZERO_OUT).log_delta_at_least(eps)) <= exact
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("relation", [ZERO_OUT, REPLACE])
 @pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=0.9), M2(dim=60, rank=6, noise_multiplier=0.3)])
 def test_an_attack_that_is_simulated_does_what_is_claimed_of_it(mechanism, relation):

@@ -37,7 +37,7 @@ def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
     without_group = {name: found for name, found in RUN_PARAMETERS.items() if name != "group_size"}
     monkeypatch.setattr("privproj.runs.RUN_PARAMETERS", without_group)
     monkeypatch.setattr(
-        "privproj.records.run_file.with_unique_keys",
+        "privproj.accounting.spec.with_unique_keys",
         lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
     )
     monkeypatch.setattr("privproj.accounting.spec.check_type", lambda name, value, words: value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from privproj.accounting.two_stage import dp_sft
+from privproj.accounting.schedule import dp_sft
 
 
 @pytest.mark.full

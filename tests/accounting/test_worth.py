@@ -30,6 +30,7 @@ def test_m2_never_has_less_noise_than_dp_sgd_at_equal_privacy(dim, part, z, run)
         assert found.noise_over_dp_sgd == pytest.approx(1.0, rel=1e-3)
 
 
+@pytest.mark.full
 def test_noise_tends_to_that_of_dp_sgd_with_the_rank():
     ratios = [worth(sigma_of(rank), epsilon=1.0, delta=1e-5, **RUN).noise_over_dp_sgd for rank in (1, 8, 64, 512)]
     assert ratios == sorted(ratios, reverse=True) and ratios[-1] < 1.01

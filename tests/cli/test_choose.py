@@ -10,6 +10,7 @@ import privproj
 ASKED = "choose --layer 96x8 --epsilon 2 --delta 1e-5 --sampling-rate .02 --steps 300"
 
 
+@pytest.mark.full
 def test_the_table_says_the_same_as_its_json(run):
     code, text, _ = run(ASKED)
     _, out, _ = run(f"{ASKED} --json")
@@ -28,6 +29,7 @@ def test_what_a_reader_of_any_row_should_know_is_said(run):
     assert "warning:" in run("choose --layer 96x8 --epsilon 2 --delta 1e-5 --sampling shuffle --batches 9 --steps 1")[1]
 
 
+@pytest.mark.full
 def test_the_title_is_whole_in_a_pipe_and_fits_a_terminal(run, monkeypatch):
     title = run(ASKED)[1].splitlines()[0]
     monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 70)
@@ -35,6 +37,7 @@ def test_the_title_is_whole_in_a_pipe_and_fits_a_terminal(run, monkeypatch):
     assert " ".join(lines) == title and max(map(len, lines)) <= 70 < len(title)
 
 
+@pytest.mark.full
 def test_several_ranks_and_a_picture(run, tmp_path):
     needs("matplotlib")
     code, out, _ = run(f"{ASKED} --rank 4 --rank 8 --rank 32 --plot {tmp_path / 'error.svg'} --json")

@@ -74,6 +74,7 @@ def test_events_go_out_as_a_run_file_that_says_the_same(tmp_path, capsys):
     assert "--events" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsys):
     file, out = tmp_path / "run.toml", tmp_path / "out.toml"
     file.write_text(as_toml([{"name": "tree", "event": TREE}, M2_PHASE], relation="zero-out"))

@@ -184,7 +184,7 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
     capsys.readouterr()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert "the checkpoint of the 5 releases" in said and "restore it" in said and said.count("\n") == 1
+    assert "the checkpoint of the 5 releases" in said and "restore both" in said and said.count("\n") == 1
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").spent == 5
 
 
@@ -289,7 +289,7 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sgd --epsilon 8 --delta 0", "delta"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --steps 2.5", "steps"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --steps 3 --epochs 3", "exactly one"),
-        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 0", "max-grad-norm"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 0", "got --clip=0"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --learning-rate 0", "learning-rate"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --device moon", "device"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --batch-size 1e9", "batch-size"),
@@ -299,7 +299,7 @@ def test_a_folder_with_a_run_is_not_overwritten(small, tmp_path, capsys):
         ("--data digits --mechanism dp-sgd --noise-multiplier 1 --delta 2", "delta"),
         ("--data digits --mechanism dp-sgd --noise-multiplier 1 --epochs 0", "epochs"),
         ("--data digits --mechanism lora-fa --rank 1e9 --epsilon 8", "rank"),
-        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 1e-300", "max-grad-norm"),
+        ("--data digits --mechanism dp-sgd --epsilon 8 --clip 1e-300", "got --clip=1e-300"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --device meta", "device"),
         ("--data digits --mechanism dp-sgd --epsilon 8 --frame wishart", "frame"),
         ("--data digits --mechanism prism --epsilon 8", "rank"),

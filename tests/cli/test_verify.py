@@ -13,8 +13,8 @@ from records.ledgers import TARGET, spend
 import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.records.atomic import LARGEST_FILE
+from privproj.records.data_file import AS_FAR_AS_IT_GOES
 from privproj.records.ledger import LARGEST_LEDGER
-from privproj.records.verdict import AS_FAR_AS_IT_GOES
 from privproj.result import round_outward
 
 KINDS = ("certificate", "ledger", "statement")

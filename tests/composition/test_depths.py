@@ -124,6 +124,7 @@ def test_no_answer_is_above_that_of_the_ordinary_grid(name):
         assert log_delta_above(curve, 0.0786819) < -55.0
 
 
+@pytest.mark.full
 def test_phases_are_composed_at_every_depth():
     poisson = Run(steps=100, sampling_rate=0.02, sampling="poisson")
     curve = compose_phases([(gaussian(1.2), poisson), (gaussian(15.0), Run(steps=50))])
@@ -204,6 +205,7 @@ def few(first, *rest):
     return [first, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("z", "q"), few((1.0, 0.05), (0.5, 0.2), (2.0, 0.003)))
 @pytest.mark.parametrize("power", few(-75, (-17,), (-36,), (-170,), (-330,)))
 def test_two_sampled_releases_are_enclosed_at_every_depth(z, q, power):

@@ -137,6 +137,7 @@ for name in ("DP-SGD epsilon, T 2", "DP-SGD epsilon, T 1000", "DP-SGD epsilon, T
 """
 
 
+@pytest.mark.full
 def test_no_hot_path_starts_threads():
     """All CPU time is that of the thread that asks: so it is at most the wall time, on a machine however busy."""
     free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}

@@ -209,6 +209,7 @@ def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism,
     assert found > privproj.epsilon(mechanism, delta=delta, **run).value
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 4), st.integers(1, 3), st.lists(st.floats(-1.5, 1.5), min_size=8, max_size=8))
 def test_batches_of_fixed_size_are_never_below_brute_force(batch, size, moves):

@@ -54,6 +54,7 @@ def test_a_row_is_the_release(kind, name):
     for i, one in enumerate(some):
         scalar = bound.representation(one)
         assert scalar.log_delta(float(eps[i])) == (deltas[0][i], deltas[1][i])
+        assert list(zip(*scalar.log_deltas(eps), strict=True)) == [scalar.log_delta(x) for x in eps.tolist()]
         assert roots[i] == pytest.approx(scalar.epsilon(float(log_delta[i])).upper, rel=1e-10, abs=1e-300)
 
 

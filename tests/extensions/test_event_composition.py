@@ -240,6 +240,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(st.sampled_from(EXAMPLES), st.sampled_from(KEYS), VALUES)
 def test_hostile_events_are_read_or_refused_in_one_sentence(event, key, value):
     for data in (value, {**data_of(event), key: value}):

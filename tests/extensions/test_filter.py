@@ -198,7 +198,7 @@ def test_a_phase_is_counted_as_its_mechanism_and_run():
     by_phase.spend(phase_of(ADAPTERS, "adapters", sampling_rate=0.01, steps=100))
     by_words.spend(ADAPTERS, sampling_rate=0.01, steps=100)
     assert by_phase.spent == by_words.spent > 0.0
-    with pytest.raises(InvalidParameter, match="nothing beside a phase"):
+    with pytest.raises(InvalidParameter, match="a phase has its bounds"):
         by_phase.spend(phase_of(ADAPTERS, "adapters"), steps=3)
 
 

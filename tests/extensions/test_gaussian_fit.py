@@ -13,7 +13,7 @@ from privproj import M2, Gaussian, Laplace, Wishart
 from privproj.accounting.question import ask_by_name
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.tradeoff import tradeoff
-from privproj.extensions.gaussian_fit import _edge_mu, _mu_above, fit_gaussian
+from privproj.extensions.gdp import _edge_mu, _mu_above, fit_gaussian
 from privproj.numerics.kernels import log_gaussian_delta
 from privproj.runs.targets import delta_target
 
@@ -56,6 +56,7 @@ def test_delta_is_covered_at_every_epsilon(name, delta):
         assert (ends.upper if known else ends.lower) <= covered + 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONVEX)
 def test_no_much_smaller_mu_would_do(name):
     curve = curve_of(name)

@@ -197,7 +197,7 @@ def lonely(draw: st.DrawFn) -> Case:
 def bound_name() -> st.SearchStrategy:
     """What ``bounds`` is asked for."""
     full = st.sampled_from([f"{kind}.{name}" for kind, name in LINES])
-    return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"), st.just("--markdown"))
+    return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"))
 
 
 def noise(draw: st.DrawFn, words: list[str]) -> list[str]:

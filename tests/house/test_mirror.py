@@ -35,27 +35,19 @@ ELSEWHERE = {
     "numerics/inverse_kernels": "both ends were evaluated: tests/curves/test_columns.py",
     "numerics/tables": "tests/numerics/test_kernels.py",
     "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
-    "records/data_file": "malformed files: tests/records/test_regression.py, tests/cli/test_run.py",
-    "records/verdict": "every verdict: tests/records/test_ledger_check.py, tests/records/test_agreement.py",
     "rigorous/grids": "any grid is sound: tests/records/test_certified_runs.py",
     "rigorous/integral": "enclosures: tests/records/test_certificate.py",
     "rigorous/profiles": "enclosures: tests/records/test_certificate.py",
-    "training/algorithms/algorithm": "the record: tests/training/test_registry.py",
-    "training/arguments": "what is refused before any data: tests/training/test_make_private.py",
     "training/classifier": "the command that trains: tests/cli/test_train.py",
+    "training/settings": "the options of the command that trains: tests/cli/test_train.py",
     "training/engine": "the call that wraps: tests/training/test_make_private.py",
     "training/taps": "the gradient of a record at every kind of layer: tests/training/test_layers.py",
     "training/trainer": "the Trainer of transformers: tests/integrations/test_transformers.py",
 }
 """Modules, and folders of bounds, without a test file of their own, and where their law is."""
 CLI = {
-    "alignment": "tests/test_assumptions.py, tests/diagnostics/test_alignment.py",
+    "alignment": "tests/diagnostics/test_alignment.py, tests/diagnostics/test_lora_moments.py",
     "check": "tests/records/test_regression.py",
-    "dp_sft": "tests/accounting/test_two_stage.py, tests/cli/test_train.py",
-    "ledger": "tests/records/test_ledger.py, tests/cli/test_train.py",
-    "lora_noise": "tests/diagnostics/test_lora_moments.py, tests/fuzz/strategies.py",
-    "commands": "tests/cli/test_groups.py",
-    "picture": "tests/cli/test_curve.py",
     "report": "tests/records/test_statement.py",
 }
 """Files of the command line without a test file of their own, and where their law is."""

@@ -10,9 +10,9 @@ import privproj
 
 
 def test_the_wheel_holds_every_folder():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "privproj").rglob("__init__.py")}
-    assert set(settings["packages"]) == folders | {"privproj_cli"}, "packages in pyproject.toml"
+    """``setup.py`` finds the folders that are packages."""
+    folders = {path.parent for path in (ROOT / "privproj").rglob("*.py")}
+    assert len(folders) > 20 and all((folder / "__init__.py").exists() for folder in folders)
 
 
 def test_the_wheel_holds_every_file_of_data():

@@ -220,7 +220,7 @@ class Planned(Projecting):
 
     def __init__(self, **plan):
         given = {"relation": "add-remove", "sampling": "poisson", "sampling_rate": 0.01, "max_batch_size": None}
-        self._plan = SimpleNamespace(**given | plan)
+        self._plan = SimpleNamespace(**{**given, "adaptive_clipping": None, **plan})
 
 
 def test_a_plan_that_samples_otherwise_is_refused():

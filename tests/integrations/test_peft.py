@@ -39,8 +39,12 @@ def test_layers_of_a_peft_directory(tmp_path, capsys):
     ("adapter", "config", "words"),
     [
         ({"r": 0, "target_modules": ["q_proj"]}, {"hidden_size": 8, "num_hidden_layers": 2}, "r=0"),
-        ({"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]}, {"num_hidden_layers": 2}, "in full"),
-        ({"r": 4, "target_modules": ["q_proj"], "bias": "all"}, {"num_hidden_layers": 2}, "in full"),
+        (
+            {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["head"]},
+            {"num_hidden_layers": 2},
+            "nothing else trained",
+        ),
+        ({"r": 4, "target_modules": ["q_proj"], "bias": "all"}, {"num_hidden_layers": 2}, "nothing else trained"),
         ({"peft_type": "IA3", "r": 4}, {}, "LORA"),
     ],
 )
@@ -148,8 +152,7 @@ def test_without_peft_an_adapter_that_is_not_saved_is_refused_with_the_remedy(tm
 def test_every_key_of_peft_is_known_and_its_default_is_answered(tmp_path):
     peft = needs("peft")
     keys = peft.LoraConfig().to_dict()
-    known = {*peft_rules.HARMLESS, *peft_rules.READ, *peft_rules.REFUSED}
-    assert set(keys) <= known and not set(peft_rules.HARMLESS) & {*peft_rules.READ, *peft_rules.REFUSED}
+    assert {*peft_rules.READ} <= {*keys} and not {*peft_rules.HARMLESS} & {*peft_rules.READ}
     peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"]).save_pretrained(tmp_path)
     write(tmp_path, "config.json", model_type="llama", hidden_size=64, intermediate_size=96, num_hidden_layers=4)
     assert layers_from_peft(str(tmp_path)) == (Layer(dim=64, rank=4, count=4), Layer(dim=96, rank=4, count=4))

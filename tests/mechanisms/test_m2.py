@@ -135,6 +135,7 @@ def test_simulated_mechanism_never_exceeds_the_bound(change_rank):
             assert abs(mean - exact) <= 5 * error
 
 
+@pytest.mark.full
 def test_rank_five_exceeds_the_rank_one_profile_at_small_epsilon():
     """Why ``exact-rank1`` is conditional and ``rank-free`` exists."""
     rng = np.random.default_rng(3)

@@ -73,6 +73,7 @@ def test_what_the_mechanism_leaks(rest, record, tight, eps):
     assert most > 0.93 * claimed or not tight
 
 
+@pytest.mark.full
 def test_a_failure_counted_without_the_record_is_not_enough():
     """With the margin ``Z Phi^-1(1 - d')`` of the eigenvalue, delta is not that of the sketch plus ``d'`` (C33)."""
     rank, gamma, eigen_noise, failure, eps = 1, 0.5, 0.5, 1e-3, 20.0

@@ -12,7 +12,10 @@ from records.ledgers import spend
 import privproj
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.records.agreement import (
+from privproj.records.data_file import AS_FAR_AS_IT_GOES
+from privproj.records.ledger import Ledger, read_ledger, verify_ledger
+from privproj.records.statement import account_data, question_data, run_data, statement_from
+from privproj.records.statement_check import (
     COUNTED,
     COVERED,
     LEDGER_HOLDS,
@@ -22,12 +25,8 @@ from privproj.records.agreement import (
     SAME_RUN,
     STATEMENT_HOLDS,
     compare_with_ledger,
+    verify_statement,
 )
-from privproj.records.ledger import Ledger, read_ledger
-from privproj.records.ledger_check import verify_ledger
-from privproj.records.statement import account_data, question_data, run_data, statement_from
-from privproj.records.statement_check import verify_statement
-from privproj.records.verdict import AS_FAR_AS_IT_GOES
 
 DELTA = 1e-5
 TARGET = {"epsilon": 8.0, "delta": DELTA}

@@ -14,9 +14,9 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj import M2, Gaussian, Laplace, Layer, Sketch
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused
-from privproj.records import certified_runs as limits
+from privproj.records import certificate as limits
 from privproj.records import certify, load_certificate, prove, verify
-from privproj.records.certified_runs import CertifiedRun, grid_from_record, grid_record, prove_run
+from privproj.records.certificate import CertifiedRun, grid_from_record, grid_record, prove_run
 from privproj.records.run_file import from_data
 from privproj.runs.sampling import Sampling
 from privproj.schedule import phase_of

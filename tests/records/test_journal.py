@@ -16,7 +16,7 @@ from privproj.records.sweep import grid_from, run_sweep
 
 
 def first_rows(grid, count):
-    return grid.work()([grid.values(number) for number in range(count)])
+    return grid.work()(list(islice(grid.points(), count)))
 
 
 def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
@@ -60,7 +60,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
     book.add(first_rows(grid, 5))
     book.close()
     run_sweep(grid, tmp_path / "out.csv", counting)
-    assert calls == [grid.values(i) for i in range(5, len(grid))]
+    assert calls == list(grid.points())[5:]
 
 
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
@@ -95,7 +95,7 @@ def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(tmp_pa
             yield from ((work(batch), 0.01 * len(batch)) for batch in waiting)
 
     book = journal.Journal(tmp_path / "journal", {"of": "bursts"})
-    journal.complete_rows(lambda tasks: [str(i) for i in tasks], lambda i: i, 20_000, book, bursts)
+    journal.complete_rows(lambda tasks: [str(i) for i in tasks], range(20_000), book, bursts, lambda count: None)
     book.close()
     assert len(book) == 20_000 and 40 <= sizes[-2] <= 50 and max(sizes) <= 50
 
@@ -107,7 +107,8 @@ def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(tmp_pa
 def test_a_worker_that_dies_is_replaced(tmp_path):
     marker = tmp_path / "died"
     book = journal.Journal(tmp_path / "journal", {"of": "deaths"})
-    journal.complete_rows(mortal, lambda i: (str(marker), i), 12, book, journal.run_in_processes(2))
+    tasks = [(str(marker), i) for i in range(12)]
+    journal.complete_rows(mortal, tasks, book, journal.run_in_processes(2), lambda count: None)
     book.close()
     assert marker.exists() and list(book.rows()) == [str(i * i) for i in range(12)]
 

@@ -10,9 +10,8 @@ from records.ledgers import PHASE, SECOND, TARGET, spend
 import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.errors import InvalidParameter
-from privproj.records.ledger import Ledger, read_ledger
-from privproj.records.ledger_check import AS_WRITTEN, KEPT, SECRET, WITHIN_PLAN, verify_ledger
-from privproj.records.verdict import AS_FAR_AS_IT_GOES
+from privproj.records.data_file import AS_FAR_AS_IT_GOES
+from privproj.records.ledger import AS_WRITTEN, KEPT, SECRET, WITHIN_PLAN, Ledger, read_ledger, verify_ledger
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def test_bad_places_and_workers_are_refused(tmp_path, capsys):
 
 def test_every_row_has_every_column():
     grid = grid_from(GRID)
-    rows = csv.reader(grid.work()(list(map(grid.values, range(len(grid))))))
+    rows = csv.reader(grid.work()(list(grid.points())))
     assert all(len(row) == len(column_names(grid)) for row in rows)
 
 
@@ -195,7 +195,7 @@ def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
     for name in {"delta": ["delta"], "epsilon": [], "sigma": ["noise_multiplier"]}[query]:
         del axes[name]
     grid = grid_from({**LARGE, "query": query, "grid": axes})
-    points = list(map(grid.values, range(len(grid))))
+    points = list(grid.points())
     large = dataclasses.replace(grid.work(), size=1000)
     small = dataclasses.replace(grid.work(), size=1)
     differ = 0
@@ -212,7 +212,7 @@ def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
 
 def test_chunks_and_workers_do_not_change_a_row():
     grid = grid_from(LARGE)
-    work, points = grid.work(), list(map(grid.values, range(len(grid))))
+    work, points = grid.work(), list(grid.points())
     assert work(points) == [row for i in range(0, len(points), 7) for row in work(points[i : i + 7])]
     assert work(points[::-1])[::-1] == work(points)
 

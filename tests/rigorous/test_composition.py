@@ -18,7 +18,7 @@ from reference import composition as one_release  # noqa: E402
 from reference import runs  # noqa: E402
 from reference.special import gaussian_delta  # noqa: E402
 
-from privproj.records.certified_runs import prove_run  # noqa: E402
+from privproj.records.certificate import prove_run  # noqa: E402
 from privproj.rigorous.composition import (  # noqa: E402
     BallPair,
     BallPhase,

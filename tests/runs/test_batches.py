@@ -10,14 +10,14 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.runs import POISSON_UNLESS_SAID, Run, run_options_from_batches
+from privproj.runs import POISSON_UNLESS_SAID, Run, run_from
 from privproj.runs.sampling import Sampling
 
 
 def test_an_answer_uses_every_one_of_batch_size_dataset_size_and_epochs():
     one = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert run_options_from_batches(one) == {"sampling_rate": 0.1, "steps": 20, "public_size": True}
-    found = [run_options_from_batches({**one, key: 50}) for key in one]
+    assert run_from(one) == {"sampling_rate": 0.1, "steps": 20, "public_size": True}
+    found = [run_from({**one, key: 50}) for key in one]
     assert len({tuple(sorted(run.items())) for run in found}) == 3
 
 
@@ -29,17 +29,17 @@ SIZES = {"batch_size": 10, "dataset_size": 95}
 @pytest.mark.parametrize("finds", ["", "steps"])
 def test_an_epoch_has_as_many_batches_as_hold_all_records(scheme, finds):
     epochs = {} if finds else {"epochs": 1.5}
-    found = run_options_from_batches({"sampling": scheme, **SIZES, **epochs}, finds)
+    found = run_from({"sampling": scheme, **SIZES, **epochs}, finds)
     steps = {} if finds else {"steps": 2}
     assert found == {"sampling": scheme, "batches": 10, "sampling_rate": 1.0, "public_size": True, **steps}
-    named = run_options_from_batches({"sampling": scheme, "batches": 10, **epochs}, finds)
+    named = run_from({"sampling": scheme, "batches": 10, **epochs}, finds)
     assert named == {"sampling": scheme, "batches": 10, **steps}
 
 
 def test_a_largest_batch_takes_the_number_of_records_with_it():
     given = {"sampling_rate": 0.1, "max_batch_size": 20, "dataset_size": 95, "steps": 3}
-    assert run_options_from_batches(given) == {**given, "public_size": True}
-    assert run_options_from_batches({**SIZES, "epochs": 1, "max_batch_size": 20})["dataset_size"] == 95
+    assert run_from(given) == {**given, "public_size": True}
+    assert run_from({**SIZES, "epochs": 1, "max_batch_size": 20})["dataset_size"] == 95
     assert Run(**given).public_size and PUBLIC_RECORD_COUNT in Run(**given).assumes
 
 
@@ -63,7 +63,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("given", "name"), CONTRADICTIONS, ids=str)
 def test_batches_that_contradict_are_refused_by_name(given, name):
     with pytest.raises(InvalidParameter) as error:
-        Run(**run_options_from_batches(given))
+        Run(**run_from(given))
     assert error.value.name == name
 
 
@@ -73,7 +73,7 @@ def test_batches_that_contradict_are_refused_by_name(given, name):
         ({"sampling_rate": 0.1}, "", "steps"),
         ({"sampling_rate": 0.1, "sampling": "fixed"}, "", "steps"),
         ({"sampling_rate": 0.1, "max_batch_size": 20, "dataset_size": 95}, "", "steps"),
-        ({}, "sampling_rate", "steps"),
+        ({}, "rate", "steps"),
         (SIZES, "", "epochs"),
         ({**SIZES, "sampling": "shuffle"}, "", "epochs"),
         ({**SIZES, **BINS}, "", "epochs"),
@@ -81,18 +81,18 @@ def test_batches_that_contradict_are_refused_by_name(given, name):
 )
 def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name):
     with pytest.raises(InvalidParameter) as error:
-        run_options_from_batches(given, finds)
+        run_from(given, finds)
     assert error.value.name == name and error.value.is_missing and "--steps 1" in str(error.value)
     key = "steps" if finds or "sampling_rate" in given else "epochs"
-    assert run_options_from_batches({**given, key: 1}, finds)["steps"] >= 1
+    assert run_from({**given, key: 1}, finds)["steps"] >= 1
 
 
 def test_batches_are_said_to_be_taken_as_poisson_exactly_where_nobody_said_how_they_are_drawn():
     sized = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert Run(**run_options_from_batches(sized)).notes == (POISSON_UNLESS_SAID,)
+    assert Run(**run_from(sized)).notes == (POISSON_UNLESS_SAID,)
     for scheme in Sampling:
-        assert POISSON_UNLESS_SAID not in Run(**run_options_from_batches({**sized, "sampling": str(scheme)})).notes
-    assert Run(**run_options_from_batches({**sized, "batch_size": 100})).notes == ()
+        assert POISSON_UNLESS_SAID not in Run(**run_from({**sized, "sampling": str(scheme)})).notes
+    assert Run(**run_from({**sized, "batch_size": 100})).notes == ()
     assert Run(sampling_rate=0.1, steps=5).notes == ()
 
 

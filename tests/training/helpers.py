@@ -7,10 +7,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj import training
 from privproj.training import FeatureBound, Method
-from privproj.training.algorithms.fixed_rank import Point, from_products
+from privproj.training.algorithms.prism import Point, from_products
 from privproj.training.algorithms.projected import Projected
-from privproj.training.arguments import KINDS
 from privproj.training.nested import take
+from privproj.training.plan import KINDS
 from privproj.training.release import SLACK
 
 DOUBLE = torch.float64

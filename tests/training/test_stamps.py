@@ -16,11 +16,10 @@ from torch import nn  # noqa: E402
 import privproj  # noqa: E402
 from privproj import Gaussian, InvalidParameter  # noqa: E402
 from privproj.assumptions import THIS_LEDGER_ALONE, THIS_RUN_ALONE  # noqa: E402
-from privproj.records.ledger import read_ledger  # noqa: E402
-from privproj.records.ledger_check import verify_ledger  # noqa: E402
+from privproj.records.ledger import read_ledger, verify_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, Subspace, Trajectory, add_frozen_lora, add_prism  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS  # noqa: E402
-from privproj.training.stamps import STAMP  # noqa: E402
+from privproj.training.data_identity import STAMP  # noqa: E402
 
 from .helpers import DOUBLE, data, mlp, orthonormal, own, private, state  # noqa: E402
 

@@ -26,7 +26,7 @@ class R1SMG(NoisyMechanism):
     ...     epsilon(R1SMG(dim=100, noise_multiplier=2.0), delta=1e-5)
     ... except Refused as error:
     ...     print(str(error)[:37])
-    published is refuted, not a guarantee
+    published is refuted and no guarantee
     """
 
     name = "r1smg"

@@ -25,7 +25,7 @@ class WishartMatrix(Mechanism):
     ...     epsilon(WishartMatrix(dim=64, rank=16, columns=8), delta=1e-5)
     ... except Refused as error:
     ...     print(str(error)[:40])
-    early-matrix is refuted, not a guarantee
+    early-matrix is refuted and no guarantee
     """
 
     name = "wishart-matrix"

@@ -1,7 +1,7 @@
 """The training algorithms, one family per file, and their registry.
 
 A new algorithm is three things: one file here with its record, one line in :data:`LINES`, and one test. The record is a
-:class:`privproj.training.algorithms.algorithm.Algorithm`. A file is imported when its algorithm is asked for. The
+:class:`privproj.training.view.Algorithm`. A file is imported when its algorithm is asked for. The
 registry itself is plain text and loads no torch, so that the command line can name the algorithms cheaply.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from privproj.errors import unknown_name
 
 if TYPE_CHECKING:
-    from privproj.training.algorithms.algorithm import Algorithm
+    from privproj.training.view import Algorithm
 
 
 class _Line(NamedTuple):
@@ -53,7 +53,7 @@ def load(name: str) -> "Algorithm":
         name: One of :data:`ALGORITHMS`.
 
     Returns:
-        Its :class:`privproj.training.algorithms.algorithm.Algorithm`.
+        Its :class:`privproj.training.view.Algorithm`.
 
     Raises:
         InvalidParameter: There is no algorithm of that name.

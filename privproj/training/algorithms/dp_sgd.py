@@ -1,6 +1,6 @@
 """DP-SGD: the whole gradient of every record is clipped, summed and noised. Everything else is measured against it."""
 
-from privproj.training.algorithms.algorithm import Algorithm
+from privproj.training.view import Algorithm
 
 RECORDS = (
     Algorithm(

@@ -6,12 +6,11 @@ sketch to the next use releases only.
 
 from torch import Tensor
 
-from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.algorithms.projected import Projected
 from privproj.training.generators import Streams, normal
 from privproj.training.plan import Plan
 from privproj.training.taps import Tap
-from privproj.training.view import Update
+from privproj.training.view import Algorithm, Update
 
 
 class _Flora(Projected):

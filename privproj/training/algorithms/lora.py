@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
 from privproj.records.atomic import write_atomically
-from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.generators import Streams, normal, streams
 from privproj.training.plan import Plan
 from privproj.training.taps import AnyTap, check_variants, is_matrix
+from privproj.training.view import Algorithm
 from privproj.validation import whole
 
 Picks = Callable[[str, nn.Linear], bool]
@@ -247,10 +247,8 @@ def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[
     known -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in known:
-            raise InvalidParameter(
-                "model", f"a trained {name}", "nothing trained besides adapters and modules_to_save",
-                'freeze it: requires_grad_(False), bias="none", no trainable_token_indices',
-            )  # fmt: skip
+            remedy = 'freeze it: requires_grad_(False), bias="none", no trainable_token_indices'
+            raise InvalidParameter("model", f"a trained {name}", "nothing trained besides adapters and heads", remedy)
 
 
 def _check_plain_lora(layer: Any) -> None:
@@ -258,10 +256,8 @@ def _check_plain_lora(layer: Any) -> None:
     check_variants("model", layer)
     kind = type(layer.base_layer).__name__
     if not len(layer.lora_B) or not is_matrix(layer.base_layer) or isinstance(layer.base_layer, nn.Embedding):
-        raise InvalidParameter(
-            "model", f"an adapter of {kind}", "plain LoRA of linear layers only",
-            f"leave the {kind} out of target_modules, for its adapter is used otherwise than as layers",
-        )  # fmt: skip
+        remedy = f"leave the {kind} out of target_modules, for its adapter is used otherwise than as layers"
+        raise InvalidParameter("model", f"an adapter of {kind}", "plain LoRA of linear layers only", remedy)
 
 
 SAVED_WEIGHTS = "m2_weights.safetensors"
@@ -359,10 +355,8 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
 
 def _refuse_to_save(model: nn.Module, *args: object, **kwargs: object) -> NoReturn:
     """What ``save_pretrained`` does where the adapter is zero and the training is in the weights that it adapts."""
-    raise InvalidParameter(
-        "save_pretrained", type(model).__name__, "export_peft(model, directory)",
-        "M2 trains the adapted weights themselves, and the adapter that would be saved is zero",
-    )  # fmt: skip
+    remedy = "M2 trains the adapted weights themselves, and the adapter that would be saved is zero"
+    raise InvalidParameter("save_pretrained", type(model).__name__, "export_peft(model, directory)", remedy)
 
 
 class _Resampling:
@@ -389,10 +383,8 @@ class _Resampling:
 def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
     """Raise for a trained layer that is neither a B factor nor one that PEFT trains as a whole."""
     if not any(part in f".{tap.name}" for part in (".lora_B", ".modules_to_save.")):
-        raise InvalidParameter(
-            "algorithm", algorithm, f"only LoRA's B factors and PEFT's modules_to_save trained, not {tap.name}",
-            "wrap the module with add_frozen_lora, or freeze it",
-        )  # fmt: skip
+        remedy = f"freeze {tap.name}, or wrap the module with add_frozen_lora"
+        raise InvalidParameter("algorithm", algorithm, "only B factors and modules_to_save trained", remedy)
 
 
 RECORDS = (

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian, Layer
-from privproj.training.algorithms.algorithm import Algorithm, Shape
 from privproj.training.generators import Streams, normal, orthonormal
 from privproj.training.plan import Plan
 from privproj.training.taps import Tap
-from privproj.training.view import Update, WholeGradient
+from privproj.training.view import Algorithm, Shape, Update, WholeGradient
 
 
 class Projected(WholeGradient):
@@ -125,10 +124,10 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
     for (outputs, inputs, projected), rank in zip(shapes, ranks, strict=True):
         if not projected or rank > inputs or (rank == inputs and len(shapes) > 1):
             remedy = "use a smaller rank" if projected else "freeze the unprojected tensors"
+            expected = f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip"
             raise InvalidParameter(
-                "rank", rank, f"a rank below {inputs} for a tensor of {outputs} x {inputs} under the joint clip",
-                f"else the whole norm may sit there and nothing is gained: {remedy}, or use clipping=per-layer",
-            )  # fmt: skip
+                "rank", rank, expected, f"{remedy}, or use clipping=per-layer: else nothing is gained"
+            )
 
 
 RECORDS = (

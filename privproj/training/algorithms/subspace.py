@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
-from privproj.training.algorithms.algorithm import Algorithm
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
-from privproj.training.view import View
+from privproj.training.view import Algorithm, View
 from privproj.validation import whole
 
 SMALLEST_SQUARED_LENGTH = 1e-10
@@ -192,9 +191,8 @@ class _SubspaceView(View):
         self.taps, self.subspace = taps, subspace
         total = sum(p.numel() for tap in taps for p in tap.parameters)
         if subspace.basis.shape[0] != total:
-            raise InvalidParameter(
-                "subspace", f"{subspace.basis.shape[0]} weights", f"a basis over the {total} trained weights"
-            )
+            found = f"{subspace.basis.shape[0]} weights"
+            raise InvalidParameter("subspace", found, f"a basis over the {total} trained weights")
         self.parts = subspace.basis.split([p.numel() for tap in taps for p in tap.parameters])
         self.last = subspace.phi.detach().clone()
         for tap in taps:

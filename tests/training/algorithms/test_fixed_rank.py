@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from training.helpers import DOUBLE, as_matrix, data, gradient, matrix_of, point, private, projected  # noqa: E402
 
 from privproj.training import add_prism  # noqa: E402
-from privproj.training.algorithms import fixed_rank  # noqa: E402
+from privproj.training.algorithms import prism as fixed_rank  # noqa: E402
 
 TOLERANCE = {DOUBLE: 1e-6, torch.float32: 1e-4}
 

@@ -26,7 +26,7 @@ from training.helpers import (  # noqa: E402
 )
 
 from privproj.training import Steps, add_frozen_lora, add_prism  # noqa: E402
-from privproj.training.algorithms.fixed_rank import Point  # noqa: E402
+from privproj.training.algorithms.prism import Point  # noqa: E402
 
 
 def prism_model(rank, steps=None, hidden=5):

@@ -3,13 +3,14 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
 import privproj_cli
 import pytest
 from privproj_cli.commands import COMMANDS, GROUPS, command_named
-from privproj_cli.query import MECHANISMS, QUANTITIES, example_words
+from privproj_cli.query import MECHANISMS, example_words
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 
@@ -25,12 +26,9 @@ def members(group):
 def test_every_command_stands_in_exactly_one_group():
     named = [name for commands in GROUPS.values() for name in commands]
     assert len(named) == len(set(named)) and list(COMMANDS) == named
-    with_command = [
-        p
-        for p in Path(privproj_cli.__file__).parent.glob("*.py")
-        if re.search(r"^(def )?command\b", p.read_text(), re.M)
-    ]
-    assert sorted([*(p.stem.replace("_", "-") for p in with_command), *QUANTITIES]) == sorted(named)
+    files = [p.stem for p in Path(privproj_cli.__file__).parent.glob("*.py") if p.stem != "commands"]
+    found = [vars(import_module(f"privproj_cli.{file}")).get("COMMANDS", {}) for file in files]
+    assert sorted(name for commands in found for name in commands) == sorted(named)
     for name in named:
         found = command_named(name)
         assert isinstance(found, click.Command) and found.name == name

@@ -1,0 +1,99 @@
+"""The settings of ``privproj train``: the options of its command, and what is kept beside a run.
+
+Each option is declared once, as a field. This loads no torch, so that the command line can show its options cheaply.
+"""
+
+from dataclasses import dataclass
+from typing import get_args
+
+from privproj.errors import InvalidParameter
+from privproj.runs.sampling import SamplingName
+from privproj.training.algorithms import ALGORITHMS
+from privproj.validation import (
+    DEVIATION,
+    LARGEST_EPSILON,
+    NOISE,
+    TEXT,
+    check_parameters,
+    number,
+    one_of,
+    parameter,
+    whole_number,
+)
+
+COUNT = whole_number("a whole number from 1 to 1e9", 1, 10**9)
+"""Numbers of records, steps, ranks and units."""
+
+SEED = whole_number("a whole number from 0 to 1e9", 0, 10**9)
+"""Seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that a run depends on, as it is kept beside it.
+
+    The fields are the options of ``privproj train``. Raises :class:`InvalidParameter` for values outside their ranges,
+    and for options that do not go together.
+    """
+
+    data: str = parameter(TEXT, "digits, or an .npz file with arrays x and y.", "DATA")
+    mechanism: str = parameter(one_of(*ALGORITHMS), "What is released each step.")
+    rank: int | None = parameter(COUNT, "Rank of the projection or the adapters, dimension of dp-sft's subspace.", "R")
+    epsilon: float | None = parameter(
+        number("an epsilon above 0 and at most 1e+09", 0.0, LARGEST_EPSILON, open_low=True), "Target epsilon.", "E"
+    )
+    delta: float = parameter(
+        number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True),
+        "Target delta.  [default: 1e-5]", "D", default=1e-5,
+    )  # fmt: skip
+    noise_multiplier: float | None = parameter(NOISE, "z, instead of a target epsilon.", "Z")
+    clip: float = parameter(
+        number("a norm from 1e-20 to 1e12", 1e-20, 1e12), "Clipping norm of a record's gradient.  [default: 1]", "C",
+        default=1.0,
+    )  # fmt: skip
+    adaptive_clipping_sigma: float | None = parameter(
+        DEVIATION, "Let the clip follow the median norm, told by a count with this noise.", "S"
+    )
+    batch_size: int | None = parameter(COUNT, "Expected batch size.  [default: 256]", "B")
+    sampling: str = parameter(
+        one_of(*get_args(SamplingName)), "How batches are drawn.  [default: poisson]", "[poisson|balls-in-bins|fixed]",
+        default="poisson",
+    )  # fmt: skip
+    batches: int | None = parameter(COUNT, "Batches of an epoch of balls-in-bins, instead of their size.", "T")
+    max_batch_size: int | None = parameter(COUNT, "Records above which a Poisson batch is cut.", "B")
+    epochs: float | None = parameter(
+        number("a positive number of epochs", 0.0, 1e9, open_low=True), "Passes over the data.  [default: 50]", "E"
+    )
+    steps: int | None = parameter(COUNT, "Steps, instead of passes.", "T")
+    learning_rate: float = parameter(
+        number("a positive learning rate", 0.0, 1e6, open_low=True), "Learning rate.", "LR", default=2.0
+    )
+    hidden: int | None = parameter(COUNT, "Units of a hidden layer.  [default: none, a linear head]", "H")
+    frame: str | None = parameter(one_of("haar", "wishart"), "Projection of m2.")
+    clipping: str = parameter(one_of("joint", "per-layer"), "One clip for all layers, or one each.", default="joint")
+    every: int = parameter(COUNT, "Steps that a re-sampled factor serves.  [default: 1]", "T", default=1)
+    bound: str | None = parameter(TEXT, "Bound that accounts the run.", "NAME")
+    device: str | None = parameter(TEXT, "cpu, cuda, ...  [default: cuda where there is one]", "DEVICE")
+    checkpoint_every: int = parameter(COUNT, "Steps between checkpoints.  [default: 25]", "T", default=25)
+    insecure_seed: int | None = parameter(SEED, "Make the run repeatable, and worthless as protection.", "SEED")
+
+    def __post_init__(self) -> None:
+        for name in ("data", "mechanism"):
+            if getattr(self, name) is None:
+                raise InvalidParameter(name, "nothing", "--data and --mechanism, or --resume")
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise InvalidParameter("epsilon", "nothing", "either --epsilon or --noise-multiplier")
+        check_parameters(self)
+        two_stages = ("sampling", "poisson"), ("max_batch_size", None), ("adaptive_clipping_sigma", None)
+        for name, only in two_stages if self.mechanism == "dp-sft" else ():
+            if getattr(self, name) != only:
+                words = f"{only or f'no {name}'} with {self.mechanism}, whose two stages are planned so"
+                raise InvalidParameter(name, getattr(self, name), words)
+        for name, sampling in (("max_batch_size", "poisson"), ("batches", "balls-in-bins")):
+            if getattr(self, name) is not None and self.sampling != sampling:
+                words = f"no {name} with {self.sampling} sampling, but with {sampling}"
+                raise InvalidParameter(name, getattr(self, name), words)
+        if self.batches is not None and self.batch_size is not None:
+            raise InvalidParameter("batches", self.batches, "either batches or batch_size, not both")
+        if self.adaptive_clipping_sigma is not None and self.clipping != "joint":
+            raise InvalidParameter("clipping", self.clipping, "joint with an adaptive clip, which is one for all")
