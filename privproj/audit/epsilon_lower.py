@@ -46,6 +46,11 @@ class Counts:
     false_positives: int
     others: int
 
+    @classmethod
+    def above(cls, threshold: float, inside: Array, outside: Array) -> "Counts":
+        """The counts of these scores above a threshold, or at it."""
+        return cls(int((inside >= threshold).sum()), len(inside), int((outside >= threshold).sum()), len(outside))
+
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
         """The bounds ``(TPR_L, FPR_U, TNR_L, FNR_U)`` on the error rates, which hold jointly with this confidence."""
         error = 0.5 * (1.0 - confidence)
@@ -75,11 +80,6 @@ def ceiling(members: int, others: int, delta: float, confidence: float) -> float
     return Counts(members, members, 0, others).epsilon(delta, confidence)
 
 
-def _split_scores(scores: Array) -> tuple[Array, Array]:
-    """The scores in two halves: one to choose the threshold on, one to count with."""
-    return scores[: len(scores) // 2], scores[len(scores) // 2 :]
-
-
 def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[Counts]], Sequence[float]]) -> Counts:
     """Counts on the second halves of the scores, at the threshold that is worth most on the first halves.
 
@@ -87,16 +87,12 @@ def counts_on_second_half(inside: Array, outside: Array, worth: Callable[[list[C
     """
     if min(len(inside), len(outside)) < 4:
         raise InvalidParameter("trials", min(len(inside), len(outside)), "at least four runs in each arm")
-    (chosen_in, counted_in), (chosen_out, counted_out) = _split_scores(inside), _split_scores(outside)
+    (chosen_in, counted_in), (chosen_out, counted_out) = (np.split(arm, [len(arm) // 2]) for arm in (inside, outside))
     # How many quantiles of the scores are tried as thresholds, on the first halves only. Speed only: any threshold
     # chosen there gives a valid bound.
     tried = np.quantile(np.concatenate([chosen_in, chosen_out]), np.linspace(0.0, 1.0, 201))
-    sizes = len(chosen_in), len(chosen_out)
-    first = [Counts(int((chosen_in >= t).sum()), sizes[0], int((chosen_out >= t).sum()), sizes[1]) for t in tried]
-    threshold = tried[int(np.argmax(worth(first)))]
-    return Counts(
-        int((counted_in >= threshold).sum()), len(counted_in), int((counted_out >= threshold).sum()), len(counted_out)
-    )
+    threshold = tried[int(np.argmax(worth([Counts.above(at, chosen_in, chosen_out) for at in tried])))]
+    return Counts.above(threshold, counted_in, counted_out)
 
 
 def auc(inside: Array, outside: Array) -> float:

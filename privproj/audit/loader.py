@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from privproj.accounting.question import ask_by_name
 from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
 from privproj.audit.faults import LOADER_FAULTS
+from privproj.audit.mechanism import real_run
 from privproj.curves.inversion import epsilon_at
 from privproj.errors import unknown_name
 from privproj.mechanisms import Gaussian
 from privproj.runs import RunOptions
-from privproj.training import BallsInBins, make_private
+from privproj.training import BallsInBins
 from privproj.training.batches import BinSampler, PrivateLoader
 from privproj.training.generators import pick_batches
 from privproj.validation import whole
@@ -108,12 +109,9 @@ class LoaderScene:
         Returns:
             How often the canary is in each batch, runs x epochs x batches.
         """
-        module = nn.Linear(1, 1)
-        _, optimizer, loader = make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0),
-            data_loader=DataLoader(TensorDataset(torch.arange(RECORDS))), algorithm="dp-sgd", max_grad_norm=1.0,
-            noise_multiplier=self.mechanism.noise_multiplier, epochs=runs * self.epochs,
-            batches=BallsInBins(count=self.batches), insecure_seed=self.seed,
+        optimizer, loader = real_run(
+            nn.Linear(1, 1), TensorDataset(torch.arange(RECORDS)), self.mechanism.noise_multiplier, self.seed,
+            epochs=runs * self.epochs, batches=BallsInBins(count=self.batches),
         )  # fmt: skip
         # Batches are looked at and not trained on.
         loader.keeps_empty, loader.on_open = True, lambda: None

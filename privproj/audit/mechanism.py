@@ -5,7 +5,6 @@ is a known shift plus noise. The statistic is the log-likelihood ratio of the cl
 The faults are the ways in which such code goes wrong. Each is planted in the real code and has to be found.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,9 @@ from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import M2, Gaussian
 from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms.projected import Projected
+from privproj.training.batches import PrivateLoader
 from privproj.training.generators import Streams, normal
+from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.release import PrivateRelease
 from privproj.validation import whole
 
@@ -59,6 +60,20 @@ class _ClipAfterMean(PrivateRelease):
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """Clip no single record; the canary's own size stands for a mean clipped to ``C``."""
         return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
+
+
+PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection, "clip-after-mean": _ClipAfterMean}
+"""The view or the release code that has a fault; the other faults are in the noise, the claim or the neighbour."""
+
+
+def real_run(
+    module: nn.Module, data: TensorDataset, noise_multiplier: Any, insecure_seed: int | None, **options: Any
+) -> tuple[PrivateOptimizer, PrivateLoader]:
+    """The private optimizer and the loader of a run by the real code with the clip 1, whose steps move nothing."""
+    return make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
+        max_grad_norm=1.0, noise_multiplier=noise_multiplier, insecure_seed=insecure_seed, **options,
+    )[1:]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,24 +141,18 @@ class Scene:
         dim = self.mechanism.dim or 1 if isinstance(self.mechanism, M2) else 16
         module = nn.Linear(dim, COLUMNS, bias=False, dtype=torch.float64)
         data = TensorDataset(torch.zeros(RECORDS, dim), torch.zeros(RECORDS))
-        projects = isinstance(self.mechanism, M2)
-        _, optimizer, _ = make_private(
-            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
-            algorithm=Method("m2", self.mechanism.rank) if projects else "dp-sgd",  # pyright: ignore
-            max_grad_norm=1.0, noise_multiplier=self.mechanism.noise_multiplier, steps=1,
-            batches=PoissonBatches(rate=1.0),
-            insecure_seed=None if self.seed is None else 1000 * self.seed + worker,
+        noise: Any = self.mechanism.noise_multiplier
+        optimizer, _ = real_run(
+            module, data, 0.5 * noise if self.fault == "half-noise" else noise,
+            None if self.seed is None else 1000 * self.seed + worker, steps=1, batches=PoissonBatches(rate=1.0),
+            algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
         )  # fmt: skip
         boundary = optimizer._boundary
         boundary.record = lambda: None
-        planted: dict[str, Callable[[PrivateRelease], Any]] = {
-            "half-noise": _plant_half_noise,
-            "isotropic": lambda b: _plant_view(b, _IsotropicNoise),
-            "reused-projection": lambda b: _plant_view(b, _ReusedProjection),
-            "clip-after-mean": lambda b: setattr(b, "__class__", _ClipAfterMean),
-        }
-        if self.fault in planted:
-            planted[self.fault](boundary)
+        if self.fault in PLANTED:
+            kind = PLANTED[self.fault]
+            planted: Any = boundary if issubclass(kind, PrivateRelease) else boundary.views[0]
+            planted.__class__ = kind
         return boundary
 
     def scores(self, inside: int, outside: int, worker: int = 0) -> tuple[Array, Array]:
@@ -217,19 +226,6 @@ class Scene:
         g = torch.zeros(1, COLUMNS, dtype=torch.float64)
         g[0, 0] = 1.0
         return x, g
-
-
-def _plant_half_noise(boundary: PrivateRelease) -> None:
-    """Planted: the noise has half its deviation."""
-    plan = boundary.plan
-    boundary.plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.5 * plan.noise_multiplier))
-
-
-def _plant_view(boundary: PrivateRelease, kind: type[Projected]) -> None:
-    """Planted: the layer is looked at by a faulty view."""
-    (view,) = boundary.views
-    assert isinstance(view, Projected)
-    boundary.views[0] = kind(view.tap, view.plan, view.rank)
 
 
 def judge_scene(

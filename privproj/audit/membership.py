@@ -9,7 +9,7 @@ those of a reference model (arXiv 2409.17538v9); an average over records, which 
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -106,7 +106,7 @@ class Game:
         if self.noise_multiplier < NO_CLAIM:
             return None
         x, y = self.problem()[:2]
-        short = Game(**{**asdict(self), "records": 10, "steps": 1})
+        short = replace(self, records=10, steps=1)
         optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
         account = Account(((optimizer._plan.phase(self.steps).as_dict(), self.steps),))
         found = account.epsilon(delta).value
@@ -124,8 +124,7 @@ class Game:
 def _canary(game: Game) -> tuple[Tensor, Tensor]:
     """Features from N(0, I), and the class that a model without noise finds least likely."""
     x, y, _, _ = game.problem()
-    plain = Game(**{**asdict(game), "noise_multiplier": 0.0})
-    module, _ = plain.train_model(x, y, torch.ones(len(x)), 0)
+    module, _ = replace(game, noise_multiplier=0.0).train_model(x, y, torch.ones(len(x)), 0)
     features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
     with torch.no_grad():
         return features, module(features).argmin(1)
@@ -155,8 +154,7 @@ def poisoned(
     """
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
     features, label = _canary(game)
-    arms = [(i, inside) for i in range(count) for inside in (True, False)]
-    tasks = [(game, inside, i, features, label) for i, inside in arms]
+    tasks = [(game, inside, i, features, label) for i in range(count) for inside in (True, False)]
     with contextlib.ExitStack() as stack:
         place = journal or Path(stack.enter_context(TemporaryDirectory())) / "journal"
         book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
@@ -197,7 +195,7 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     """
     x, y, other_x, other_y = game.problem()
     n = len(x)
-    reference = Game(**{**asdict(game), "noise_multiplier": 0.0})
+    reference = replace(game, noise_multiplier=0.0)
     half = len(other_x) // 2
     aux_x, aux_y, out_x, out_y = other_x[:half], other_y[:half], other_x[half:], other_y[half:]
     module, _ = game.train_model(x, y, torch.ones(n), game.seed)

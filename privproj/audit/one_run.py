@@ -8,11 +8,12 @@ the bound is the weaker for it.
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from privproj.audit.epsilon_lower import auc, one_run_epsilon
+from privproj.audit.mechanism import real_run
 from privproj.mechanisms import Gaussian
-from privproj.training import PoissonBatches, make_private
+from privproj.training import PoissonBatches
 from privproj.validation import whole
 
 
@@ -50,11 +51,8 @@ def one_run(
     rng = np.random.default_rng(seed)
     module = nn.Linear(1, count, bias=False, dtype=torch.float64)
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
-    _, optimizer, _ = make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
-        algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=mechanism.noise_multiplier, steps=1,
-        batches=PoissonBatches(rate=1.0), insecure_seed=seed,
-    )  # fmt: skip
+    batches = PoissonBatches(rate=1.0)
+    optimizer, _ = real_run(module, data, mechanism.noise_multiplier, seed, steps=1, batches=batches)
     included = np.flatnonzero(rng.random(count) < 0.5)
     boundary = optimizer._boundary
     (view,) = boundary.views

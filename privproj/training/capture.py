@@ -6,6 +6,7 @@ tap makes those of single records from what is captured here.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -75,7 +76,8 @@ class Taps:
         self.check_owners(module)
         for name, part in module.named_modules():
             if isinstance(part, BATCH_NORM):
-                self.handles.append(part.register_forward_pre_hook(_batch_norm_guard(name)))
+                # Should someone switch batch statistics on later.
+                self.handles.append(part.register_forward_pre_hook(partial(_refuse_mixing, name)))
         for tap in self.taps:
             self.handles += [part.register_forward_hook(self.hook(tap), with_kwargs=True) for part in tap.modules]
         _TAPPED.add(module)
@@ -91,21 +93,23 @@ class Taps:
 
     @contextmanager
     def armed(self, records: int) -> Iterator[None]:
-        """Keep what the layers see of a part of so many records, and what comes back, until the block ends.
+        """Keep what the layers see of a part of so many records, and what comes back, until the block ends."""
+        self.records = records
+        try:
+            self.capture(True)
+            yield
+        finally:
+            self.capture(False)
+            self.clear()
+
+    def capture(self, on: bool) -> None:
+        """Keep what the layers see from now on, or let plain autograd compute gradients.
 
         Trained matrices do not ask for gradients meanwhile, so that torch never computes the gradient of a whole batch.
         """
-        matrices = [p for tap in self.taps if isinstance(tap, Tap) for p in tap.parameters]
-        self.records, self.capturing = records, True
-        for parameter in matrices:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            self.capturing = False
-            self.clear()
-            for parameter in matrices:
-                parameter.requires_grad_(True)
+        self.capturing = on
+        for parameter in (p for tap in self.taps if isinstance(tap, Tap) for p in tap.parameters):
+            parameter.requires_grad_(not on)
 
     def spread(self, tap: AnyTap, module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
         """Give every record its own row of what the batch shares, such as embeddings of positions.
@@ -263,14 +267,9 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     return first
 
 
-def _refuse_mixing(name: str, module: nn.Module) -> None:
+def _refuse_mixing(name: str, module: nn.Module, *_: Any) -> None:
     """Refuse batch statistics, which make one record's gradient depend on the others."""
     if module.training or not module.track_running_stats:
         raise InvalidParameter(
             name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"
         )
-
-
-def _batch_norm_guard(name: str) -> Callable[..., None]:
-    """A hook that refuses batch statistics, should someone switch them on later."""
-    return lambda module, _: _refuse_mixing(name, module)

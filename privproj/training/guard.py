@@ -45,7 +45,7 @@ class Guard:
         self.before: _State = []
         self.released: _State | None = None
         self.moved = False
-        self.contents: list[tuple[float, float, int]] = []
+        self.contents: list[tuple[str, int]] = []
         self.numbers: dict[str, str] | None = None
         # A plain function, which a copy of the module leaves as it is.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
@@ -171,13 +171,9 @@ def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
     return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
 
 
-def _contents(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[float, float, int]]:
+def _contents(tensors: Iterable[tuple[str, Tensor]]) -> list[tuple[str, int]]:
     """The sum, the length and the writes of each tensor: fused steps count none, and folded factors are zero again."""
-    found = []
-    for _, part in tensors:
-        values = part.detach().double()
-        found.append((float(values.sum()), float(torch.linalg.vector_norm(values)), part._version))
-    return found
+    return [(_sums(part), part._version) for _, part in tensors]
 
 
 def _attributes(module: nn.Module) -> dict[str, str]:

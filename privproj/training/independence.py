@@ -236,11 +236,8 @@ class IndependenceCheck:
         part = places if len(places) > 1 else slice(int(places), int(places) + 1)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
         trained = [p for tap in self.taps.taps for p in tap.parameters]
-        asked = [p.requires_grad for p in trained]
         names, norms = [], []
-        for parameter in trained:
-            parameter.requires_grad_(True)
-        self.taps.capturing = False
+        self.taps.capture(False)
         try:
             losses = self.losses(loss_fn, batch, len(rows))
             (losses * weights.to(losses)).sum().backward()
@@ -251,10 +248,9 @@ class IndependenceCheck:
                         norms.append(_norms(one, parameter.grad))
                         parameter.grad = None
         finally:
-            self.taps.capturing = True
-            for parameter, flag in zip(trained, asked, strict=True):
+            self.taps.capture(True)
+            for parameter in trained:
                 parameter.grad = None
-                parameter.requires_grad_(flag)
         # One question to the device for all of them.
         return first_difference(list(zip(names, torch.stack(norms).tolist(), strict=True)), *self.limits())
 

@@ -165,14 +165,14 @@ def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[set[torch.dt
     results so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
     """
     kinds = nn.RNNBase | nn.MultiheadAttention
-    dropping: list[tuple[Any, float]] = [(part, part.dropout) for part in module.modules() if isinstance(part, kinds)]
+    dropping: list[Any] = [part for part in module.modules() if isinstance(part, kinds)]
     with ExitStack() as stack:
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for part, chance in dropping:
+        for part in dropping:
+            stack.callback(setattr, part, "dropout", part.dropout)
             part.dropout = 0.0
-            stack.callback(setattr, part, "dropout", chance)
         types: set[torch.dtype] = set()
         if level is not None:
             stack.enter_context(_Constant(types, level))

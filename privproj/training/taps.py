@@ -189,8 +189,10 @@ class Tap(AnyTap):
                 ids, seen = _looked_up(module, x, g)
                 rows.append(ids)
                 found.append(self.with_bias(module, seen.to(dtype)))
+            elif type(module) is nn.Conv2d:
+                pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
             else:
-                g, seen = _tokens(module, x, g)
+                g, seen = _tokens(x, g)
                 pairs.append((g.to(dtype), self.with_bias(module, seen.to(dtype))))
         x = _side_by_side([*(x for _, x in pairs), *found])
         if not rows:
@@ -200,10 +202,12 @@ class Tap(AnyTap):
 
     def with_bias(self, module: nn.Module, x: Tensor) -> Tensor:
         """The inputs of one use with a column more, if a bias is trained: its gradient is ``sum_t g_jt 1``."""
-        if self.bias is None:
-            return x
-        # A layer that shares the weight without having the bias gives that nothing.
-        return functional.pad(x, (0, 1), value=float(getattr(module, "bias", None) is self.bias))
+        value = self.ones(module)
+        return x if value is None else functional.pad(x, (0, 1), value=value)
+
+    def ones(self, module: nn.Module) -> float | None:
+        """What stands in that column: 1, or 0 for a layer that shares the weight without having the bias."""
+        return None if self.bias is None else float(getattr(module, "bias", None) is self.bias)
 
     def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
         """The gradients of these records times their weights, added up as a matrix."""
@@ -322,12 +326,25 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
-def _tokens(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """The pair ``(g, x)`` of a layer as records x tokens x width; the tokens of a convolution are its positions."""
-    if type(module) is nn.Conv2d:
-        padding: Any = module.padding
-        columns = functional.unfold(x, module.kernel_size, module.dilation, padding, module.stride)
-        return g.flatten(2).transpose(1, 2), columns.transpose(1, 2)
+def _columns(module: nn.Conv2d, x: Tensor, ones: float | None) -> Tensor:
+    """What a convolution saw at each of its positions, records x positions x width, and a column of these ``ones``."""
+    padding: Any = module.padding
+    if ones is None:
+        return functional.unfold(x, module.kernel_size, module.dilation, padding, module.stride).mT
+    windows = functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    for axis, side, step, stride in zip((2, 3), module.kernel_size, module.dilation, module.stride, strict=True):
+        windows = windows.unfold(axis, step * (side - 1) + 1, stride)[..., ::step]
+    # Records, positions, and what is in the window of each: written once, next to the ones.
+    windows = windows.permute(0, 2, 3, 1, 4, 5)
+    positions, width = windows.shape[1:3].numel(), windows.shape[3:].numel()
+    found = x.new_empty(len(x), positions, width + 1)
+    found[..., :width].view(windows.shape).copy_(windows)
+    found[..., width] = ones
+    return found
+
+
+def _tokens(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The pair ``(g, x)`` of a layer as records x tokens x width."""
     count = math.prod(x.shape[1:-1])
     return g.reshape(g.shape[0], count, g.shape[-1]), x.reshape(x.shape[0], count, x.shape[-1])
 
