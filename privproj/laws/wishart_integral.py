@@ -1,19 +1,15 @@
 """The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
-With ``A = e^x`` the gain ``g`` of :mod:`privproj.laws.wishart_loss` rises on both sides of ``x = 0``, from 0. Its slope
-is a closed form, so by parts
+``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
+``T`` has Student's law with ``r`` degrees of freedom, and ``g`` is the gain of :mod:`privproj.laws.wishart_loss`, which
+rises on both sides of ``A = 1``. There are three parts: below ``A = 1`` where the threshold ``U2`` is positive, where
+it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
 
-    delta = P(A <= 0) + int_0^inf g_-'(x) P(0 < A < e^-x) dx + int_0^inf g_+'(x) P(A > e^x) dx
-    g_-'(x) = N(u) + (r-1) e^(eps - (r-1) x) Q(k, v),   u = a B(x) + eps N(x),  v = u e^x
-    g_+'(x) = N(v) - (r-1) e^(eps + (r-1) x) P(k, u),   u = a B(x) - eps N(x),  v = u e^x
-
-with ``N(u) = u g_k(u)``, ``g_k`` the density of ``Gamma(k)``, ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)``. Where
-``u <= 0`` the first is ``(r-1) e^(eps - (r-1) x)``, and the second is 0.
-
-The error of the Gauss rule on a panel is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, where ``M`` bounds the
-integrand on an ellipse around it (C20). The bound on the panel itself says which panels are left out; the others are
-evaluated or cut. So the result is an enclosure wherever the panels are. Panels of many ``eps`` go together: an array
-``index`` says which epsilon each belongs to. ``sign`` is 1 for the side below ``A = 1`` and -1 for the one above.
+On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
+The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
+around it (C20). These bounds decide whether a panel is left out, evaluated or cut. So the result is an enclosure
+wherever the panels are. The first ones are made of narrow pieces, whose integrals are bounded without the gain itself.
+Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
 """
 
 import math
@@ -22,63 +18,69 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import special
+from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, Index, deviance, gauss_nodes
+from privproj.numerics.arrays import Array, Index, gauss_nodes
+from privproj.numerics.gamma_mills import GammaGain, gamma_gain, gauss_error
+
+Kinds = NDArray[np.int8]
+"""For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
+
+BELOW_ONE = 0
+"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Soundness."""
+
+CERTAIN_GAIN = 1
+"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Soundness."""
+
+ABOVE_ONE = 2
+"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Soundness."""
 
 PANEL_NODES = 24
 """Gauss nodes of a panel. Speed only."""
 
+STEP_DEVIATIONS = 30.0
+"""How many deviations around the mean that matters. Speed only."""
+
+LEAST_SHARE_LEFT = 0.2
+"""A first panel next to a singular point counts as if it began at this share of its width from there. Speed only."""
+
+WINDOW_NATS = 34.0
+"""Nats below its largest bound at which a piece of the integral gets no first panel. Speed only."""
+
 PANEL_ERROR_SHARE = 1e-13
-"""What a panel may add to the relative error of one value without being cut. It is added. Speed only."""
+"""What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
 
 TABLE_PANEL_ERROR_SHARE = 1e-12
-"""What a panel may add to the relative error of a value of a table without being cut. It is added. Speed only."""
+"""What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
 
-MOST_CUTS = 90
-"""Rounds of cuts after which :class:`NotConverged` is raised. Contract."""
+MOST_HALVINGS = 90
+"""Halvings after which :class:`NotConverged` is raised. Contract."""
 
-MOST_PANELS = 10**6
-"""Panels at once from which on it is raised, too. Contract."""
+MINIMUM_OVER_RISE = 2.32
+"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Soundness."""
 
 BERNOULLI_BEND = 0.28
 """Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
 
-THRESHOLD_ROUNDING = 6e-15
-"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured below 1.5e-15.
+THRESHOLD_ROUNDING = 1.5e-15
+"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured.
 Soundness (measured)."""
 
-INCOMPLETE_RELATIVE_ERROR = 1.2e-12
-"""Relative error allowed to incomplete gammas and betas in an integral, beside that of every special function.
+FARTHEST_LOG_ALIGNMENT = 45.0
+"""``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
 
-Measured below 2e-13. Soundness (measured).
-"""
+FIRST_PLACE = 1e-7
+"""Width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there. Speed only."""
 
-FARTHEST_LOG_ALIGNMENT = 60.0
-"""``|ln A|`` up to which there are panels; the rest is bounded and added. Speed only."""
+PLACE_GROWTH = 2.0
+"""How many times as wide as the one before a piece is. Speed only."""
 
-WINDOW_NATS = 34.0
-"""Nats below the largest bound of a panel at which one is not looked at for a guess of the sum. Speed only."""
+BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
+"""Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
 
-PLACE_GROWTH = 1.5
-"""How many times as wide as the one before a first panel is. Speed only."""
-
-FRACTION_FROM = 4.0
-"""Deviations of ``U`` beyond its mean from which continued fractions stand for incomplete gammas.
-
-So many deviations out :data:`FRACTION_TERMS` terms are right to 1e-15; measured. Soundness (measured).
-"""
-
-FRACTION_TERMS = 32
-"""Terms of these continued fractions. Soundness (measured)."""
-
-LOG_VISIBLE = -600.0
-"""Log of a tail of Student's law below which it is computed in logs, by ten terms of a series. Soundness."""
-
-LEAST_PLACE = 1e-100
-"""Stand-in for an end ``x = 0``; nothing below it matters. Soundness."""
+BEFORE_ZERO = 1.0 - 2.0**-53
+"""The last place before ``A = 0``. Soundness."""
 
 LEAST_DIVISOR = 1e-300
 """Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
@@ -100,13 +102,12 @@ class _LogSums:
     missed: Array
     leaning: Array
 
-    def add(self, index: Index, value: Array, error: Array, leaning: Array) -> "_LogSums":
-        """Return the sums with these panels, whose logs of the three are given."""
-        return _LogSums(
-            _add_logs(self.total, index, value),
-            _add_logs(self.missed, index, error),
-            _add_logs(self.leaning, index, leaning),
+    def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
+        """Return the sums with these panels, whose logs of the integral and of its error are given."""
+        leaning = (
+            self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
         )
+        return _LogSums(_add_logs(self.total, index, value), _add_logs(self.missed, index, error), leaning)
 
 
 def _bernoulli_less_one(x: Array) -> Array:
@@ -116,50 +117,111 @@ def _bernoulli_less_one(x: Array) -> Array:
     # B(x) - 1 = -x/2 + x^2/12 - x^4/720 + x^6/30240 - x^8/1209600 + ..., the Bernoulli numbers over factorials
     series = -0.5 * small + v * (1.0 / 12.0 - v * (1.0 / 720.0 - v * (1.0 / 30240.0 - v / 1209600.0)))
     wide = np.maximum(x, 0.1)
-    return np.where(x < 0.1, series, wide / np.expm1(wide) - 1.0)
+    return np.where(x < 0.1, series, wide / np.expm1(np.minimum(wide, 700.0)) - 1.0)
 
 
 @dataclass(frozen=True)
 class _IntegralPanels:
-    """Panels ``[low, high]`` of places, each of the epsilon with the number ``index`` (:class:`WishartIntegral`)."""
+    """Panels ``[low, high]``, each of one part and one epsilon; all four arrays have one entry for each panel.
+
+    * ``index``: the number of its epsilon.
+    * ``kind``: its part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
+    * ``low``, ``high``: its ends as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
+    """
 
     index: Index
+    kind: NDArray[np.int8]
     low: Array
     high: Array
 
     def __getitem__(self, chosen: Any) -> "_IntegralPanels":
-        return _IntegralPanels(self.index[chosen], self.low[chosen], self.high[chosen])
+        return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
 
-    def cut(self, parts: Index) -> "_IntegralPanels":
+    def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
+        """Return these panels and others after them."""
+        return _IntegralPanels(
+            np.concatenate([self.index, other.index]),
+            np.concatenate([self.kind, other.kind]),
+            np.concatenate([self.low, other.low]),
+            np.concatenate([self.high, other.high]),
+        )
+
+    def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
         """Return more panels: each is cut in so many parts of equal width."""
         of = np.repeat(np.arange(len(parts)), parts)
         number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
         p, width, parts = self[of], (self.high - self.low)[of], parts[of]
         high = np.where(number + 1 == parts, p.high, p.low + width * ((number + 1) / parts))
-        return _IntegralPanels(p.index, p.low + width * (number / parts), high)
+        return _IntegralPanels(p.index, p.kind, p.low + width * (number / parts), high)
+
+
+@dataclass(frozen=True)
+class _ThresholdBox:
+    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
+
+    * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both fall on the real line.
+    * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend`` on the box.
+    * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|`` on the box.
+
+    Each array has one entry for each panel.
+    """
+
+    x1: Array
+    x2: Array
+    turn: Array
+    b1: Array
+    b2: Array
+    n1: Array
+    n2: Array
+    bend: Array
+    n_bend: Array
+    b_aside: Array
+    n_aside: Array
+
+    @staticmethod
+    def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
+        """Return the box with its bounds, rounded outward by 1e-12 relative where sizes are compared."""
+        # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
+        # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
+        rise = np.expm1(np.minimum(x1, 200.0))
+        n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
+        fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
+        b1, b2 = (1.0 + _bernoulli_less_one(x) for x in (x1, x2))
+        far = x2 + 1.0
+        bend = turn**2 * np.minimum(BERNOULLI_BEND, fall + 0.5 * far * curve)
+        b_aside = turn * np.minimum(0.5, n1 + far * fall)
+        slack = 1e-12
+        return _ThresholdBox(
+            x1, x2, turn, b1, b2, n1, n2, bend + slack * b2, 0.5 * turn**2 * curve + slack * n2, b_aside, turn * fall
+        )
 
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profile of one pair at many ``eps >= 0``, with a proved error of the integral.
+    """The profiles of pairs of one dimension and rank, each at one ``eps >= 0``, with a proved error of the integral.
 
-    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
-    * ``log_infinite``: ``ln P(A <= 0)``.
+    * ``dim``, ``rank``: ``d >= 2`` and ``r``, the same for every pair.
+    * ``misalignment``, ``log_infinite``: ``m`` and ``ln P(A <= 0)`` of each pair, of shape ``(e,)``.
     * ``log_front``: the log of Student's density at 0, ``ln(c_r/sqrt(r))``.
-    * ``eps``: the epsilons, of shape ``(e,)``.
-    * ``share``: what a panel may add to the relative error of one value without being cut.
+    * ``eps``: the epsilon of each pair, of shape ``(e,)``.
+    * ``share``: what a panel may add to the relative error of one value without being halved.
 
-    In the methods a ``place`` is ``x`` below ``A = 1``, and above it how far ``x`` is beyond the kink ``eps/a``. Arrays
-    ``place`` and ``index`` are of equal shape.
+    In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
+    around a panel is given by its ``centre``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
     """
 
     dim: int
     rank: int
-    misalignment: float
-    log_infinite: float
+    misalignment: Array
+    log_infinite: Array
     log_front: float
     eps: Array
     share: float = PANEL_ERROR_SHARE
+
+    @cached_property
+    def gain(self) -> GammaGain:
+        """The gains over a threshold of ``U ~ Gamma(k)``, with their own proved error."""
+        return gamma_gain(self.k)
 
     @property
     def k(self) -> float:
@@ -172,289 +234,419 @@ class WishartIntegral:
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
-    def unit(self) -> float:
-        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T``."""
-        return math.sqrt(self.misalignment * (2.0 - self.misalignment))
+    def unit(self) -> Array:
+        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T`` for each pair."""
+        return np.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
-        """The ``|ln A| = eps/|a|`` at which ``u`` is 0, for each epsilon."""
+        """The ``|ln A| = eps/|a|`` at which a threshold is 0, for each epsilon."""
         return self.eps / max(abs(self.a), LEAST_DIVISOR)
 
     @cached_property
     def turn(self) -> Array:
-        """The place below ``A = 1`` from which on ``u <= 0``; inf where there is none."""
+        """The place below ``A = 1`` where ``U2`` is 0, at ``A = e^(-eps/|a|)``; 1 where it is positive down to 0."""
         if self.a < 0.0:
-            return self.kink
-        return np.where((self.a > 0.0) | (self.eps > 0.0), np.inf, 0.0)
+            return -np.expm1(-self.kink)
+        return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
 
     @cached_property
-    def log_density_front(self) -> float:
-        """``ln F``, ``F = sqrt(k/(2 pi)) e^-R`` the largest ``N(u)``, ``R`` the remainder of Stirling's formula."""
-        return 0.5 * math.log(self.k / (2.0 * math.pi)) - kernels.stirling_remainder(self.k)
-
-    @property
-    def log_c(self) -> float:
-        """``ln(r - 1)``."""
-        return math.log(self.rank - 1.0) if self.rank > 1 else -math.inf
+    def log_density_front(self) -> Array:
+        """The log of the largest density ``f``, that at ``A = 1 - m``, for each pair."""
+        return self.log_front + 0.5 * math.log(self.rank) - np.log(self.unit)
 
     # --- the integrand --------------------------------------------------------------------------
 
-    def log_density(self, u: Array, gap: Array) -> Array:
-        """Return ``ln N(u)`` from ``u`` and ``gap = u - k``; near ``k`` the latter keeps the digits."""
-        # N(u) = F e^(-k (e^w - 1 - w)), w = ln(u/k) (C20)
-        k = self.k
-        w = np.where(u > 0.5 * k, np.log1p(np.maximum(gap / k, -0.9)), np.log(np.maximum(u, LEAST_DIVISOR) / k))
-        return self.log_density_front - k * deviance(w)
+    def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
+        """Return ``A - 1`` at these places."""
+        return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
-    def log_slope(self, sign: float, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln g'`` at these places, and by what a rounding of a threshold is multiplied in it."""
-        x = place if sign > 0.0 else place + self.kink[index]
-        b, n = _bernoulli_less_one(x), 1.0 / np.expm1(x)
-        if sign > 0.0:
-            found, steep = self.slope_below(self.eps[index], x, b, n)
-            certain = place >= self.turn[index]
-            tilt = self.log_c + self.eps[index] - (self.rank - 1.0) * x
-            return np.where(certain, tilt, found), np.where(certain, 4.0 + np.abs(tilt), steep)
-        return self.slope_above(self.eps[index], x, b, n, place)
+    def log_density(self, index: Index, offset: Array) -> Array:
+        """Return ``ln f(A)``, the log of the density of ``A``, at ``A = 1 + offset``."""
+        # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
+        t = (offset + self.misalignment[index]) / self.unit[index]
+        return self.log_density_front[index] - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
-    def slope_below(self, eps: Array, x: Array, b: Array, n: Array) -> tuple[Array, Array]:
-        """Return :meth:`log_slope` below ``A = 1`` for ``u > 0``; ``b`` is ``B(x) - 1`` and ``n`` is ``N(x)``."""
-        k, a, c = self.k, self.a, self.rank - 1.0
-        # u - k = a (B - 1) + eps N - (r-1) and v - k = a (x + B - 1) + eps (1 + N) - (r-1): small differences keep
-        # their digits
-        near, far = a * b + eps * n - c, a * (x + b) + eps * (1.0 + n) - c
-        beyond = far > FRACTION_FROM * math.sqrt(k)
-        first = self.log_density((a * x + eps) * n, near)
-        tail = special.gammaincc(k, np.maximum(k + np.where(beyond, 0.0, far), 0.0))
-        found = np.logaddexp(first, self.log_c + eps - c * x + np.log(tail))
-        # e^(eps - (r-1) x) N(v) = N(u), so the second term is (r-1) N(u) Q/N at v (C20)
-        if beyond.any():
-            found[beyond] = first[beyond] + np.log1p(c * self.upper_ratio(far[beyond]))
-        # |dg'| <= N(u) (|u - k|/u + (r-1)/v) dU (C20, the sum)
-        least = 1e-6 * k
-        share = np.abs(near) / np.maximum(k + near, least) + c / np.maximum(k + far, least)
-        steep = np.exp(first - found) * share * (np.abs(a * b) + eps * n + self.rank)
-        return found, 2.0 + steep + np.where(beyond, 0.0, eps + c * x)
+    def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
+        found, steep = np.empty_like(place), np.empty_like(place)
+        for part, gain in ((BELOW_ONE, self.below), (CERTAIN_GAIN, self.certain), (ABOVE_ONE, self.above)):
+            here = _chosen(kind == part)
+            if here is not None:
+                found[here], steep[here] = gain(index[here], place[here])
+        return found, steep
 
-    def upper_ratio(self, gap: Array) -> Array:
-        """Return ``Q(k, v)/N(v)`` at ``v = k + gap``, by its continued fraction."""
-        # 1/(gap + 1 + (k-1)/(gap + 3 + 2 (k-2)/(gap + 5 + ...)))
-        below = gap + (2.0 * FRACTION_TERMS + 1.0)
-        for j in range(FRACTION_TERMS, 0, -1):
-            below = gap + (2.0 * j - 1.0) + j * (self.k - j) / below
-        return 1.0 / below
+    def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
+        """Return ``w = ln(U2/k)``, ``x = -ln A`` and the sizes of the terms of ``U2``, for ``0 < place < 1``."""
+        k, a, eps = self.k, self.a, self.eps[index]
+        x = -np.log1p(-place)
+        # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
+        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits (C9).
+        terms = a * _bernoulli_less_one(x), eps * (1.0 - place) / place
+        w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
+        return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
-    def slope_above(self, eps: Array, x: Array, b: Array, n: Array, place: Array) -> tuple[Array, Array]:
-        """Return :meth:`log_slope` above ``A = 1``; the arguments are as in :meth:`slope_below`."""
-        k, a, c = self.k, self.a, self.rank - 1.0
-        # u = a place N(x) and v = u e^x keep their digits near the kink; near k, v - k is as below A = 1 with -eps
-        u, v = a * place * n, a * place * (1.0 + n)
-        away = a * (x + b) - eps * (1.0 + n) - c
-        # N(v) - (r-1) N(v) P/N at u, and P/N = 1/(k - u + rest): the part (a - u + rest)/(r - 1 + a - u + rest) of N(v)
-        less = eps * n - a * b
-        gap = c + less
-        beyond = gap > FRACTION_FROM * math.sqrt(k)
-        inside = np.where(beyond, k, u)
-        ratio = np.exp(self.log_density(inside, inside - k)) / special.gammainc(k, inside)
-        rest = np.maximum(ratio - gap, 0.0)
-        if beyond.any():
-            rest[beyond] = self.lower_rest(u[beyond], gap[beyond])
-        found = self.log_density(v, away) + np.log((less + rest) / (gap + rest))
-        # |d ln N(v)| = |v - k|/v dv (C20, the sum)
-        terms = np.where(v > 0.5 * k, a * (x - b) + eps * (1.0 + n) + self.rank, v)
-        return found, 4.0 + np.abs(v - k) / np.maximum(v, LEAST_DIVISOR) * terms
+    def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
+        """Return ``w = ln(U1/k)``, ``x = ln A`` and the sizes of the terms of ``U1``, for ``place > 0``."""
+        k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
+        # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
+        # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
+        beyond = np.log1p(place * np.exp(-kink))
+        x = np.maximum(kink + beyond, LEAST_DIVISOR)
+        shrunk = -np.expm1(-x)
+        threshold = a * beyond / shrunk
+        # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
+        terms = a * (x + _bernoulli_less_one(x)), eps / shrunk
+        near = np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9)
+        w = np.where(threshold > 0.5 * k, np.log1p(near), np.log(np.maximum(threshold, LEAST_DIVISOR) / k))
+        return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
 
-    def lower_rest(self, u: Array, gap: Array) -> Array:
-        """Return ``N(u)/P(k, u) - (k - u)``, ``gap = k - u``, by the continued fraction of ``P``."""
-        # u/(gap + 1 + 2 u/(gap + 2 + 3 u/(...)))
-        below = gap + FRACTION_TERMS
-        for j in range(FRACTION_TERMS, 1, -1):
-            below = gap + (j - 1.0) + j * u / below
-        return u / below
+    def below(self, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g_-`` and its steepness below ``A = 1`` where ``U2 > 0``.
 
-    def log_tail(self, sign: float, x: Array) -> Array:
-        """Return ``ln P(0 < A < e^-x)``, or ``ln P(A > e^x)`` for ``sign = -1``."""
-        found = self.log_student_tail(-sign * (np.expm1(-sign * x) + self.misalignment) / self.unit)
-        return found if sign < 0.0 else found + np.log(-np.expm1(np.minimum(self.log_infinite - found, 0.0)))
+        ``g_-`` rises from 0 at ``A = 1`` to 1 at ``A = 0``.
+        """
+        inside = (place > 0.0) & (place < 1.0)
+        w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
+        # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+] (C9), and e^E = e^(eps - (r-1) x) (C20)
+        found = self.gain.log_over(w, x, self.eps[index] - (self.rank - 1.0) * x)
+        return np.where(inside, found, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
 
-    def log_student_tail(self, t: Array) -> Array:
-        """Return ``ln P(T > t sqrt(r))`` of Student's law."""
-        # I_q(r/2, 1/2)/2 = (1 - I_y(1/2, r/2))/2, q = 1/(1 + t^2), y = 1 - q, for t > 0, and one minus that below (C9)
-        r = float(self.rank)
-        q = 1.0 / (1.0 + t * t)
-        y = t * t * q
-        near = y < min(0.5, 2.0 / r)
-        half, far = np.empty_like(t), ~near
-        half[near] = 0.5 - 0.5 * special.betainc(0.5, 0.5 * r, y[near])
-        # q is rounded, by what 1 - q and y differ: its density times that is added
-        q, y = q[far], y[far]
-        density = np.exp(self.log_front + 0.5 * math.log(r) + (0.5 * r - 1.0) * np.log(q)) / np.sqrt(y)
-        half[far] = 0.5 * (special.betainc(0.5 * r, 0.5, q) + (1.0 - q - y) * q * density)
-        found = np.where(t > 0.0, np.log(half), np.log1p(-half))
-        deep = ~(found > LOG_VISIBLE)
-        if deep.any():
-            found[deep] = self.log_deep_tail(t[deep] ** 2)
-        return found
+    def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g_- = ln(1 - e^eps A^(r-1))`` and its steepness, where ``U2 <= 0``."""
+        # 1 - e^eps A^(r-1) (C9), A = 1 - place
+        exponent = self.eps[index] + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
+        return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
 
-    def log_deep_tail(self, square: Array) -> Array:
-        """Return :meth:`log_student_tail` deep in the tail, where ``t^2`` is ``square``."""
-        # c_r q^b / (r sqrt(y)) 2F1(1, 1/2; b + 1; -1/t^2), b = r/2, whose terms fall as n/(b t^2)
-        series, b = np.ones_like(square), 0.5 * self.rank
-        for n in range(10, 0, -1):
-            series = 1.0 - (n - 0.5) / ((b + n) * square) * series
-        front = self.log_front - 0.5 * math.log(self.rank) - b * np.log1p(square)
-        return front - 0.5 * np.log(square / (1.0 + square)) + np.log(series)
+    def above(self, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g_+`` and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
+        w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
+        inside = place > 0.0
+        found = self.gain.log_under(w, np.where(inside, x, 1.0))
+        return np.where(inside, found, -np.inf), self.steepness(w, terms, -1.0)
+
+    def steepness(self, w: Array, terms: Array, sign: float) -> Array:
+        """Estimate ``terms |d ln g/d U|`` at ``U = k e^w``: the factor of a rounding of the threshold in ``ln g``.
+
+        ``terms`` are the sizes of what the threshold is a sum of. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is
+        not proved to be an upper bound (C20, the sum).
+        """
+        # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
+        k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
+        bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
+        return (2.0 * np.where(sign * w > 0.0, math.sqrt(k) + k * away, bulk) + 2.0) * np.minimum(terms / k, 1e6)
 
     # --- bounds on a panel ----------------------------------------------------------------------
 
-    def log_most(self, sign: float, p: _IntegralPanels) -> Array:
-        """Return ``ln`` of an upper bound of the integral over each panel."""
-        # width times the largest slope times the tail at the nearer end, with 1e-6 for rounding (C20, the sum)
-        low, high = self.ends(sign, p)
-        size = self.log_slope_size(sign, p, low, high, np.zeros_like(low))
-        return size + self.log_tail(sign, low) + np.log(p.high - p.low) + 1e-6
+    def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln`` of an upper bound of ``g`` at places above 0, which costs less than ``g`` (C20, the sum).
 
-    def ends(self, sign: float, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``x`` at both ends of each panel."""
-        kink = 0.0 if sign > 0.0 else self.kink[p.index]
-        return p.low + kink, p.high + kink
+        With it comes where the threshold is beyond the mean, in units of the deviation of ``U`` and within
+        :data:`STEP_DEVIATIONS`.
+        """
+        k, found, step = self.k, np.empty_like(place), np.zeros_like(place)
+        for part, threshold, sign in ((BELOW_ONE, self.threshold_below, 1.0), (ABOVE_ONE, self.threshold_above, -1.0)):
+            here = _chosen(kind == part)
+            if here is None:
+                continue
+            w, x, _ = threshold(index[here], np.minimum(place[here], BEFORE_ZERO) if sign > 0.0 else place[here])
+            # g <= P(U > U2) and g <= (e^x - 1) E(U - U2)+; g <= P(U < U1) min(1, (1 - e^-x) U1) and
+            # g <= (1 - e^-x) E(U1 - U)+; a mean excess is at most sqrt(k) beyond its value at U = k.
+            grown = np.expm1(np.minimum(w, 600.0))
+            tail = np.where(sign * w > 0.0, -k * np.maximum(grown - w, 0.0) * (1.0 - 1e-9), 0.0)
+            rate = np.log(np.abs(np.expm1(np.minimum(sign * x, 600.0))))
+            if sign < 0.0:
+                tail = tail + np.minimum(rate + w + math.log(k), 0.0)
+            found[here] = np.minimum(tail, rate + np.log(math.sqrt(k) + k * np.maximum(-sign * grown, 0.0))) + 1e-6
+            step[here] = np.clip(math.sqrt(k) * w, -STEP_DEVIATIONS, STEP_DEVIATIONS)
+        here = _chosen(kind == CERTAIN_GAIN)
+        if here is not None:
+            found[here] = self.certain(index[here], place[here])[0]
+        return np.minimum(found, 0.0), step
 
-    def log_error(self, sign: float, p: _IntegralPanels, ellipse: float = 3.0) -> Array:
-        """Return ``ln`` of the proved error of the Gauss rule on each panel, ``inf`` if none is known.
+    def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
+        far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
+        m = self.misalignment[p.index]
+        at_near, at_far = self.log_density(p.index, near), self.log_density(p.index, far)
+        most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front[p.index], np.maximum(at_near, at_far))
+        return np.minimum(at_near, at_far), most
 
-        ``ellipse`` is the sum of the semi-axes of the ellipse around a panel, in half widths; any above 1 is sound.
+    def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of a lower and of an upper bound of the integral over each panel.
+
+        ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
+        ``f`` and ``g``.
+        """
+        # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
+        least, most = self.log_most_density(p)
+        low, high = (self.log_gain(p.kind, p.index, place)[0] for place in (p.low, p.high))
+        width = np.log(p.high - p.low)
+        return width + least + low - 1e-9, width + most + high + 1e-9
+
+    def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of the Gauss rule on each panel, and the mean of the steepness."""
+        nodes, weights = gauss_nodes(PANEL_NODES)
+        width = (p.high - p.low)[:, None]
+        place = p.low[:, None] + width * nodes
+        kind, index = np.repeat(p.kind, PANEL_NODES), np.repeat(p.index, PANEL_NODES)
+        flat = place.ravel()
+        gain, steep = self.log_gain(kind, index, flat)
+        logs = (self.log_density(index, self.offset(kind, index, flat)) + gain).reshape(place.shape)
+        peak = np.maximum(logs.max(axis=1), -1e300)
+        values = np.exp(logs - peak[:, None]) * weights * width
+        total = values.sum(axis=1)
+        leaning = (values * steep.reshape(place.shape)).sum(axis=1) / np.maximum(total, LEAST_DIVISOR)
+        return peak + np.log(total), leaning
+
+    def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
+        """Return ``ln`` of the proved error of the Gauss rule on each panel, by the first ellipse that is ``enough``.
+
+        ``enough`` holds the log of an error that will do. Where no ellipse reaches it, the least error is returned.
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
-        share = math.log(2.1 / (1.0 - ellipse**-2.0)) - 2.0 * PANEL_NODES * math.log(ellipse)
-        return self.log_size(sign, p, ellipse) + share + np.log(p.high - p.low)
+        best = np.full_like(p.low, np.inf)
+        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only.
+        for ellipse in (3.0, 2.0):
+            left = np.flatnonzero(best > enough)
+            if not len(left):
+                break
+            some = p[left]
+            bound = (
+                self.log_size(some, ellipse)
+                + math.log(gauss_error(PANEL_NODES, ellipse))
+                + np.log(some.high - some.low)
+            )
+            best[left] = np.fmin(best[left], bound)
+        return best
 
-    def log_size(self, sign: float, p: _IntegralPanels, ellipse: float) -> Array:
-        """Return ``ln`` of a bound of the integrand on a rectangle around the ellipse, ``inf`` if none is known."""
-        half = 0.25 * (p.high - p.low)
+    def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
+        """Return ``ln`` of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
+        half = 0.5 * (p.high - p.low)
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
-        beyond, tall = half * (ellipse + 1.0 / ellipse - 2.0), half * (ellipse - 1.0 / ellipse)
-        low, high = self.ends(sign, p)
-        valid = (low > beyond) & (tall <= 1.0)
-        low, high, tall = np.where(valid, low - beyond, low), high + beyond, np.minimum(tall, 1.0)
-        found = self.log_slope_size(sign, p, low, high, tall) + self.log_tail_size(sign, low, high, tall)
-        return np.where(valid, found, np.inf) + 1e-6
+        wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
+        centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
+        found = np.empty_like(centre)
+        for part, bound in (
+            (BELOW_ONE, self.below_size),
+            (CERTAIN_GAIN, self.certain_size),
+            (ABOVE_ONE, self.above_size),
+        ):
+            here = _chosen(p.kind == part)
+            if here is not None:
+                found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
+        return self.log_density_size(p.index, centre, wide, tall) + found
 
-    def log_slope_size(self, sign: float, p: _IntegralPanels, x1: Array, x2: Array, tall: Array) -> Array:
-        """Return ``ln`` of a bound of ``|g'|`` for ``x1 <= Re x <= x2``, ``|Im x| <= tall <= 1`` (C20)."""
-        k, a, c, eps = self.k, self.a, self.rank - 1.0, self.eps[p.index]
-        # N falls, |N'| = N (1 + N), N'' = N (1 + N) (1 + 2 N); |Re B - B(Re x)| <= tall^2 min(0.28, |N'| + |x| N''/2),
-        # |Im B| <= tall min(1/2, N + |x| |N'|), |Im (x + B)| <= tall (C20, thresholds off the real line)
-        n1, n2 = (1.0 / np.expm1(np.maximum(x, LEAST_PLACE)) for x in (x1, x2))
-        fall, far = tall * n1 * (1.0 + n1), x2 + 1.0
-        curve = tall * fall * (0.5 + n1)
-        bend = abs(a) * np.minimum(BERNOULLI_BEND * tall * tall, tall * fall + far * curve)
-        aside = abs(a) * np.minimum(0.5 * tall, tall * n1 + far * fall) + eps * fall
-        n2 = n2 - curve
-        least, most = (eps * n2, eps * n1) if sign > 0.0 else (-eps * n1, -eps * n2)
-        b1, b2 = a * _bernoulli_less_one(x1) + a, a * _bernoulli_less_one(x2) + a
-        u = np.minimum(b1, b2) - bend + least, np.maximum(b1, b2) + bend + most, aside
-        b1, b2 = b1 + a * x1, b2 + a * x2
-        least, most = sign * eps + least, sign * eps + most
-        v = np.minimum(b1, b2) - bend + least, np.maximum(b1, b2) + bend + most, abs(a) * tall + eps * fall
+    def log_density_size(self, index: Index, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
+
+        With ``T = sqrt(r) (t + i v)`` the size of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 = 1 -
+        t^2`` or the nearest possible value.
+        """
+        unit = self.unit[index]
+        t = np.maximum(np.abs(centre + self.misalignment[index]) - wide, 0.0) / unit
+        v2 = np.clip(1.0 - t * t, 0.0, (tall / unit) ** 2)
+        # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
+        square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
+        return self.log_density_front[index] - 0.25 * (self.rank + 1.0) * np.log(square)
+
+    def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
+        least, most = 1.0 + centre - wide, -centre - wide
+        valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
+        least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
+        x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
+        turn = np.arctan(tall / least)
+        valid &= (turn <= 1.0) & (x1 > 0.0)
+        box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
+        # U2 = a B + eps N falls on the real line: Re U2 >= a B(x2) + eps N(x2) - |a| bend - eps n_bend, and
+        # |Im U2| <= |a| b_aside + eps n_aside.
+        real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
+        imaginary = abs(self.a) * box.b_aside + eps * box.n_aside
+        valid &= real > 0.0
+        real = np.where(valid, real, 1.0)
+        # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
+        rate = np.hypot(centre - wide, tall) / least
+        found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate, 1.0)
+        if self.a > 0.0:
+            found = np.minimum(found, self.full_below(eps, box, real, imaginary))
+        return np.where(valid, found, np.inf)
+
+    def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
+        """Return ``ln`` of another bound of ``|g_-|``, which is smaller where the gain is nearly 1.
+
+        ``real`` and ``imaginary`` bound the real part of ``z = U2`` from below and the size of its imaginary part.
+        """
+        # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
+        size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
+        moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
+        aside = self.a * box.turn + eps * box.n_aside
+        low = imaginary**2 / (2.0 * real) - self.chernoff(size, -1.0)
+        high = (
+            eps
+            - (self.rank - 1.0) * box.x1
+            + aside**2 / (2.0 * np.maximum(moved, LEAST_DIVISOR))
+            - self.chernoff(moved, 1.0)
+        )
+        return np.logaddexp(np.logaddexp(0.0, low), high)
+
+    def chernoff(self, threshold: Array, sign: float) -> Array:
+        """Return ``-ln`` of Chernoff's bound of the tail of ``U`` above ``threshold`` (``sign = 1``) or below it (-1).
+
+        It is ``-inf`` on the other side of ``k``, where the bound says nothing.
+        """
+        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
+        ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
+        w = np.log(ratio)
+        least = self.k * np.maximum(ratio - 1.0 - w, 0.0) * (1.0 - 1e-9) - 1e-15 * self.k * (1.0 + ratio)
+        return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
+
+    def log_gain_size(self, threshold: Array, rate: Array, sign: float) -> Array:
+        """Return ``ln`` of a bound of ``2.32 E[(1 - e^(-rate (U - threshold)))_+]``, or of ``threshold - U``.
+
+        The latter is meant by ``sign = -1``. It needs no table, and what it is above the mean hardly costs a panel.
+        """
+        # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and likewise below b,
+        # where it is at most c b P(U < b) too (C20, gains off the real line)
+        tail = np.minimum(-self.chernoff(threshold, sign), 0.0)
         if sign < 0.0:
-            # N(v) + (r-1) N(v) P/N at u, where P/N <= 1/(k - |u|)
-            room = k - np.hypot(u[1], u[2])
-            both = np.log1p(c / np.maximum(room, LEAST_DIVISOR))
-            return self.log_density_size(*v) + np.where((room > 0.0) | (c == 0.0), both, np.inf)
-        # N(u) + (r-1) e^(eps - (r-1) x) Q(k, v), and |Q| <= e^(|v| - Re v) min(1, N(|v|)/(|v| - k)), |Q| <= 1 + |P|,
-        # where |P| <= e^(|v| - Re v) N(|v|)/(k - |v|)
-        first, tilt = self.log_density_size(*u), self.log_c + eps - c * x1
-        skew, size = self.skew(v[0], v[2]), np.hypot(v[1], v[2])
-        rest = np.where(
-            size < k, self.log_density_size(v[0], size, v[2]) - np.log(np.maximum(k - size, LEAST_DIVISOR)), skew
+            tail = tail + np.minimum(np.log(rate * threshold), 0.0)
+        excess = rate * (math.sqrt(self.k) + np.maximum(sign * (self.k - threshold), 0.0))
+        return math.log(MINIMUM_OVER_RISE) + np.minimum(tail, np.log(excess)) + 1e-6
+
+    def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
+        return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
+
+    def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
+        least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
+        x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
+        valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
+        box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
+        # U1 = a (x + B(x)) - eps (1 + N(x)): its least and its largest real part, and |Im U1| <= a turn + eps n_aside.
+        real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
+        most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
+        imaginary = self.a * turn + eps * box.n_aside
+        # |g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+], z = U1 (C20)
+        size = np.hypot(np.maximum(most_real, -real), imaginary)
+        excess = np.where(
+            real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
         )
-        second = tilt + np.minimum(skew, np.logaddexp(0.0, rest))
-        second = np.minimum(
-            second, np.where(v[0] > k, self.log_c + first - np.log(np.maximum(v[0] - k, LEAST_DIVISOR)), np.inf)
-        )
-        return np.where(p.low >= self.turn[p.index], tilt, np.logaddexp(first, second))
+        gain = self.log_gain_size(size, -np.expm1(-np.hypot(x2, turn)), -1.0)
+        found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
+        return np.where(valid, found, np.inf)
 
-    @staticmethod
-    def skew(real: Array, imaginary: Array) -> Array:
-        """Return a bound of ``|z| - Re z`` for ``Re z >= real``, ``|Im z| <= imaginary``; inf unless ``real > 0``."""
-        found = imaginary * imaginary / (2.0 * np.maximum(real, LEAST_DIVISOR))
-        return np.where((real > 0.0) | (imaginary == 0.0), found, np.inf)
+    def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
+        """Return ``ln`` of another bound of ``|g_+|``, which is smaller where the gain is nearly 1.
 
-    def log_density_size(self, low: Array, high: Array, imaginary: Array) -> Array:
-        """Return ``ln`` of a bound of ``|N(z)|`` for ``low <= Re z <= high`` and ``|Im z| <= imaginary`` (C20)."""
-        # |N(z)| = e^(|z| - Re z) N(|z|), and N is largest at k
-        nearest = np.clip(self.k, np.maximum(low, LEAST_DIVISOR), np.maximum(np.hypot(high, imaginary), LEAST_DIVISOR))
-        return self.skew(low, imaginary) + self.log_density(nearest, nearest - self.k)
-
-    def log_tail_size(self, sign: float, x1: Array, x2: Array, tall: Array) -> Array:
-        """Return ``ln`` of a bound of the tail of ``A`` for ``x1 <= Re x <= x2`` and ``|Im x| <= tall`` (C20)."""
-        m, unit, drop = self.misalignment, self.unit, 2.0 * np.sin(0.5 * tall) ** 2
-        # Re A - 1 is between e^(-sign x) at one end, and that at the other times cos(tall), less 1
-        ends = np.expm1(-sign * x1), np.expm1(-sign * x2)
-        low = np.minimum(*ends)
-        low, high = (low * (1.0 - drop) - drop + m) / unit, (np.maximum(*ends) + m) / unit
-        near, far = (-high, -low) if sign > 0.0 else (low, high)
-        v = np.exp(-sign * (x1 if sign > 0.0 else x2)) * np.sin(tall) / unit
-        found = self.log_student_size(near, v)
-        if np.any(near < 0.0):
-            found = np.minimum(found, np.logaddexp(0.0, self.log_student_size(-far, v)))
-        return np.logaddexp(found, self.log_infinite) if sign > 0.0 else found
-
-    def log_student_size(self, t: Array, v: Array) -> Array:
-        """Return ``ln`` of a bound of the tail of Student's law beyond ``z``, ``Re z >= t`` and ``|Im z| <= v``."""
-        # |1 + (t + iv)^2|^2 = (1 + t^2)^2 - v^2 (2 - 2 t^2 - v^2), over (1 + t^2)^2 least at the least t >= 0 and at
-        # v^2 = 1 - t^2 or the nearest possible value (C20, tails off the real line)
-        square = np.maximum(t, 0.0) ** 2
-        v2 = np.clip(1.0 - square, 0.0, v * v)
-        ratio = 1.0 - v2 * (2.0 - 2.0 * square - v2) / (1.0 + square) ** 2
-        return self.log_student_tail(t) - 0.25 * (self.rank + 1.0) * np.log(np.maximum(ratio, 0.0))
+        ``real`` bounds the real part of ``z = U1`` from below, and ``excess`` bounds ``|z| - Re z``.
+        """
+        # 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|, z above k, z e^-x = a B(x) - eps N(x) below (C20, C21)
+        aside = self.a * box.b_aside + eps * box.n_aside
+        moved = self.a * (box.b2 - box.bend) - eps * box.n1
+        size = np.hypot(np.maximum(self.a * (box.b1 + box.bend), -moved), aside)
+        away = np.where(moved > 0.0, aside**2 / (2.0 * np.maximum(moved, LEAST_DIVISOR)), 2.0 * size)
+        low = eps + (self.rank - 1.0) * box.x2 + away - self.chernoff(size, -1.0)
+        return np.logaddexp(np.logaddexp(0.0, excess - self.chernoff(real, 1.0)), low)
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def first_panels(self, sign: float) -> _IntegralPanels:
-        """Return panels that cover ``|ln A| < 60`` on one side: they grow from 0 or the kink, shrink to the turn."""
-        # Where the first panel ends: at a tiny share of the least scale, or where u or v makes N tiny. Speed only.
-        least, k = 1e-14 * min(self.unit / math.sqrt(self.rank), 1.0), self.k
-        kink = np.zeros_like(self.kink) if sign > 0.0 else self.kink
-        tiny = self.eps / (3.0 * k + 1e3) if sign > 0.0 else k / self.a * math.exp(-1.0 - 40.0 / k) / (1.0 + 1.0 / kink)
-        start = np.maximum(least, tiny)
-        count = math.ceil(math.log(FARTHEST_LOG_ALIGNMENT / float(start.min())) / math.log(PLACE_GROWTH)) + 1
-        end = np.maximum(FARTHEST_LOG_ALIGNMENT - kink, 0.0)[:, None]
-        edges = [np.zeros_like(end), np.minimum(start[:, None] * PLACE_GROWTH ** np.arange(count), end)]
-        if sign > 0.0 and self.a < 0.0:
-            # Number of panels towards the turn, each half as wide as the one before. Speed only.
-            edges.append(np.minimum(self.turn[:, None] * (1.0 - 0.5 ** np.arange(54.0)), end))
-            edges.append(np.minimum(self.turn[:, None], end))
-        found = np.sort(np.concatenate(edges, axis=1), axis=1)
-        low, high = found[:, :-1], found[:, 1:]
-        index, column = np.nonzero(low < high)
-        return _IntegralPanels(index, low[index, column], high[index, column])
+    def pieces(self) -> _IntegralPanels:
+        """Return narrow panels that cover ``0 < A < e^45``: they grow from ``A = 1`` and from a threshold of 0.
 
-    def log_values(self, sign: float, index: Index, place: Array) -> tuple[Array, Array]:
-        """Return ``ln`` of the integrand at these places, and the steepness of its slope."""
-        slope, steep = self.log_slope(sign, index, place)
-        return slope + self.log_tail(sign, place if sign > 0.0 else place + self.kink[index]), steep
+        They grow towards ``A = 0`` too, and there are others around the bulk of ``A``.
+        """
+        m, spread = self.misalignment[:, None], (self.unit / math.sqrt(self.rank))[:, None]
+        start, kink = FIRST_PLACE * np.minimum(spread, 1.0), self.kink[:, None]
+        # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
+        growing = np.minimum(start * PLACE_GROWTH ** np.arange(44), 0.5)
+        whole = np.broadcast_to(np.concatenate([[0.0, 1.0], 1.0 - 0.5 ** np.arange(1.0, 41.0)]), (len(m), 42))
+        edges = [whole, growing, np.clip(m + spread * BULK, 0.0, 1.0)]
+        turn = self.turn[:, None]
+        if self.a <= 0.0:
+            # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
+            edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
+        found = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
+        if self.a <= 0.0:
+            found.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
+        elif np.any(self.kink <= FARTHEST_LOG_ALIGNMENT):
+            end = math.exp(FARTHEST_LOG_ALIGNMENT)
+            scale = FIRST_PLACE * np.minimum(np.minimum(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
+            centre = -m - np.expm1(np.minimum(kink, 600.0))
+            # Number of pieces that grow from the threshold above ``A = 1``. Speed only.
+            growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
+            # Beyond them are 23 pieces more, each 16 times as wide as the one before. Speed only.
+            farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
+            fixed = np.broadcast_to([0.0, end], (len(m), 2))
+            above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
+            found.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
+        return _IntegralPanels(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
-    def gauss(self, sign: float, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of the Gauss rule on each panel, and of that with the steepness as a factor."""
-        nodes, weights = gauss_nodes(PANEL_NODES)
-        width = (p.high - p.low)[:, None]
-        index, place = np.repeat(p.index, PANEL_NODES), (p.low[:, None] + width * nodes).ravel()
-        logs, steep = self.log_values(sign, index, place)
-        peak = np.maximum(logs.reshape(len(width), -1).max(axis=1), -1e300)
-        values = np.exp(logs.reshape(len(width), -1) - peak[:, None]) * weights * width
-        return peak + np.log(values.sum(axis=1)), peak + np.log((values * steep.reshape(values.shape)).sum(axis=1))
+    @staticmethod
+    def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
+        """Return index, kind, low and high ends of the panels between the edges of each row that belong to a kind."""
+        edges = np.sort(edges, axis=1)
+        low, high = edges[:, :-1], edges[:, 1:]
+        chosen = low < high
+        if kind != ABOVE_ONE:
+            chosen &= (high <= turn) if kind == BELOW_ONE else (low >= turn)
+        index = np.nonzero(chosen)[0]
+        return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
 
-    def log_beyond(self) -> float:
-        """Return ``ln`` of a bound of what is beyond ``|ln A| = 60``, where gains are at most 1."""
-        far, r = FARTHEST_LOG_ALIGNMENT, float(self.rank)
-        # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2): below e^-60 it rises to A = e^-60 (or is at most its peak), and
-        # P(A > e^60) = P(T > t sqrt(r)) <= front int t^-(r+1) dt, t = (e^60 - 1 + m)/unit (C20, the sum)
-        front = self.log_front + 0.5 * math.log(r)
-        t = max(1.0 - self.misalignment - math.exp(-far), 0.0) / self.unit
-        below = front - math.log(self.unit) - 0.5 * (r + 1.0) * math.log1p(t * t) - far
-        return kernels.log_add(below, front - r * math.log(math.expm1(far) / self.unit) - math.log(r))
+    def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
+        """Return panels for the Gauss rule, unions or parts of pieces, and which of the pieces they cover.
+
+        ``most`` are bounds of the logs of the integrals over the pieces. Any choice is sound.
+        """
+        top = np.full(len(self.eps), -np.inf)
+        np.maximum.at(top, pieces.index, most)
+        kept = most > top[pieces.index] - WINDOW_NATS
+        p = pieces[kept]
+        if not len(p.low):
+            return p, kept
+        t = [
+            (self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)
+        ]
+        angle = np.abs(np.arcsinh(t[1]) - np.arcsinh(t[0]))
+        fall = 0.5 * (self.rank + 1.0) * np.abs(np.log1p(t[1] * t[1]) - np.log1p(t[0] * t[0]))
+        gains, steps = zip(
+            *(self.log_most_gain(p.kind, p.index, np.maximum(x, LEAST_DIVISOR)) for x in (p.low, p.high)), strict=True
+        )
+        rise = np.minimum(gains[1] - gains[0], WINDOW_NATS)
+        # Singular points are A = 1 or the threshold above it, and A = 0 or the threshold below A = 1.
+        turn = 1.0 if self.a > 0.0 else np.where(p.kind == BELOW_ONE, self.turn[p.index], 1.0)
+        left = turn - p.low
+        nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
+        folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
+        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only.
+        # Log of how many times farther from a singular point the far end of a first panel lies. Speed only.
+        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only.
+        size = (fall + rise) / 20.0 + folds / 0.7 + angle / 4.0
+        # Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only.
+        size += np.abs(steps[1] - steps[0]) / 5.0
+        # First panels so many nats below the top are twice as wide. Speed only.
+        size /= 1.0 + (top[p.index] - most[kept]) / 40.0
+        parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
+        # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
+        p, size = p.cut(parts), np.repeat(size / parts, parts)
+        new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
+        run = np.cumsum(new) - 1
+        along = np.cumsum(size)
+        before = (along - size)[new][run]
+        total = np.bincount(run, size)[run]
+        label = np.floor((along - 0.5 * size - before) / total * np.ceil(total))
+        first = new | np.append(True, np.diff(label) != 0.0)
+        last = np.append(first[1:], True)
+        return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), kept
+
+    def log_beyond(self) -> Array:
+        """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
+        # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
+        # front r^((r+1)/2) t^-r / r.
+        r = float(self.rank)
+        t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / (self.unit / math.sqrt(r))
+        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * np.log(t) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
         """Return three arrays with an entry for each epsilon.
@@ -463,42 +655,47 @@ class WishartIntegral:
         * its relative error, as far as it is proved: what panels and Gauss rules miss;
         * what the rounding of a threshold is multiplied by in it, an estimate.
 
-        Raises :class:`NotConverged` after :data:`MOST_CUTS` rounds of cuts, or at :data:`MOST_PANELS` panels.
+        Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
         """
-        known = self.log_infinite, self.log_beyond(), -math.inf
-        sums = _LogSums(*(np.full_like(self.eps, log) for log in known))
-        for sign in (1.0, -1.0) if self.a > 0.0 else (1.0,):
-            sums = self.add_side(sums, sign)
-        return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
-
-    def add_side(self, sums: _LogSums, sign: float) -> _LogSums:
-        """Return the sums with the integral over one side."""
-        p = self.first_panels(sign)
-        for _ in range(MOST_CUTS):
-            # A panel that is left out is in [0, most]: half of that is the middle and its error.
-            most = self.log_most(sign, p)
-            half = most - math.log(2.0)
-            # A guess of the sum decides only where to stop: values in the middles of what is not far below the most.
-            top = np.full_like(self.eps, -np.inf)
-            np.maximum.at(top, p.index, most)
-            seen = p[most > top[p.index] - WINDOW_NATS]
-            guess = self.log_values(sign, seen.index, 0.5 * (seen.low + seen.high))[0] + np.log(seen.high - seen.low)
-            enough = (_add_logs(sums.total, seen.index, guess) + math.log(self.share))[p.index]
-            small = half <= enough - 3.0
-            sums = sums.add(p.index[small], half[small], half[small], half[small])
-            p, enough = p[~small], enough[~small]
-            error = self.log_error(sign, p)
+        sums = _LogSums(self.log_infinite, self.log_beyond(), np.full_like(self.eps, -np.inf))
+        pieces = self.pieces()
+        most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low) + 1e-9
+        most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0]
+        panels, kept = self.first_panels(pieces, most)
+        rest, half = pieces[~kept], most[~kept] - math.log(2.0)
+        for _ in range(MOST_HALVINGS):
+            value, steep = self.gauss(panels)
+            whole = _add_logs(sums.total, panels.index, value) + math.log(self.share)
+            if len(rest.low):
+                # A piece left out is in [0, most]: half of that is the middle and its error.
+                small = half <= whole[rest.index]
+                sums = sums.add(rest.index[small], half[small], half[small])
+                rest, more = rest[:0], rest[~small]
+                if len(more.low):
+                    panels = panels.join(more)
+                    value, steep = self.gauss(panels)
+            enough = whole[panels.index]
+            error = self.log_error(panels, enough)
             done = error <= enough
-            if done.any():
-                value, leaning = self.gauss(sign, p[done])
-                sums = sums.add(p.index[done], value, error[done], leaning)
-            # A panel is cut in one part more for so many nats that its error is too large. Speed only.
-            parts = 2.0 + (error - enough)[~done] / 8.0
-            # Most parts that a panel is cut in at once. Speed only.
-            parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6.0), 2.0)
-            p = p[~done].cut(parts.astype(np.intp))
-            if not len(p.low):
-                return sums
-            if len(p.low) > MOST_PANELS:
-                break
+            sums = sums.add(panels.index[done], value[done], error[done], steep[done])
+            panels, enough, error = panels[~done], enough[~done], error[~done]
+            if len(panels.low):
+                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is cut.
+                low, high = self.panel_bounds(panels)
+                gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
+                small = (gap <= enough) | (high == -np.inf)
+                sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
+                # A panel is cut in one part more for so many nats that its error is too large. Speed only.
+                panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
+                # Most parts that a panel is cut in at once. Speed only.
+                parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
+                panels = panels.cut(parts.astype(np.intp))
+            if not len(panels.low):
+                return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
+
+
+def _chosen(mask: NDArray[np.bool_]) -> Any:
+    """Return what picks the entries where ``mask`` is true: everything, an index array, or None for nothing."""
+    count = np.count_nonzero(mask)
+    return None if count == 0 else slice(None) if count == len(mask) else np.flatnonzero(mask)

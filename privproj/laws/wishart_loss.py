@@ -29,7 +29,6 @@ import numpy as np
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.laws.wishart_integral import (
-    INCOMPLETE_RELATIVE_ERROR,
     PANEL_ERROR_SHARE,
     TABLE_PANEL_ERROR_SHARE,
     THRESHOLD_ROUNDING,
@@ -46,7 +45,7 @@ FARTHEST_EPSILON = 1e9
 """Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
 Soundness."""
 
-ANSWER_SPACING = 2.0**-33
+ANSWER_SPACING = 2.0**-34
 """Spacing of the log deltas that are answered: a dozen widths of an enclosure, so that few are searched for.
 
 Speed only.
@@ -89,9 +88,31 @@ def log_infinite(rank: int, misalignment: float) -> float:
     return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
 
 
-def steepness(log_delta: float, rank: int, misalignment: float) -> float:
+def log_deltas(dim: int, rank: int, misalignment: Array, eps: Array, share: float) -> tuple[Array, Array]:
+    """Return ``ln delta`` for each pair of ``misalignment`` and ``eps``, and its relative error (C20).
+
+    ``dim`` is at least 2. The arrays have one shape, ``(n,)``, which is that of both results. The parts of the error
+    that come from the panels and from the tables of gains are proved, the part of rounding is estimated. ``share`` is
+    what one panel may add to the error of one value without being halved. Raises :class:`NotConverged`.
+    """
+    front, whole, error = log_gamma_ratio(rank) - 0.5 * math.log(rank), np.empty_like(eps), np.empty_like(eps)
+    infinite = {m: log_infinite(rank, m) for m in set(misalignment.tolist())}
+    for i in range(0, len(eps), EPSILONS_TOGETHER):
+        part = slice(i, i + EPSILONS_TOGETHER)
+        m = misalignment[part]
+        integral = WishartIntegral(dim, rank, m, np.array([infinite[x] for x in m.tolist()]), front, eps[part], share)
+        with np.errstate(all="ignore"):
+            whole[part], missed, leaning = integral.log_delta()
+        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
+        error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
+    if not np.all(np.isfinite(whole)):
+        raise NotConverged("the exact profile came out undefined; please report these parameters")
+    return whole, error
+
+
+def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
     """Estimate ``|d ln delta/d ln m|``, by which a rounding of ``m`` is multiplied in ``ln delta``."""
-    return 4.0 * abs(log_delta) + 40.0 + math.sqrt(misalignment * rank)
+    return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
 @lru_cache(maxsize=KEPT_VALUES)
@@ -144,29 +165,11 @@ class VectorWishart:
             )
         whole, error = self.log_deltas(np.array([eps]))
         value = float(whole[0])
-        return widen_outward(value, float(error[0]), steepness(value, self.rank, self.misalignment))
+        return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """Return ``ln delta`` at each of ``eps``, and its relative error (C20), for ``dim`` of at least 2.
-
-        The part of the error that comes from the panels is proved, that of rounding is estimated. ``share`` is what one
-        panel may add to the error of one value without being cut. Raises :class:`NotConverged`.
-        """
-        front, whole, error = (
-            log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank),
-            np.empty_like(eps),
-            np.empty_like(eps),
-        )
-        pair = self.dim, self.rank, self.misalignment, log_infinite(self.rank, self.misalignment), front
-        for i in range(0, len(eps), EPSILONS_TOGETHER):
-            part = slice(i, i + EPSILONS_TOGETHER)
-            with np.errstate(all="ignore"):
-                whole[part], missed, leaning = WishartIntegral(*pair, eps[part], share).log_delta()
-            # panels (proved) + incomplete gammas and betas + 6e-15 times an estimate of the steepness (C20)
-            error[part] = missed + INCOMPLETE_RELATIVE_ERROR + THRESHOLD_ROUNDING * leaning
-        if not np.all(np.isfinite(whole)):
-            raise NotConverged("the exact profile came out undefined; please report these parameters")
-        return whole, error
+        """Return :func:`log_deltas` of this pair for each of ``eps``."""
+        return log_deltas(self.dim, self.rank, np.full_like(eps, self.misalignment), eps, share)
 
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.

@@ -1,6 +1,5 @@
-"""What every file on arrays shares: their types, Gauss-Legendre nodes, the deviance, and the outward margin."""
+"""What every file on arrays shares: their types, Gauss-Legendre nodes as arrays, and the outward margin."""
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -19,12 +18,6 @@ Array = NDArray[np.float64]
 
 Index = NDArray[np.intp]
 """An array of indices."""
-
-SERIES_RANGE = 0.3
-"""``|w|`` below which ``D`` is summed in powers. Soundness."""
-
-SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
-"""Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Soundness."""
 
 
 @lru_cache(maxsize=8)
@@ -46,18 +39,3 @@ def widen_outward_each(log_values: Array, error: Array | float, steepness: Array
     lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
     upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
-
-
-def deviance(w: Array) -> Array:
-    """Return ``D(w) = e^w - 1 - w`` at every entry, without cancellation near 0."""
-    small = np.abs(w) < SERIES_RANGE
-    v = np.where(small, w, 0.0)
-    series = np.full_like(v, SERIES_COEFFICIENTS[0])
-    for coefficient in SERIES_COEFFICIENTS[1:]:
-        series *= v
-        series += coefficient
-    series *= v
-    series *= v
-    if small.all():
-        return series
-    return np.where(small, series, np.expm1(w) - w)

@@ -33,7 +33,7 @@ STREET = (
 """A room imports rooms of earlier sets only."""
 
 NUMERICAL = {
-    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick",
+    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills",
     "curves/gaussian_arrays",
     "laws/enforced_sketch",
     "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",

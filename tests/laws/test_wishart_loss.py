@@ -115,7 +115,7 @@ def test_the_error_of_the_panels_is_needed(monkeypatch):
     close = pair.log_delta_anew(0.0)
     monkeypatch.setattr(wishart_integral, "PANEL_NODES", 2)
     monkeypatch.setattr(
-        wishart_integral.WishartIntegral, "log_error", lambda self, sign, p: np.full_like(p.low, -np.inf)
+        wishart_integral.WishartIntegral, "log_error", lambda self, p, enough: np.full_like(p.low, -np.inf)
     )
     whole, error = pair.log_deltas(eps)
     assert not whole[0] - error[0] <= close.upper or not close.lower <= whole[0] + error[0]

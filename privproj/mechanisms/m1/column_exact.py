@@ -61,7 +61,7 @@ COLUMN_EXACT = Bound(
     groups=False,
     status=Status.CONDITIONAL,
     promises_of=promises,
-    version=5,
+    version=4,
 )
 
 
@@ -93,5 +93,5 @@ RESIDUAL = Bound(
     status=Status.CONDITIONAL,
     promises_of=promises,
     refuses=refuses,
-    version=5,
+    version=4,
 )

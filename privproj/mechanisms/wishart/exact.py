@@ -51,6 +51,6 @@ BOUND = Bound(
     representation=representation,
     provable=provable,
     exact=True,
-    version=5,
+    version=4,
     **OF_ALIGNMENT,
 )

@@ -1,0 +1,507 @@
+"""Mills ratios of the Gamma law, tabulated with a proved error, and what a threshold gains over it.
+
+For ``U ~ Gamma(k)``, ``k >= 1``, put ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is
+``F e^(-k D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
+
+    above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
+    below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
+
+and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss that is linear in ``U`` are
+
+    E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
+                                      = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
+    E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
+
+(docs/proofs.md C20). Both ratios and their slopes are Chebyshev polynomials on panels, and from there polynomials of
+lower degree on pieces of panels. All are entire, and on the line
+through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``, ``|below(w + i v)| <=
+below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that feed them.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import NotConverged
+from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.kernels import stirling_remainder
+
+PANEL_COEFFICIENTS = 26
+"""Coefficients of a panel; the error is computed for the value taken. Speed only."""
+
+PANEL_ELLIPSE = 6.0
+"""Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
+
+WIDE_PANELS = (0.8, 1.6)
+"""Width of panels where ``|w|`` is above :data:`WIDE_PANELS_FROM`, of ``above`` and of ``below``. Speed only."""
+
+WIDE_PANELS_FROM = 3.0
+"""``|w|`` from which panels have the widths :data:`WIDE_PANELS`. Speed only."""
+
+PIECES = 8
+"""Equal pieces of a panel; on each a polynomial of lower degree stands for that of the panel. Speed only."""
+
+RATIO_TERMS = 13
+"""Powers in the polynomial of a ratio on a piece; what is left out is bounded and added. Speed only."""
+
+SLOPE_TERMS = 17
+"""Powers in the polynomial of a slope around a piece; what is left out is bounded and added. Speed only."""
+
+RATIO_NODES = 32
+"""Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
+
+CUT_OFF_NATS = 44.0
+"""Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
+
+SLIM_SHARE = 0.1
+"""Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
+
+SLIM_REACH = 0.07
+"""How far beyond its ends the polynomials of a panel hold, in units of the scale at its inner end: the scale grows
+
+by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07. Soundness.
+"""
+
+POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
+"""Relative rounding of a polynomial (measured). Soundness (measured)."""
+
+GAIN_ERROR_FACTOR = 8.0
+"""By how much the sums of a gain amplify relative errors (C20). Soundness."""
+
+FARTHEST_DEVIANCE = 1e9
+"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20).
+Soundness."""
+
+LOWEST_LOG_THRESHOLD = -40.0
+"""``w`` from which ``below`` is tabulated; gains below are negligible (C20). Soundness."""
+
+DIFFERENCE_FROM = -1.0
+"""``w`` from which ``below - 1/k`` is formed as a difference. Speed only."""
+
+LARGEST_GAIN_ERROR = 1e-11
+"""Proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised. Contract."""
+
+SERIES_RANGE = 0.3
+"""``|w|`` below which ``D`` is summed in powers. Soundness."""
+
+SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
+"""Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Soundness."""
+
+
+def deviance(w: Array) -> Array:
+    """Return ``D(w) = e^w - 1 - w`` at every entry, without cancellation near 0."""
+    small = np.abs(w) < SERIES_RANGE
+    v = np.where(small, w, 0.0)
+    series = np.full_like(v, SERIES_COEFFICIENTS[0])
+    for coefficient in SERIES_COEFFICIENTS[1:]:
+        series *= v
+        series += coefficient
+    series *= v
+    series *= v
+    if small.all():
+        return series
+    return np.where(small, series, np.expm1(w) - w)
+
+
+def gauss_error(count: int, ellipse: Array | float) -> Array | float:
+    """Return a bound of the error of the Gauss rule on [0, 1], for ``|f| <= 1`` on the ellipse (C20)."""
+    # 2.1 rho^-2n / (1 - rho^-2) (C20, Gauss rules)
+    return 2.1 * ellipse ** (-2.0 * count) / (1.0 - ellipse**-2.0)
+
+
+def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | float = 1.0) -> Array:
+    """Return the exponent ``-k (D(w +- y) - D(w))`` of a ratio's integrand; ``turn`` is ``cos v`` at ``y + iv``."""
+    # k (+-y - e^w (e^(+-y) turn - 1)) = -k (D(w +- y) - D(w)) at turn = 1
+    return k * (sign * y - np.exp(w) * (np.expm1(sign * y) * turn - (1.0 - turn)))
+
+
+def _cut_off_place(k: float, sign: float, w: Array) -> Array:
+    """Return the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its largest value, by Newton's method."""
+    top = np.maximum(-sign * w, 0.0)
+    level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
+    most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
+    y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
+    # The place need not be exact. Speed only.
+    for _ in range(20):
+        fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
+        step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
+        y = np.maximum(y - np.clip(step, 0.0, 0.9 * (y - top)), top)
+    return y
+
+
+def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
+    """Return the ratio, the size of its slope, and the proved relative error of both, at every ``w``.
+
+    ``sign`` is 1 for ``above`` and -1 for ``below``. Of ``below`` it is what exceeds ``1/k``: ``int_0^inf e^(-k y) (e^q
+    - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
+    """
+    nodes, weights = gauss_nodes(RATIO_NODES)
+    # Three parts of a ratio's own integral, and more for a small shape, where it is longer. Speed only.
+    end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
+    ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
+    whole = (w > DIFFERENCE_FROM)[:, None]
+    for part in range(parts):
+        left, width = end * part / parts, end / parts
+        y = left[:, None] + width[:, None] * nodes
+        # The integrand is exp(k (+-y - e^w (e^(+-y) - 1))), for below less e^(-k y), and k e^w |e^(+-y) - 1| times it
+        # that of the slope.
+        grown = np.expm1(sign * y)
+        lever = (k * np.exp(w))[:, None] * grown
+        values = np.exp((sign * k) * y - lever)
+        slope += width * ((values * np.abs(lever)) @ weights)
+        if sign < 0.0:
+            values *= np.where(whole, 1.0, -np.expm1(lever))
+        ratio += width * (values @ weights)
+        missed = _gauss_part_error(k, sign, w, left, width)
+        error, error_of_slope = error + missed[0], error_of_slope + missed[1]
+    ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
+    # Beyond the last part the integrand is log-concave: at most its height over its slope (C20).
+    last, fall = np.exp(_ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
+    lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
+    rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
+    rest = last / fall if sign > 0.0 else np.minimum(last / fall, rest_of_slope)
+    both = np.maximum((error + rest) / ratio, (error_of_slope + np.abs(rest_of_slope)) / slope)
+    return ratio, slope, np.where(rest_of_slope > 0.0, both, np.inf)
+
+
+def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
+    """Return proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
+    best = np.full_like(w, np.inf), np.full_like(w, np.inf)
+    # Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only.
+    for ellipse in (1.6, 2.5, 4.0, 6.0):
+        beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
+        height = 0.25 * width * (ellipse - 1.0 / ellipse)
+        turn = np.cos(np.minimum(height, math.pi))
+        low, high = left - beyond, left + width + beyond
+        with np.errstate(all="ignore"):
+            top = np.where(turn > 0.0, -sign * (w + np.log(turn)), high if sign > 0.0 else low)
+        # On the ellipse the exponent is at most its value with e^w cos v for e^w: concave, with its peak at top (C20)
+        size = np.exp(np.minimum(_ratio_exponent(k, sign, w, np.clip(top, low, high), turn), 700.0))
+        growth = np.exp(np.maximum(np.maximum(sign * low, sign * high), 0.0))
+        lever = k * np.exp(w) * np.minimum(growth + 1.0, growth * (np.maximum(-low, high) + height))
+        missed = gauss_error(RATIO_NODES, ellipse) * width * size
+        excess = missed
+        if sign < 0.0:
+            flat = np.exp(np.minimum(-k * low, 700.0))
+            excess = gauss_error(RATIO_NODES, ellipse) * width * np.minimum(lever, 2.0) * np.maximum(size, flat)
+            excess = np.where(w > DIFFERENCE_FROM, missed, excess)
+        best = np.minimum(best[0], excess), np.minimum(best[1], missed * lever)
+    return best
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Polynomials ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``, one for each of ``p`` pieces of the line.
+
+    * ``coefficients``, of shape ``(terms, p)``.
+    * ``middle``, ``half``, of shape ``(p,)``.
+    """
+
+    coefficients: Array
+    middle: Array
+    half: Array
+
+    def at(self, piece: NDArray[np.intp], w: Array) -> Array:
+        """Return the values at ``w`` of the polynomials of these pieces."""
+        y = (w - self.middle[piece]) / self.half[piece]
+        total = self.coefficients[-1].take(piece)
+        for row in self.coefficients[-2::-1]:
+            total *= y
+            total += row.take(piece)
+        return total
+
+    def slant(self, piece: NDArray[np.intp], w: Array, end: Array) -> Array:
+        """Return the divided difference of the polynomials of these pieces between ``w`` and ``end``."""
+        middle, half = self.middle[piece], self.half[piece]
+        y, z = (w - middle) / half, (end - middle) / half
+        total = self.coefficients[-1].take(piece)
+        slant = np.zeros_like(total)
+        # p(y) - p(z) = (y - z) q: q by Horner's rule on the sums of Horner's rule, which takes no difference
+        for row in self.coefficients[-2::-1]:
+            slant *= z
+            slant += total
+            total *= y
+            total += row.take(piece)
+        return slant / half
+
+
+@dataclass(frozen=True)
+class _RatioTable:
+    """One Mills ratio and the size of its slope, by polynomials on pieces of panels, and their proved error (C20).
+
+    * ``edges``, of shape ``(p + 1,)``: the ends of the pieces, in ``w``.
+    * ``ratio``: the ratio.
+    * ``rise``: an antiderivative of the size of its slope, on each piece and around it.
+    * ``error``: relative error of the polynomials of both.
+    * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
+    """
+
+    edges: Array
+    ratio: _Pieces
+    rise: _Pieces
+    error: float
+    amplified: float
+
+    def place(self, w: Array) -> NDArray[np.intp]:
+        """Return the piece of each ``w``; the first and the last stand for what lies beyond."""
+        return np.searchsorted(self.edges[1:-1], w, side="right")
+
+    def at(self, w: Array) -> Array:
+        """Return the ratio at ``w``, or at the nearest end of the table."""
+        w = np.minimum(np.maximum(w, self.edges[0]), self.edges[-1])
+        return self.ratio.at(self.place(w), w)
+
+
+def _panel_edges(k: float, sign: float) -> Array:
+    """Return edges of panels, a few to the scale, from beyond 0 on the other side outward."""
+    unit, edges = 1.0 / math.sqrt(k), []
+    end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
+    place, wide = -2.2 * unit, WIDE_PANELS[0 if sign > 0.0 else 1]
+    while place < end:
+        edges.append(place)
+        # Width of a panel in units of the natural scale at its inner end. Speed only.
+        place += wide if place > WIDE_PANELS_FROM else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
+    return sign * np.array([*edges, place])[:: int(sign)]
+
+
+def _farthest_log_threshold(k: float) -> float:
+    """Return a ``w > 0`` at which ``k D(w)`` is at least :data:`FARTHEST_DEVIANCE`."""
+    return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
+
+
+@lru_cache(maxsize=1)
+def _chebyshev_transform() -> Array:
+    """Return the matrix from values at the Chebyshev points of a panel to coefficients, of shape ``(n, n)``."""
+    n = PANEL_COEFFICIENTS
+    angle = (np.arange(n) + 0.5) * math.pi / n
+    transform = 2.0 / n * np.cos(np.arange(n)[:, None] * angle)
+    transform[0] *= 0.5
+    return transform
+
+
+@lru_cache(maxsize=64)
+def _chebyshev_to_powers(terms: int) -> Array:
+    """Return the matrix from Chebyshev coefficients to those of powers, of shape ``(terms, terms)``."""
+    powers = np.zeros((terms, terms))
+    powers[0, 0] = 1.0
+    if terms > 1:
+        powers[1, 1] = 1.0
+    for j in range(2, terms):
+        # T_j = 2 y T_(j-1) - T_(j-2)
+        powers[1:, j] = 2.0 * powers[:-1, j - 1]
+        powers[:, j] -= powers[:, j - 2]
+    return powers
+
+
+def _build_ratio_table(k: float, sign: float) -> _RatioTable:
+    """Return the table of ``above`` (``sign = 1``) or ``below`` (-1) of ``Gamma(k)``, with its proved error (C20).
+
+    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, of the higher terms
+    left out on pieces, and of rounding.
+    """
+    edges = _panel_edges(k, sign)
+    inner = edges[:-1] if sign > 0.0 else edges[1:]
+    reach = SLIM_REACH * _ratio_scale(k, sign, inner)
+    middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges) + reach
+    angle = (np.arange(PANEL_COEFFICIENTS) + 0.5) * math.pi / PANEL_COEFFICIENTS
+    points = (middle[:, None] + half[:, None] * np.cos(angle)).ravel()
+    ratio, slope, missed = _mills_ratios(k, sign, points)
+    parts = [part.reshape(len(middle), PANEL_COEFFICIENTS) @ _chebyshev_transform().T for part in (ratio, slope)]
+    width = np.diff(edges) / PIECES
+    pieces = edges[:-1, None] + width[:, None] * (np.arange(PIECES) + 0.5)
+    ratios = _cut_in_pieces(parts[0], middle, half, pieces, 0.5 * width, RATIO_TERMS)
+    slopes = _cut_in_pieces(parts[1], middle, half, pieces, 0.5 * width + reach, SLOPE_TERMS)
+    # The antiderivative of sum_j c_j y^j is half sum_j c_j y^(j+1)/(j+1).
+    powers = slopes.coefficients * slopes.half / np.arange(1.0, SLOPE_TERMS + 1.0)[:, None]
+    rise = _Pieces(np.concatenate([np.zeros((1, powers.shape[1])), powers]), slopes.middle, slopes.half)
+    flat, spread = _panel_spreads(k, sign, middle - half, middle + half)
+    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with; on a
+    # piece 4 M rho^-t / (1 - 1/rho) for what is left out, and sqrt(2 t) times the error of the panel (C20)
+    interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0)
+    lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
+    of_panel = interpolated * spread + lebesgue * float(np.max(missed)) * flat
+    share, more = 0.5 * width / half, reach / half
+    lost = np.maximum(_series_tail(share, RATIO_TERMS), _series_tail(share + more, SLOPE_TERMS))
+    error = float(np.max(lost * spread + math.sqrt(2.0 * SLOPE_TERMS) * of_panel)) + POLYNOMIAL_RELATIVE_ROUNDING
+    ends = np.append((edges[:-1, None] + width[:, None] * np.arange(PIECES)).ravel(), edges[-1])
+    return _RatioTable(ends, ratios, rise, error, error * _difference_loss(k, sign, ends))
+
+
+def _series_tail(reach: Array, terms: int) -> Array:
+    """Return ``4 rho^-t/(1 - 1/rho)`` for a piece of half width ``reach``, as a share of that of its panel (C20).
+
+    Its ellipse, of the sum ``rho`` of semi-axes, lies in the rectangle around that of the panel.
+    """
+    # 0.5 reach (rho + 1/rho - 2) = 0.5 (ellipse + 1/ellipse - 2)
+    size = 1.0 + 0.5 * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0) / reach
+    rho = size + np.sqrt(size * size - 1.0)
+    return 4.0 * rho**-terms / (1.0 - 1.0 / rho)
+
+
+def _cut_in_pieces(coefficients: Array, middle: Array, half: Array, pieces: Array, reach: Array, terms: int) -> _Pieces:
+    """Return polynomials of fewer terms on pieces of panels: the series of the panel's polynomial, cut off.
+
+    ``coefficients``, of shape ``(p, n)``, are Chebyshev coefficients on ``middle +- half``. ``pieces``, of shape ``(p,
+    PIECES)``, holds the middles of the pieces of each panel, ``reach`` how far the polynomials of a panel are used.
+    """
+    n = PANEL_COEFFICIENTS
+    angle = (np.arange(n) + 0.5) * math.pi / n
+    # Values of a panel's polynomial at the Chebyshev points of its pieces, and from there the coefficients on pieces
+    y = (pieces[:, :, None] + reach[:, None, None] * np.cos(angle) - middle[:, None, None]) / half[:, None, None]
+    ahead, last = np.zeros_like(y), np.zeros_like(y)
+    for row in coefficients.T[:0:-1, :, None, None]:  # Clenshaw's sum
+        ahead, last = row + 2.0 * y * ahead - last, ahead
+    values = coefficients[:, 0, None, None] + y * ahead - last
+    series = values.reshape(-1, n) @ _chebyshev_transform()[:terms].T
+    return _Pieces(_chebyshev_to_powers(terms) @ series.T, pieces.ravel(), np.repeat(reach, PIECES))
+
+
+def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return two numbers for each panel ``[low, high]`` that the error of the table needs.
+
+    * the largest over the smallest value on a panel, of the ratio or of its slope;
+    * the bound on the ellipse of a panel over the smallest value, of either.
+
+    Ratios and slopes are monotone (C20), so the ends of a panel suffice.
+    """
+    near, far = (low, high) if sign > 0.0 else (high, low)
+    half = 0.5 * (high - low)
+    beyond, height = (
+        0.5 * half * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0),
+        0.5 * half * (PANEL_ELLIPSE - 1.0 / PANEL_ELLIPSE),
+    )
+    turn = np.cos(height) if sign > 0.0 else np.ones_like(half)
+    (top, steep, _), (largest, bent, _), (least, flat, _) = (
+        _mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far)
+    )
+    spread = np.maximum(top / least, steep / turn / flat)
+    return 1.01 * np.maximum(largest / least, bent / flat), 1.01 * spread
+
+
+def _difference_loss(k: float, sign: float, ends: Array) -> float:
+    """Return by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error, at the most.
+
+    ``ends`` are those of pieces; ratios and slopes are monotone (C20).
+    """
+    near, far = (ends[:-1], ends[1:]) if sign > 0.0 else (ends[1:], ends[:-1])
+    ratio = _mills_ratios(k, sign, near)[0]
+    slope = _mills_ratios(k, sign, far + sign * SLIM_SHARE * _ratio_scale(k, sign, far))[1]
+    return max(1.01 * float(np.max(2.0 * ratio / (SLIM_SHARE * _ratio_scale(k, sign, near) * slope))), 1.0)
+
+
+def _ratio_scale(k: float, sign: float, w: Array) -> Array:
+    """Return the distance in ``w`` over which a ratio varies."""
+    # Beyond the mean below rises as e^(k D), so that its scale falls where k is small.
+    scale = np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
+    return scale if sign > 0.0 else scale * np.exp(-np.maximum(w, 0.0))
+
+
+@dataclass(frozen=True)
+class GammaGain:
+    """The gains of ``Gamma(k)`` over thresholds ``k e^w``, from tables of the two Mills ratios.
+
+    * ``k``: the shape, at least 1.
+    * ``above``, ``below``: the tables.
+    * ``log_front``: ``ln F = ln(k/(2 pi))/2 - R``, ``R`` the remainder of Stirling's formula.
+    * ``error``: the relative error of a gain, proved but for rounding (C20).
+
+    Arrays given to a method have one shape, which is that of the result.
+    """
+
+    k: float
+    above: _RatioTable
+    below: _RatioTable
+    log_front: float
+    error: float
+
+    def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
+        """Return ``|ratio(w) - ratio(w')|``, where ``w' = w + x`` for ``above`` and ``w' = w - x`` for ``below``.
+
+        ``w`` is where the ratio is larger. The result is a difference, or the integral of the slope where that would
+        cancel.
+        """
+        sign = 1.0 if table is self.above else -1.0
+        slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
+        count = np.count_nonzero(slim)
+        if count == 0:
+            return np.maximum(table.at(w) - table.at(w + sign * x), 0.0)
+        if count == len(w):
+            return self.slim_drop(table, w, x)
+        found, wide = np.empty_like(w), ~slim
+        found[slim] = self.slim_drop(table, w[slim], x[slim])
+        found[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
+        return np.maximum(found, 0.0)
+
+    def slim_drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
+        """Return :meth:`drop` for small ``x``, by the mean of the slope."""
+        shift = x if table is self.above else -x
+        low, high = table.edges[0], table.edges[-1]
+        piece = table.place(w + 0.5 * shift)
+        return x * table.rise.slant(piece, np.clip(w, low, high), np.clip(w + shift, low, high))
+
+    def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
+        """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
+        unit = 1.0 / math.sqrt(self.k)
+        log_density = self.log_front - self.k * deviance(w)
+        found = np.empty_like(w)
+        high = w >= -unit
+        # F e^(-k D(w)) [above(w) - above(w + x)] (C20, Mills ratios)
+        found[high] = log_density[high] + np.log(self.drop(self.above, w[high], x[high]))
+        low = ~high
+        if np.any(low):
+            found[low] = np.log(self.over_from_below(w[low], x[low], tilt[low], np.exp(log_density[low])))
+        return found
+
+    def over_from_below(self, w: Array, x: Array, tilt: Array, density: Array) -> Array:
+        """Return the gain of :meth:`log_over`, no log, for ``w < -1/sqrt(k)``, mostly from the table ``below``."""
+        far = w + x > 2.0 / math.sqrt(self.k)
+        found, near = np.empty_like(w), ~far
+        # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
+        # 1 - F e^(-k D(w)) [below(w) + above(w + x)] (C20, Mills ratios)
+        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.below, w[near] + x[near], x[near])
+        rest = 1.0 / self.k + self.below.at(w[far]) + self.above.at(w[far] + x[far])
+        found[far] = 1.0 - density[far] * rest
+        return np.clip(found, 0.0, 1.0)
+
+    def log_under(self, w: Array, x: Array) -> Array:
+        """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
+        found = np.empty_like(w)
+        low = w < 1.0 / math.sqrt(self.k)
+        # F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
+        found[low] = self.log_front - self.k * deviance(w[low]) + np.log(self.drop(self.below, w[low], x[low]))
+        high = ~low
+        if np.any(high):
+            found[high] = np.log(self.under_from_above(w[high], x[high]))
+        return found
+
+    def under_from_above(self, w: Array, x: Array) -> Array:
+        """Return the gain of :meth:`log_under`, no log, for ``w >= 1/sqrt(k)``, mostly from the table ``above``."""
+        k, unit = self.k, 1.0 / math.sqrt(self.k)
+        density = np.exp(self.log_front - k * deviance(w))
+        found, far = np.empty_like(w), w - x < -2.0 * unit
+        near = ~far
+        # 1 - e^E' + F e^(-k D(w)) [above(w - x) - above(w)], E' = k (x - e^w (1 - e^-x)), or where w - x is below the
+        # mean 1 - F e^(-k D(w)) [above(w) + below(w - x)] (C20, Mills ratios)
+        tilt = k * (x + np.exp(w) * np.expm1(-x))
+        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.above, w[near] - x[near], x[near])
+        rest = 1.0 / k + self.above.at(w[far]) + self.below.at(w[far] - x[far])
+        found[far] = 1.0 - density[far] * rest
+        return np.clip(found, 0.0, 1.0)
+
+
+@lru_cache(maxsize=64)
+def gamma_gain(k: float) -> GammaGain:
+    """Return the gains of ``Gamma(k)``, ``k >= 1``, with their tables, remembered.
+
+    Raises :class:`NotConverged` where their proved error is above :data:`LARGEST_GAIN_ERROR`.
+    """
+    with np.errstate(all="ignore"):
+        above, below = _build_ratio_table(k, 1.0), _build_ratio_table(k, -1.0)
+    log_front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
+    error = GAIN_ERROR_FACTOR * max(above.amplified, below.amplified)
+    if not error < LARGEST_GAIN_ERROR:
+        raise NotConverged(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
+    return GammaGain(k, above, below, log_front, error)
