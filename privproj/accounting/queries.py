@@ -214,8 +214,9 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
     words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
     words = "needs " + words.removeprefix("expected ") if words.startswith("expected ") else words
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
-    why = f", not a guarantee; `privproj bounds {bound.mechanism.name}.{bound.name}` says why" if bound.reason else ""
-    return kind.get(getattr(error, "outcome", ""), "") + words + why
+    if words == f"is {bound.status}":
+        words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
+    return kind.get(getattr(error, "outcome", ""), "") + words
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:

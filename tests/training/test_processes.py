@@ -391,7 +391,7 @@ DIFFERENCES = {
     "module's 0.weight": "module's 0.weight=(5, 6) torch.float64 trained in process 0 and (6, 6)",
     "trained": "torch.float64 trained in process 0 and (5, 6) torch.float64 frozen in process 1",
     "optimizer's groups": "optimizer's groups=",
-    "ledger": "a ledger in the first process",
+    "ledger": "a ledger there, where it is written",
     "damaged": "damaged.jsonl",
     "calibrated": "damaged.jsonl",
     "DataParallel": "expected the module itself, got module=a part in DataParallel",
