@@ -97,6 +97,15 @@ def test_gradients_of_layers_are_those_of_records_alone(build):
     check_gradients(Net(nn.Linear(6, 6), build(), build()).double(), squares, vectors(), 5)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("options", [{}, {"stride": (2, 1), "padding": (0, 2)}, {"dilation": (1, 2), "padding": 1}])
+def test_gradients_of_convolutions_of_any_window(options, bias):
+    torch.manual_seed(0)
+    model = Net(nn.Conv2d(2, 3, (2, 3), bias=bias, **options), nn.Conv2d(3, 2, 2, bias=bias)).double()
+    images = torch.randn(5, 2, 6, 7, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    check_gradients(model, squares, images, 5)
+
+
 def test_layers_may_be_called_with_names_and_used_twice():
     class Named(Net):
         def forward(self, x):
