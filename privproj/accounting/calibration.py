@@ -15,7 +15,6 @@ from privproj.accounting.first_guess import (
     Releases,
     classical_noise,
     close_crossing,
-    gaussian_fall,
     rough_excess,
     spread_guess,
     steps_guess,
@@ -343,8 +342,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.only.run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
-        fall = 1.0 if leads_with_epsilon(first) else gaussian_fall(target)
-        found, fall = close_crossing(excess, guess, rtol=rtol, fall=fall, **limits)
+        found, fall = close_crossing(excess, guess, rtol=rtol, **limits)
     else:
         aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
         found = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper

@@ -29,7 +29,7 @@ MOST_STEPS = 10**8
 MOST_GUESSES = 12
 """Most steps of a secant in ``ln x`` before a search with a bracket takes over. Speed only."""
 
-LARGEST_GUESS_STEP = 2.0
+LARGEST_GUESS_STEP = 1.0
 """Largest step of a secant in ``ln x``. Speed only."""
 
 
@@ -60,14 +60,6 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     return 1.0 / min(found.upper, LARGEST_NOISE)
 
 
-def gaussian_fall(target: FullTarget) -> float:
-    """How fast ``ln delta`` of a Gaussian release falls with the log of its noise where it meets this target."""
-    # by a difference over this share of the noise. Speed only.
-    share, spread = 1e-3, _wanted_spread(target)
-    ends = [kernels.log_gaussian_delta(target.epsilon, spread * math.exp(s * share)) for s in (-1.0, 1.0)]
-    return (ends[1] - ends[0]) / (2.0 * share)
-
-
 def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
     """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
 
@@ -87,7 +79,7 @@ def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarge
         if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
-        x = _moved(x, excess / fall, SMALLEST_NOISE, LARGEST_NOISE)
+        x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
     return x
 
 
@@ -149,15 +141,15 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 
 
 def close_crossing(
-    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float = 10.0
+    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float
 ) -> tuple[float, float]:
     """The upper end of what :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
 
-    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth. ``fall`` is about how
-    fast the excess falls with ``ln x``, before two values tell.
+    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth.
     """
     excess = cache(excess)
-    x, last, step = guess, None, math.inf
+    # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
+    x, fall, last, step = guess, 10.0, None, math.inf
     for _ in range(MOST_GUESSES):
         try:
             value = excess(x)
@@ -168,19 +160,15 @@ def close_crossing(
         if last and last[0] != x and (last[1] - value) * (x - last[0]) > 0.0:
             fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
         last, step = (x, value), value / fall
-        # A secant ends on the safe side, a part of the accuracy that is asked for from the root. Speed only.
-        if value <= 0.0 and step > -0.3 * rtol:
-            return x, fall
-        x = _moved(x, step + 0.1 * rtol, low, high)
-    # The other end of a bracket is about one step away from the last value. Speed only.
+        x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
+        # A secant ends where its step is below this share of the accuracy that is asked for. Speed only.
+        if abs(step) < 0.3 * rtol:
+            break
+    # The root is about one step away from the last value.
+    # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
     spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
     start = last[0] if last else guess
     return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
-
-
-def _moved(x: float, step: float, low: float, high: float) -> float:
-    """``x`` after a step in ``ln x``, of at most :data:`LARGEST_GUESS_STEP`, within its limits."""
-    return min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
 
 
 def rough_excess(phase: Phase, target: FullTarget) -> float:
