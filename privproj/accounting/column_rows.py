@@ -187,7 +187,7 @@ def read_columns(
             points, lower = _read_log_deltas(rows, eps)
             known = points < math.inf
             points = np.where(known, points, 0.0)
-            # e^h rounded up, as delta_value has it
+            # e^h rounded up; what numpy's exp may miss is far within the widths by which h lies above
             value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)

@@ -244,7 +244,7 @@ def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array
     deep = np.flatnonzero(upper < math.log(1e-20))
     if profile.log_deltas is not None:
         lower[deep], upper[deep] = profile.log_deltas(eps[deep])
-        return lower, np.minimum(upper, 0.0)
+        return lower, upper
     for i in deep.tolist():
         lower[i], upper[i] = profile.log_delta(float(eps[i]))
     return lower, upper

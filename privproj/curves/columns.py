@@ -75,7 +75,9 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
         import numpy as np
 
         # What a delta of M2 costs, over what an epsilon does. Speed only.
-        return columns.log_deltas(eps, np.broadcast_to(row, (len(eps), len(row))), share=0.2)
+        lower, upper = columns.log_deltas(eps, np.broadcast_to(row, (len(eps), len(row))), share=0.2)
+        # Where machine code knows nothing it may say nan: then delta is at most 1.
+        return np.where(np.isnan(lower), -math.inf, lower), np.where(np.isnan(upper), 0.0, np.minimum(upper, 0.0))
 
     def inverse(log_delta: float) -> Enclosure:
         return known_ends(columns.epsilon(log_delta, row))

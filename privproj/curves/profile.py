@@ -116,7 +116,7 @@ class PrivacyProfile:
     """
 
     log_deltas: "Callable[[Array], tuple[Array, Array]] | None" = None
-    """:attr:`log_delta` of many ``eps >= 0`` at once, where there are kernels; ``-inf`` and ``inf`` where unknown."""
+    """:attr:`log_delta` of many ``eps >= 0`` at once, where there are kernels; ``-inf`` and 0 where unknown."""
 
     excess: "Callable[[Any], tuple[Any, Any]] | None" = None
     """Where the two orders differ: from an array of ``ln t`` (any sign, nats) to lower and upper bounds of the excess

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from privproj import InvalidParameter, Refused, choose, epsilon, worth
-from privproj.accounting.calibration import ROUGH_NOISE_RTOL
 from privproj.accounting.choice import _mean_root_of_beta
 
 RUN = {"steps": 300, "sampling_rate": 0.02}
@@ -36,7 +35,7 @@ def test_one_layer_has_the_mechanisms_of_programs_of_ones_own_too():
     assert {row.mechanism.name for row in rows} == {"gaussian", "m1", "m2", "sketch-public"}
     (m2,) = (row for row in rows if row.name == "m2")
     again = worth(m2.mechanism, epsilon=2.0, delta=1e-5, **RUN)
-    assert m2.worth.as_dict() == pytest.approx(again.as_dict(), rel=ROUGH_NOISE_RTOL)
+    assert m2.worth.as_dict() == pytest.approx(again.as_dict(), rel=1e-6)
 
 
 @pytest.mark.full
