@@ -17,6 +17,10 @@ API = ROOT / "docs" / "api"
 HEADER = "<!-- Written by docs/build.py from the docstrings: edit those. -->\n"
 MODULES = {
     "privproj": "questions, mechanisms, answers",
+    "privproj.accounting": "what comparisons, choices and columns return",
+    "privproj.errors": "what is raised on purpose",
+    "privproj.extensions.privacy_loss": "a run as laws of its privacy loss, and in the words of other tools",
+    "privproj.runs": "what is said of a run: its steps, its batches, who are neighbours",
     "privproj.schedule": "runs of several phases",
     "privproj.records": "certificates and ledgers",
     "privproj.training": "the torch adapter (extra `torch`)",
