@@ -17,7 +17,7 @@ from privproj.validation import parameters_of
 
 from . import render
 from .answer import COMPUTED, answer_question, build_mechanism, take_run
-from .commands import ONE_NUMBER
+from .main import ONE_NUMBER
 from .options import Group, Once, help_of, json_option, option, option_of, with_options
 from .output import complain, write
 

@@ -6,7 +6,7 @@ import click
 import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
-from privproj_cli.commands import COMMANDS, command_named
+from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Once, options_from
 
 from privproj.diagnostics import lora_noise
