@@ -20,7 +20,7 @@ from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
 from .options import CommandGroup, Number, Once, OneOf, help_of, json_option, option, with_options
-from .output import bar, write
+from .output import bar
 
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict
@@ -230,7 +230,7 @@ def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
         found, lines, refuted = audit(**given)
         seconds = time.monotonic() - began
         text = "\n".join([*lines, f"  took:     {seconds:.1f} s"])
-        write(render.as_json({**found, "seconds": seconds}) if json else text)
+        click.echo(render.as_json({**found, "seconds": seconds}) if json else text)
         return int(refuted)
 
     name = audit.__name__.replace("_", "-")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import click
+
 from privproj.accounting.choice import Choice, choose
 from privproj.errors import InvalidParameter
 from privproj.extensions.selection import select
@@ -11,10 +13,19 @@ from privproj.runs import RunOptions
 from privproj.validation import parameters_of
 
 from . import output, render
-from .answer import COMPUTED, saying_unanswered, show, take_run, with_clip_and_size
 from .options import option, option_of, options_from, with_options
-from .output import write
-from .query import QuestionGroup, bound_option, json_option, refuted_option, run_options
+from .query import (
+    COMPUTED,
+    QuestionGroup,
+    bound_option,
+    json_option,
+    refuted_option,
+    run_options,
+    saying_unanswered,
+    show,
+    take_run,
+    with_clip_and_size,
+)
 
 LEGEND = {
     "noise": "how many times as much noise as DP-SGD's the update has, at this privacy",
@@ -82,7 +93,7 @@ def choose_algorithm(
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
+    click.echo(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
     return 0
 
 

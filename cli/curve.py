@@ -19,10 +19,9 @@ from privproj.runs.targets import slack_target
 from privproj.validation import privacy_epsilon, whole
 
 from . import render
-from .answer import EXIT_CODES
 from .options import Once, OneOf, option
 from .output import draw
-from .query import QuestionGroup, bound_option
+from .query import EXIT_CODES, QuestionGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
