@@ -134,31 +134,12 @@ def loader(trials: int, delta: float, confidence: float, claim: float | None, **
     return judged(audit.judge_loader(scene, scores, delta, confidence, claim), fault=given["fault"])
 
 
-def one_run(
-    canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
-) -> Found:
+def one_run(noise_multiplier: float, **given: Any) -> Found:
     """Many canaries in one release."""
-    audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
-    z = Gaussian(noise_multiplier=given["noise_multiplier"])
-    if claim is None:
-        from privproj.accounting.queries import epsilon
-
-        claim = privacy_epsilon(epsilon(z, delta=delta).value, zero=True)
-    lower, right, area = audit.one_run(z, canaries, guesses, delta, confidence, given["seed"])
-    made = int(guesses) // 2 * 2
-    top = bounds.one_run_epsilon(int(canaries), made, made, delta, confidence)
-    verdict = bounds.AuditVerdict(
-        auc=area,
-        epsilon_lower=lower,
-        confidence=confidence,
-        ceiling=top,
-        trials=made,
-        claimed_epsilon=claim,
-        delta=delta,
-    )
-    hits = f"{right} of {made} guesses right" + (f" ({render.percent(right / made)})" if made else "")
+    verdict, right = needing_torch("mechanism").one_run(Gaussian(noise_multiplier=noise_multiplier), **given)
     found, lines, refuted = judged(verdict, "guesses")
-    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(area)}, in one run"], refuted
+    hits = f"{right} of {verdict.trials} guesses right ({render.percent(right / verdict.trials)})"
+    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(verdict.auc)}, in one run"], refuted
 
 
 # --- trained models -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ the real loader are recorded. What is released of each batch is a Gaussian sum, 
 The faults are the ways in which such a loader goes wrong. Each is planted in the real one and has to be found.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +16,7 @@ from torch.utils.data import TensorDataset
 from privproj.accounting.question import ask_by_name
 from privproj.audit.epsilon_lower import Array, AuditVerdict, judge
 from privproj.audit.faults import LOADER_FAULTS
-from privproj.audit.mechanism import real_run
-from privproj.curves.inversion import epsilon_at
+from privproj.audit.mechanism import own_epsilon, real_run
 from privproj.errors import unknown_name
 from privproj.mechanisms import Gaussian
 from privproj.runs import RunOptions
@@ -208,7 +206,7 @@ def judge_loader(
     curve = None
     if claim is None:
         curve = ask_by_name(scene.mechanism, None, scene.run).curve()
-        claim = epsilon_at(curve, math.log(delta)).upper
+        claim = own_epsilon(scene.mechanism, delta, **scene.run)
     # All scores share the error: 1 - c = n (1 - c)/n.
     each = 1.0 - (1.0 - confidence) / len(scores)
     found = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in scores]

@@ -1,5 +1,7 @@
 """Audits of the release code: planted faults are refuted, correct code is not."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -66,3 +68,13 @@ def test_correct_code_is_not_refuted_in_twenty_seeds(release):
 def test_faults_that_are_none(release, fault, words):
     with pytest.raises(InvalidParameter, match=words):
         release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
+
+
+def test_one_run_finds_half_the_noise(release):
+    loud = release.one_run(privproj.Gaussian(noise_multiplier=0.5), 1000, 200, 1e-5, 0.95, seed=0)
+    quiet = release.one_run(privproj.Gaussian(noise_multiplier=4.0), 1000, 200, 1e-5, 0.95, seed=0)
+    assert quiet[0].epsilon_lower < 0.6 < 2.0 < loud[0].epsilon_lower and loud[1] > 190
+    known = stats.norm.cdf(1.0 / (0.5 * math.sqrt(2.0)))
+    assert loud[0].auc == pytest.approx(known, abs=0.03, rel=0)
+    assert quiet[0].epsilon_lower < quiet[0].claimed_epsilon < loud[0].epsilon_lower
+    assert quiet[0].epsilon_lower < quiet[0].ceiling and not quiet[0].refuted
