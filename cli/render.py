@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.mechanisms.registry import ROLES
-from privproj.result import Outcome, Result, Side, Status, as_plain_value, risk_words, round_outward
+from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 
@@ -26,11 +26,13 @@ WIDEST = 100
 NARROWEST = 40
 """Columns below which lines are not broken for a narrow terminal. Contract."""
 
-SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate", "tpr": "true positive rate"}
-MEETS = {
-    "sigma": "smallest that meets",
-    **dict.fromkeys(("rank", "steps", "rate", "misalignment"), "largest that meets"),
+SYMBOLS = {
+    "sigma": "noise multiplier",
+    "rate": "sampling rate",
+    "tpr": "true positive rate",
+    "gdp_mu": "gdp mu",
 }
+FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 STATUS_WORDS = {
     Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
     Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",
@@ -97,18 +99,17 @@ def at_least_words(result: Result) -> str:
     if least is None:
         return ""
     seer = f", against {least.for_whom}" if least.for_whom else ""
+    number = power_of_ten(least.value) if of_delta else round_outward(least.value, up=False)
     if least.quantity == "advantage":
-        shown = f"advantage {round_outward(least.value, up=False)} with this noise multiplier, whatever the accounting"
-        return shown + seer
-    shown = f"delta {power_of_ten(least.value)}" if of_delta else f"epsilon {round_outward(least.value, up=False)}"
-    answer, ratio = "this answer is", None
+        return f"advantage {number} with this noise multiplier, whatever the accounting{seer}"
+    words, answer, ratio = f"{least.quantity.removeprefix('log10_')} {number}", "this answer is", None
+    if result.quantity not in ("delta", "epsilon"):
+        words, answer = f"{words} with this noise multiplier", "the epsilon asked for is"
+    words += f" by any accounting{seer}"
     if of_delta and result.log10_delta is not None:
         ratio = 10.0 ** min(result.log10_delta - least.value, 300.0)
     elif not of_delta and result.epsilon is not None:
         ratio = result.epsilon / least.value
-    if result.quantity not in ("delta", "epsilon"):
-        shown, answer = f"{shown} with this noise multiplier", "the epsilon asked for is"
-    words = f"{shown} by any accounting{seer}"
     words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
     return words + (f"; {least.gap}" if least.gap else "")
 
@@ -119,12 +120,10 @@ def power_of_ten(log10_value: float) -> str:
 
 
 def excess_words(ratio: float) -> str:
-    """Say by how much a ratio is above 1, rounded up to two digits."""
+    """Say by how much a ratio is above 1, rounded up: from 0.01 % on, and to a tenth where it is 2 or more."""
     if ratio >= 2.0:
         return f"{math.ceil(10.0 * ratio) / 10.0:g} times"
-    percent = max(100.0 * (ratio - 1.0), 0.01)
-    scale = 10.0 ** (1 - math.floor(math.log10(percent)))
-    return f"{math.ceil(percent * scale - 1e-9) / scale:g} % above"
+    return f"{max(math.ceil(1e4 * (ratio - 1.0) - 1e-9), 1) / 100.0:g} % above"
 
 
 def numerics_words(result: Result) -> str:
@@ -178,8 +177,9 @@ def terminal_width() -> int | None:
 
 
 def fit_line(label: str, text: str) -> list[str]:
-    """A line that a script may look for: broken for a terminal, and whole in a file or a pipe."""
-    return [label + text] if terminal_width() is None else wrap_line(label, text)
+    """A line that a script may look for: broken where a terminal is narrower, and whole in a file or a pipe."""
+    width = terminal_width()
+    return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
 def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
@@ -193,11 +193,13 @@ def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 def wrap_line(label: str, *texts: str) -> list[str]:
     """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
 
-    There are none for an empty text.
+    There are none for an empty text. A label that is half as wide as a line, as columns of a table, is broken too.
     """
     from textwrap import wrap
 
     width = min(WIDEST, terminal_width() or WIDEST) - 1
+    if len(label) > width // 2:
+        texts, label = tuple(label + text for text in texts), "    "
     kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     whole = (" ".join(text.split()) for text in texts)
     return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
@@ -205,34 +207,26 @@ def wrap_line(label: str, *texts: str) -> list[str]:
 
 def headline(result: Result) -> str:
     """Say the number: the first line of every answer."""
-    quantity, value, at = result.quantity, result.value, target_words(result)
-    name = SYMBOLS.get(quantity, quantity)
+    quantity, value, target = result.quantity, result.value, result.target_words
+    name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:
-        return f"{name}: nothing fits at {at}"
+        return f"{name}: nothing fits {at}"
     if result.outcome is Outcome.VACUOUS:
-        return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
+        return f"{name}: {'nothing below 1' if name == 'delta' else f'no finite {name}'} {at}"
     if name == "rank" and result.lower not in (None, value):
-        return f"rank = {result.lower} to {value}  (smallest and largest that meet {at})"
+        return f"rank = {result.lower} to {value}  (smallest and largest that meet {target})"
     shown = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
-    if name == "advantage":
-        return f"advantage = {shown}  ({result.side})"
-    side = MEETS.get(quantity, f"{result.side}, at")
-    if name == "rank" and result.side is Side.UPPER:
-        side = "smallest that meets"
+    if shown.startswith("<"):
+        return f"{name} {shown}"
+    smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
+    side = str(result.side)
     if result.side is Side.NONE:
-        side = "NOT A GUARANTEE, at"
-    return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
-
-
-def target_words(result: Result) -> str:
-    """Say at which epsilon, delta or risk the number is."""
-    if result.risk is not None:
-        return f"false positive rate {result.risk['fpr']:g}" if result.quantity == "tpr" else risk_words(result.risk)
-    parts = {name: getattr(result, name) for name in ("epsilon", "delta") if name != result.quantity}
-    said = [f"{name} {value:g}" for name, value in parts.items() if value is not None]
-    if result.delta is None and result.log10_delta is not None:
-        said.append(f"delta 10^{result.log10_delta:g}")
-    return " and ".join(said)
+        side = f"NOT A GUARANTEE, {at}"
+    elif quantity in FITTED:
+        side = f"{'smallest' if smallest else 'largest'} that meets {target}"
+    elif target:
+        side = f"{side}, {at}"
+    return f"{name} = {shown}  ({side})"
 
 
 def foundation_line(result: Result) -> str:
@@ -304,8 +298,7 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     """Say the number of a run file, then every phase with its noise."""
     from privproj.extensions.events import event_words
 
-    first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
-    lines = [first, *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
+    lines = [headline(result), *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
     for phase in schedule.by_one_accountant().phases:
         if phase.mechanism.name == "dp-accounting":
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
@@ -319,14 +312,6 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
     parts = {"promise": result.promises, **gdp_words(result), **evidence(result), **closing(result)}
     return "\n".join(lines + labelled(parts))
-
-
-def _gdp_headline(result: Result) -> str:
-    """Say one mu and its slack."""
-    at = f"slack {result.delta or 0.0:g}"
-    if result.value is None or result.outcome is not Outcome.OK:
-        return f"gdp mu: no finite mu at {at}"
-    return f"gdp mu = {round_outward(result.value)}  ({result.side}, at {at})"
 
 
 def gdp_words(result: Result) -> dict[str, Any]:
@@ -359,17 +344,17 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
     lines, promises = [], {}
     if answered:
         lines += wrap_line("", question_words(answered))
-        lines.append(f"{answered[0].quantity:>12}  {'bound':<22} {'status':<12} promise on the data")
+        lines += fit_line(f"{answered[0].quantity:>12}  {'bound':<22} {'status':<12} ", "promise on the data")
     for result in answered:
         value: Any = result.value
         shown = delta_shown(value) if result.quantity == "delta" else round_outward(value)
         marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
-        lines.append(f"{shown:>12}  {result.bound:<22} {result.status:<12} {', '.join(marks) or 'none'}")
+        lines += fit_line(f"{shown:>12}  {result.bound:<22} {result.status:<12} ", ", ".join(marks) or "none")
     for words, number in promises.items():
         lines += wrap_line(f"promise ({number}): ", words)
     free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
-        lines.append(f"smallest without a promise on the data: {free[0].bound}")
+        lines += fit_line("smallest without a promise on the data: ", free[0].bound)
     lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
     return "\n".join(lines + foundation_of_several(answered))
 
@@ -385,9 +370,11 @@ def question_words(answered: list[Result]) -> str:
 def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
     """Say in one line for each bound that does not apply what it needs, or why not."""
     width = max((len(row.bound.name) for row in rows), default=0)
-    lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]
-    cut = [line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "..." for line in lines]
-    return ["bounds that do not answer here, and why:", *cut] if rows else []
+    lines = fit_line("", "bounds that do not answer here, and why:") if rows else []
+    for row in rows:
+        line = f"  {row.bound.name:<{width}}  {row.short or 'no number'}"
+        lines += fit_line("", line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "...")
+    return lines
 
 
 def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
@@ -416,9 +403,10 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 def bounds_text(bounds: "Iterable[Bound]") -> str:
     """Return the catalogue of bounds as text, a line for each."""
-    lines = [f"{'mechanism':<14} {'bound':<22} {'status':<12} summary"]
-    lines += [f"{b.mechanism.name:<14} {b.name:<22} {b.status:<12} {b.summary}" for b in bounds]
-    return "\n".join(lines)
+    rows = [("mechanism", "bound", "status", "summary")]
+    rows += [(bound.mechanism.name, bound.name, str(bound.status), bound.summary) for bound in bounds]
+    lines = [fit_line(f"{kind:<14} {name:<22} {status:<12} ", summary) for kind, name, status, summary in rows]
+    return "\n".join(line for row in lines for line in row)
 
 
 def bound_page(bound: "Bound") -> str:
@@ -434,4 +422,4 @@ def bound_page(bound: "Bound") -> str:
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
-    return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
+    return "\n".join([*lines, *fit_line(f"{'example:':<11}", bound.example)])
