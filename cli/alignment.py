@@ -11,11 +11,9 @@ from privproj.diagnostics.lora_moments import lora_noise
 from privproj.result import round_outward
 
 from . import render
-from .options import CommandGroup, command_with, json_option, options_from, with_options
+from .options import Group, command_with, json_option, options_from
 
-command = CommandGroup(
-    "alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent."
-)
+command = Group("alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent.")
 
 
 BATCHES = (
@@ -44,8 +42,7 @@ def helper(name: str, ask: Callable[..., float], label: str, note: str, example:
         return 0
 
     full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
-    options = [*options_from(ask), json_option()]
-    command.add_command(with_options(options, run, name=name, help=full, short_help=note))
+    command.command(name, params=[*options_from(ask), json_option()], help=full, short_help=note)(run)
 
 
 helper(

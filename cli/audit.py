@@ -19,13 +19,13 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
-from .options import CommandGroup, Number, Once, OneOf, help_of, json_option, option, with_options
+from .options import Group, Number, Once, OneOf, json_option, option
 from .output import bar
 
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict
 
-command = CommandGroup("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
+command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
 
 def needing_torch(name: str) -> Any:
@@ -215,7 +215,7 @@ def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
         return int(refuted)
 
     name = audit.__name__.replace("_", "-")
-    command.add_command(with_options([*options, json_option()], run, name=name, help=help_of(audit)))
+    command.command(name, params=[*options, json_option()], help=audit.__doc__)(run)
 
 
 add(symmetry, [

@@ -13,7 +13,7 @@ from privproj.runs import RunOptions
 from privproj.validation import parameters_of
 
 from . import output, render
-from .options import option, option_of, options_from, with_options
+from .options import SectionedCommand, option, option_of, options_from
 from .query import (
     COMPUTED,
     QuestionGroup,
@@ -120,15 +120,16 @@ LAYER = option_of("layers", parameters_of(M2)["layers"], required=True)
 RANK = option("--rank", "Ranks to try, in place of the layers' own. May be repeated.", metavar="R", multiple=True)
 PLOT = option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", type=str, metavar="FILE")
 
-choose_command = with_options(
+choose_command = SectionedCommand(
     {
         "Layers": [LAYER, RANK],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
         "Target": options_from(choose, "epsilon", "delta"),
         "Answer": [json_option(), PLOT],
     },
-    choose_algorithm,
+    callback=choose_algorithm,
     name="choose",
+    help=choose_algorithm.__doc__,
 )  # fmt: skip
 
 

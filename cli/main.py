@@ -4,6 +4,7 @@ import os
 import sys
 from importlib import import_module
 from itertools import filterfalse
+from typing import Any
 
 import click
 
@@ -11,7 +12,7 @@ from privproj.errors import InvalidParameter, PrivprojError, nearest_names
 from privproj.validation import is_printable
 from privproj.version import __version__
 
-from .options import CommandGroup, Group
+from .options import Group
 from .output import complain
 
 ONE_NUMBER = {
@@ -66,7 +67,7 @@ Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
 `privproj explain 3` says more of one, `privproj explain` lists all words."""
 
 
-class LazyGroup(CommandGroup):
+class LazyGroup(Group):
     """A group that imports a command only when it is called, and lists the commands under headings."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -186,7 +187,7 @@ def unknown_option(error: click.ClickException) -> str:
     near = [name for name in names if name in known]
     if found is not None:
         remedy = f"no {found}: it is what `{path}` finds"
-    elif not near and (owners := _mechanisms_with(given, context)):
+    elif not near and (owners := _neighbours_with(given, context)):
         remedy = f"it is an option of {', '.join(owners)}"
     else:
         near = near or nearest_names(given, known)
@@ -216,10 +217,10 @@ def _found_by(context: click.Context) -> list[str]:
     return ["--" + name.replace("_", "-") for name in names]
 
 
-def _mechanisms_with(option: str, context: click.Context) -> list[str]:
-    """The mechanisms that have an option, of which one may have been meant; none where none was asked about."""
-    group = context.parent.command if context.parent else None
-    if not isinstance(group, Group) or isinstance(group, CommandGroup):
+def _neighbours_with(option: str, context: click.Context) -> list[str]:
+    """The commands beside one in its group, as those of other mechanisms, that have an option which it has not."""
+    if context.parent is None or context.parent.parent is None:
         return []
+    group: Any = context.parent.command
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    return [name for name, one in commands.items() if one and option in options_of(click.Context(one))]
+    return [name for name, one in commands.items() if option in options_of(click.Context(one))]

@@ -22,7 +22,7 @@ from privproj.validation import parameters_from, parameters_of, real, whole
 
 from . import render
 from .main import ONE_NUMBER
-from .options import Group, Once, help_of, json_option, option, option_of, parse_number, with_options
+from .options import Group, Once, SectionedCommand, json_option, option, option_of, parse_number
 from .output import complain
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class QuestionGroup(Group):
         has: Callable[[type[Mechanism]], bool] = lambda kind: True,
         ending: Callable[[type[Mechanism]], str] = lambda kind: "--delta 1e-5",
     ) -> None:
-        super().__init__(quantity, help=summary or help_of(ask))
+        super().__init__(quantity, help=summary or ask.__doc__)
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
         self.has, self.ending = has, ending
 
@@ -162,6 +162,11 @@ class QuestionGroup(Group):
         if cmd_name in MECHANISMS and self.has(mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def unknown_command(self, name: str, known: list[str], remedy: str) -> InvalidParameter:
+        from privproj.mechanisms.methods import unknown_mechanism
+
+        return unknown_mechanism("MECHANISM", name, known, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
         """Build the command of a mechanism."""
@@ -174,14 +179,14 @@ class QuestionGroup(Group):
 
         asked = run_options(self.quantity)
         words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending(kind)]
-        return with_options(
+        return SectionedCommand(
             {
                 "Mechanism": own,
                 "Run": [*self.own_run, *(one for one in asked if one.name not in COMPUTED)],
                 "Target": target_options(self.quantity),
                 "Answer": [*self.answer, *(one for one in asked if one.name in COMPUTED)],
             },
-            run,
+            callback=run,
             name=mechanism,
             help=f"{kind.summary}\n\n\b\nExample:\n  {' '.join(words).rstrip()}",
             short_help=kind.summary,

@@ -153,7 +153,7 @@ def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
         ("--tpr 0.2", "got no --fpr"),
         ("--tpr 0.2 --fpr 0.3", "above fpr=0.3, which guessing reaches, got --tpr=0.2"),
         ("--delta 1e-5", "epsilon and delta, or advantage, or tpr and fpr, got no --epsilon"),
-        ("--advantage 10%", "write 0.1, without a percent sign"),
+        ("--advantage 10%", "write 10 % as 0.1"),
     ],
 )
 def test_a_risk_and_another_target_are_one_clear_error(capsys, words, said):
