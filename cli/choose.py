@@ -46,17 +46,8 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
     """The rows as text, the best first, with what they mean and what they ask of the program."""
     run: Any = rows[0].result.run
     title = f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"
-    lines = render.fit_line("", title)
-    lines.append(
-        f"  {'algorithm':28}{'rank':>6}{'noise multiplier':>18}{'noise':>8}{'missed: step':>14}{'run':>9}{'size':>9}"
-    )
-    for row in rows:
-        worth, rank = row.worth, "-" if row.rank is None else str(row.rank)
-        part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
-        lines.append(
-            f"  {row.name:28}{rank:>6}{round_outward(row.result.value or 0.0):>18}"
-            f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{part:>9}"
-        )
+    head = ("algorithm", "rank", "noise multiplier", "noise", "missed: step", "run", "size")
+    lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
     assumed: dict[str, dict[str, None]] = {name: {} for name in named}
     for row in rows:
@@ -71,7 +62,15 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
         "assumes": render.each_with_owners(assumed),
         "warning": with_clip_and_size(plain.result, plain.mechanism, None, size).warnings,
     }
-    return "\n".join(lines + render.labelled(parts))
+    return "\n".join([*render.fit_line("", title), *lines, *render.labelled(parts)])
+
+
+def cells(row: Choice) -> tuple[str, ...]:
+    """A row of the table."""
+    worth, noise = row.worth, round_outward(row.result.value or 0.0)
+    missed = f"{worth.projection_error:.4g}", f"{worth.projection_error_of_run:.2g}"
+    part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
+    return row.name, str(row.rank or "-"), noise, f"{worth.noise_over_dp_sgd:.3f}", *missed, part
 
 
 def choose_algorithm(

@@ -1,6 +1,5 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -110,19 +109,14 @@ def points_of(asked: list[Question], shape: str, x: list[float]) -> tuple[dict[s
     return columns, foundations
 
 
-def shown(
-    style: str | None, records: list[Any], head: list[str], rows: list[list[Any]],
-    say: Callable[[float], str], notes: list[str], label: str = "",
-) -> str:  # fmt: skip
-    """Return rows as JSON (then ``records``), as CSV with all digits, or as a table of what is said of each number."""
+def shown(style: str | None, records: list[Any], rows: list[list[Any]], notes: list[str], say: Any) -> str:
+    """Return rows, of which the first is the head, as JSON (then ``records``), as CSV with all digits, or a table."""
     if style == "json":
         return render.as_json({"results": records})
     if style == "csv":
-        return "\n".join(",".join(map(str, row)) for row in (head, *rows))
-    cells = [head, *([cell if isinstance(cell, str) else say(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-    return "\n".join([lines[0] + label, *lines[1:], *notes])
+        return "\n".join(",".join(map(str, row)) for row in rows)
+    cells = [[cell if isinstance(cell, str) else say(cell) for cell in row] for row in rows]
+    return "\n".join([*render.table_lines(">", cells), *notes])
 
 
 def curve_text(
@@ -136,22 +130,22 @@ def curve_text(
     ]
     notes = render.assumption_lines({result.bound: result.assumes for result in of})
     notes += render.wrap_line("rests on: ", *map(render.foundation_line, of))
-    notes += ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    rows = [list(row) for row in zip(x, *columns.values(), strict=True)]
-    return shown(style, records, [name, *columns], rows, lambda number: f"{number:.5g}", notes, f"   ({label})")
+    scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
+    notes.append(f"in each column: {label}{scale}")
+    rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
+    return shown(style, records, rows, notes, lambda number: f"{number:.5g}")
 
 
 def gdp_text(style: str | None, results: list[Result]) -> str:
     """Return the ``mu`` by each bound in this style, with what it means; a table rounds all numbers up."""
-    rows = []
+    rows: list[list[Any]] = [["bound", "status", "mu", "slack", "exact_from", "regret"]]
     for result in results:
         facts: Any = result.numerics
         numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
         rows.append([result.bound, str(result.status), *numbers])
     promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
     notes = [*render.wrap_line("promise: ", *promises), *render.wrap_line("meaning: ", *render.GDP_NOTES)]
-    notes += render.foundation_of_several(results)
-    return shown(style, results, ["bound", "status", "mu", "slack", "exact_from", "regret"], rows, round_outward, notes)
+    return shown(style, results, rows, [*notes, *render.foundation_of_several(results)], round_outward)
 
 
 command = QuestionGroup(

@@ -193,16 +193,23 @@ def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 def wrap_line(label: str, *texts: str) -> list[str]:
     """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
 
-    There are none for an empty text. A label that is half as wide as a line, as columns of a table, is broken too.
+    There are none for an empty text.
     """
     from textwrap import wrap
 
     width = min(WIDEST, terminal_width() or WIDEST) - 1
-    if len(label) > width // 2:
-        texts, label = tuple(label + text for text in texts), "    "
     kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     whole = (" ".join(text.split()) for text in texts)
     return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
+
+
+def table_lines(sides: str, rows: Iterable[Sequence[str]], gap: str = "  ") -> list[str]:
+    """Rows in columns of their widths, of which each is put to its side: ``<`` for words, ``>`` for numbers."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [zip(row, sides * len(row), widths, strict=False) for row in rows]
+    lines = [gap.join(f"{cell:{side}{width}}" for cell, side, width in row).rstrip() for row in cells]
+    return [line for whole in lines for line in fit_line("", whole)]
 
 
 def headline(result: Result) -> str:
@@ -341,36 +348,35 @@ def foundation_of_several(results: list[Result]) -> list[str]:
 def comparison_text(rows: "Sequence[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
-    lines, promises = [], {}
-    if answered:
-        lines += wrap_line("", question_words(answered))
-        lines += fit_line(f"{answered[0].quantity:>12}  {'bound':<22} {'status':<12} ", "promise on the data")
+    lines, promises, table = [], {}, []
     for result in answered:
         value: Any = result.value
         shown = delta_shown(value) if result.quantity == "delta" else round_outward(value)
         marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
-        lines += fit_line(f"{shown:>12}  {result.bound:<22} {result.status:<12} ", ", ".join(marks) or "none")
+        table.append((shown, result.bound, str(result.status), ", ".join(marks) or "none"))
+    if answered:
+        lines += wrap_line("", question_words(answered))
+        lines += table_lines("><<<", [(answered[0].quantity, "bound", "status", "promise on the data"), *table])
     for words, number in promises.items():
         lines += wrap_line(f"promise ({number}): ", words)
     free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
-        lines += fit_line("smallest without a promise on the data: ", free[0].bound)
+        lines += fit_line("", f"smallest without a promise on the data: {free[0].bound}")
     lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
     return "\n".join(lines + foundation_of_several(answered))
 
 
 def question_words(answered: list[Result]) -> str:
     """Say which number every bound was asked for, at which target and of which run."""
-    first = answered[0]
-    at = f"epsilon {first.epsilon:g}" if first.quantity == "delta" else f"delta {first.delta:g}"
-    relations = ", ".join(dict.fromkeys(relation_words(result) for result in answered))
-    return f"{first.quantity} of {first.mechanism['name']} at {at}; {relations}; {run_words(first.run)}"
+    first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
+    asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
+    return f"{asked}; {relations}; {run_words(first.run)}"
 
 
 def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
     """Say in one line for each bound that does not apply what it needs, or why not."""
-    width = max((len(row.bound.name) for row in rows), default=0)
     lines = fit_line("", "bounds that do not answer here, and why:") if rows else []
+    width = max((len(row.bound.name) for row in rows), default=0)
     for row in rows:
         line = f"  {row.bound.name:<{width}}  {row.short or 'no number'}"
         lines += fit_line("", line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "...")
@@ -403,10 +409,8 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 def bounds_text(bounds: "Iterable[Bound]") -> str:
     """Return the catalogue of bounds as text, a line for each."""
-    rows = [("mechanism", "bound", "status", "summary")]
-    rows += [(bound.mechanism.name, bound.name, str(bound.status), bound.summary) for bound in bounds]
-    lines = [fit_line(f"{kind:<14} {name:<22} {status:<12} ", summary) for kind, name, status, summary in rows]
-    return "\n".join(line for row in lines for line in row)
+    rows = [(bound.mechanism.name, bound.name, str(bound.status), bound.summary) for bound in bounds]
+    return "\n".join(table_lines("<", [("mechanism", "bound", "status", "summary"), *rows]))
 
 
 def bound_page(bound: "Bound") -> str:
