@@ -48,6 +48,13 @@ UNACCOUNTED = {
 """Words in the names of optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and why.
 Soundness."""
 
+NON_POISSON = (
+    "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no Poisson "
+    "samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... --sampling "
+    'partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
+)
+"""Why batches of a shuffled or ordered loader are not accounted, and what to do instead."""
+
 OPACUS_OPTIONS = ("alphas", "eps_error", "delta_error")
 """Options of Opacus' own accountants that say how finely they compute. They are taken and have no effect. Contract."""
 
@@ -154,7 +161,7 @@ class ProjectionAccountant:
         """
         target = probability("delta", delta)
         if poisson is not True:
-            raise _non_poisson_refusal()
+            raise Refused(NON_POISSON)
         for name in options:
             if name not in OPACUS_OPTIONS:
                 raise InvalidParameter(name, options[name], "no option but delta, poisson=True and Opacus' own")
@@ -255,15 +262,6 @@ class ProjectionAccountant:
         return mechanism, run.sampling_rate, run.steps
 
 
-def _non_poisson_refusal() -> Refused:
-    """The refusal of batches from a shuffled or ordered loader."""
-    return Refused(
-        "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no "
-        "Poisson samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... "
-        '--sampling partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
-    )
-
-
 def _variables_of_make_private() -> dict[str, Any] | None:
     """The local variables of Opacus' ``make_private`` that is being called; None outside of one."""
     frame = inspect.currentframe()
@@ -304,7 +302,7 @@ def loader_rate(loader: Any) -> float:
     from opacus.data_loader import DPDataLoader  # pyright: ignore[reportMissingImports]
 
     if not isinstance(loader, DPDataLoader):
-        raise _non_poisson_refusal()
+        raise Refused(NON_POISSON)
     if getattr(loader, "distributed", False):
         raise Refused(f"a distributed loader is not accounted: {DISTRIBUTED}")
     if getattr(loader.collate_fn, "rand_on_empty", False):

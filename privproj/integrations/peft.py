@@ -14,7 +14,7 @@ from typing import Any
 from privproj.errors import InvalidParameter, MissingPackage, within
 from privproj.mechanisms import Layer
 from privproj.records.atomic import LARGEST_FILE, read_bounded
-from privproj.records.data_file import parse_json
+from privproj.records.data_file import parse_json, read_json
 from privproj.validation import quoted, whole
 
 __all__ = ["layers_from_peft"]
@@ -167,21 +167,13 @@ def _wrapped_shapes(adapter: dict[str, Any], base: Path, model_class: str) -> di
     return {name: [*part.shape] for name, part in wrapped.named_parameters() if part.requires_grad}
 
 
-def _parse_object(text: bytes) -> dict[str, Any]:
-    """A JSON object; raises :class:`ValueError` for anything else."""
-    data = parse_json(text.decode())
-    if not isinstance(data, dict):
-        raise ValueError("it is no JSON object")
-    return data
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
-    content = read_bounded(path, "from_peft")
-    try:
-        return _parse_object(content)
-    except (ValueError, RecursionError) as error:
-        raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
+    expected = "a readable file with one JSON object"
+    found = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
+    if not isinstance(found, dict):
+        raise InvalidParameter("from_peft", str(path), expected)
+    return found
 
 
 def _shapes_in(path: Path) -> dict[str, list[int]]:
@@ -192,7 +184,7 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
             length = int.from_bytes(file.read(8), "little")
             if length > min(total - 8, LARGEST_FILE):
                 raise ValueError("its header is cut off, or is too long")
-            header = _parse_object(file.read(length))
+            header = parse_json(file.read(length).decode())
         header.pop("__metadata__", None)
         ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
         starts = [0, *(end for _, end in ends)]
