@@ -42,20 +42,8 @@ QUANTITIES: dict[str, Callable[[type[Mechanism]], bool]] = {
 }
 """The quantities that are one number, and which mechanisms have each."""
 
-POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
-"""Quantities that can be asked for deltas far below double precision."""
-
-CERTIFIABLE = ("epsilon", "delta", "sigma")
-"""Quantities whose answers can be certified."""
-
-
-EXIT_CODES = {
-    Outcome.OK: 0,
-    Outcome.REFUSED: 0,
-    Outcome.VACUOUS: 4,
-    Outcome.NOT_CONVERGED: 5,
-    Outcome.PRECISION_LIMIT: 5,
-}
+EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
+"""The exit code of an answer with each outcome."""
 
 COMPUTED = ("discretization", "composer", "split")
 """Options of a run that say how its answer is computed, not what was run."""
@@ -94,10 +82,11 @@ def run_options(quantity: str) -> list[Once]:
 def target_options(quantity: str) -> list[Once]:
     """``--epsilon`` and ``--delta``, as the quantity needs them."""
     names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"], "curve": []}
-    asked = names.get(quantity, ["epsilon", "delta"])
-    asked = asked + ["log10_delta"] * (quantity in POWERS) + [*RISKS] * (quantity == "sigma")
-    is_needed = quantity in ("delta", "steps", "rate", "rank", "misalignment")
-    return [option_of(name, TARGET_PARAMETERS[name], required=name == "epsilon" and is_needed) for name in asked]
+    asked, is_one = names.get(quantity, ["epsilon", "delta"]), quantity in QUANTITIES
+    # Deltas far below double precision are targets of all that is one number but delta itself.
+    asked = asked + ["log10_delta"] * (is_one and quantity != "delta") + [*RISKS] * (quantity == "sigma")
+    needed = "epsilon" if is_one and quantity != "sigma" else ""
+    return [option_of(name, TARGET_PARAMETERS[name], required=name == needed) for name in asked]
 
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
@@ -123,13 +112,6 @@ def proof_options() -> list[Once]:
         option("--certificate", "Write the proof's JSON file here; `privproj verify` checks it.", type=str,
                metavar="FILE", is_rare=True),
     ]  # fmt: skip
-
-
-def answer_options(quantity: str) -> list[Once]:
-    """What says how an answer of one number is found and shown."""
-    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    proof = proof_options() if quantity in CERTIFIABLE else []
-    return [json_option(), bound_option(), refuted_option(), *proof, clip]
 
 
 class QuestionGroup(Group):
@@ -289,11 +271,8 @@ def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     if any(peft.values()):
         take_adapter(kind, given, **peft)
     if given.get("residual_norm") is not None:
-        norms = given["residual_norm"].split(",")
-        if len(norms) > 2:
-            raise InvalidParameter("--residual-norm", ",".join(norms), "one norm, or two separated by a comma")
-        numbers = (parse_number("--residual-norm", norm) for norm in norms)
-        given.update(zip(("residual_norm", "other_residual_norm"), numbers, strict=False))
+        norms = [parse_number("--residual-norm", norm) for norm in given["residual_norm"].split(",", 1)]
+        given.update(zip(("residual_norm", "other_residual_norm"), norms, strict=False))
     return kind(**parameters_from(kind, given))
 
 
@@ -306,8 +285,7 @@ def take_adapter(
     whole gradients were clipped and projected.
     """
     if from_peft is None:
-        name, value = ("--base", base) if base is not None else ("--whole-gradients", whole_gradients)
-        raise InvalidParameter(name, value, f"--from-peft with {name}")
+        raise InvalidParameter("--from-peft", "nothing", "--from-peft with --base or --whole-gradients")
     if given.get("layer"):
         raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
     projects = "layers" in kind.__dataclass_fields__
@@ -320,13 +298,13 @@ def take_adapter(
     from privproj.integrations.peft import layers_from_peft
 
     layers = layers_from_peft(from_peft, base)
-    shapes = ", ".join(map(str, layers))
+    said = f"layers: {', '.join(map(str, layers))}"
     if projects:
         given["layer"] = layers
-        click.echo(f"layers: {shapes}", err=True)
     else:
-        words = "that do not matter to this number, as long as one clip holds all that is trained"
-        click.echo(f"trained: LoRA's factors at {shapes} (inputs x rank x matrices), shapes {words}", err=True)
+        said += " (inputs x rank x matrices) have LoRA's factors: shapes that do not matter to this number, as long as "
+        said += "one clip holds all that is trained"
+    click.echo(said, err=True)
 
 
 def with_clip_and_size(result: Result, mechanism: Mechanism, clip: float | None, size: float | None) -> Result:
@@ -362,22 +340,18 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
 
 def _query_group(quantity: str, summary: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
-    targets = [f"{one.opts[0]} {value}" for one in target_options(quantity)
-               if (value := {"epsilon": "1", "delta": "1e-5"}.get(str(one.name)))]  # fmt: skip
+    proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
+    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    shown = [json_option(), bound_option(), refuted_option(), *proof, clip]
+    target = {"epsilon": "--delta 1e-5", "delta": "--epsilon 1"}.get(quantity, "--epsilon 1 --delta 1e-5")
 
     def ending(kind: type[Mechanism]) -> str:
         is_composed = QUANTITIES["sigma"](kind)
-        run = {"rate": "--steps 1000" if is_composed else "--steps 1", "steps": "--sampling-rate 0.01" * is_composed}
-        return " ".join(filter(None, [run.get(quantity, ""), *targets]))
+        run = {"rate": "--steps 1000 " if is_composed else "--steps 1 ", "steps": "--sampling-rate 0.01 " * is_composed}
+        return run.get(quantity, "") + target
 
-    return QuestionGroup(
-        quantity,
-        partial(answer_question, quantity),
-        answer_options(quantity),
-        summary=summary,
-        has=QUANTITIES[quantity],
-        ending=ending,
-    )
+    ask, has = partial(answer_question, quantity), QUANTITIES[quantity]
+    return QuestionGroup(quantity, ask, shown, summary=summary, has=has, ending=ending)
 
 
 COMMANDS = {
