@@ -49,9 +49,8 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
     head = ("algorithm", "rank", "noise multiplier", "noise", "missed: step", "run", "size")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
-    assumed: dict[str, dict[str, None]] = {name: {} for name in named}
-    for row in rows:
-        assumed[row.name] |= dict.fromkeys(row.result.assumes)
+    # What any of the ranks of an algorithm assumes.
+    assumed = {name: dict.fromkeys(w for row in rows if row.name == name for w in row.result.assumes) for name in named}
     plain = next(row for row in rows if row.rank is None)
     parts = {
         **LEGEND,
@@ -74,13 +73,7 @@ def cells(row: Choice) -> tuple[str, ...]:
 
 
 def choose_algorithm(
-    layer: tuple[Any, ...],
-    rank: tuple[float, ...],
-    epsilon: float,
-    delta: float,
-    json: bool,
-    plot: str | None,
-    **options: Any,
+    layer: Any, rank: Any, epsilon: float, delta: float, json: bool, plot: str | None, **options: Any
 ) -> int:
     """What to train with: every algorithm at one epsilon and delta, with the noise and the error of its update.
 
@@ -89,7 +82,7 @@ def choose_algorithm(
       privproj choose --layer 1024x16x24 --batch-size 512 --dataset-size 120000 --epochs 5 --epsilon 2 --delta 1e-6
     """
     size, run = options.get("dataset_size"), take_run(options, "sigma")
-    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
+    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
     click.echo(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
@@ -103,28 +96,24 @@ def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     errors = {(row.name, row.rank): row.worth.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}
-    limits = {
-        "xscale": "log",
-        "xticks": ranks,
-        "xticklabels": ranks,
-        "yscale": "linear",
-        "ylim": (0.9, 1.1 * max(errors.values())),
-    }
-    output.draw(
-        path, [*map(float, ranks)], columns, "rank", "over the noise of DP-SGD", "Error of the mean update", **limits
-    )
+    axes: Any = {"xscale": "log", "xticks": ranks, "xticklabels": ranks, "yscale": "linear"}
+    axes |= {"ylim": (0.9, 1.1 * max(errors.values()))}
+    title, label = "Error of the mean update", "over the noise of DP-SGD"
+    output.draw(path, [*map(float, ranks)], columns, "rank", label, title, **axes)
 
-
-LAYER = option_of("layers", parameters_of(M2)["layers"], required=True)
-RANK = option("--rank", "Ranks to try, in place of the layers' own. May be repeated.", metavar="R", multiple=True)
-PLOT = option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", type=str, metavar="FILE")
 
 choose_command = SectionedCommand(
     {
-        "Layers": [LAYER, RANK],
+        "Layers": [
+            option_of("layers", parameters_of(M2)["layers"], required=True),
+            option("--rank", "Ranks to try, in place of the layers' own.", metavar="R", multiple=True),
+        ],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
         "Target": options_from(choose, "epsilon", "delta"),
-        "Answer": [json_option(), PLOT],
+        "Answer": [
+            json_option(),
+            option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", metavar="FILE"),
+        ],
     },
     callback=choose_algorithm,
     name="choose",
@@ -157,13 +146,12 @@ def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float |
 def select_text(result: Result) -> str:
     """Say the number, what it rests on, the law of the number of runs, and what is often quoted in its place."""
     law: Any = result.run["selection"]
+    numerics: Any = result.numerics
     shown = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
     words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shown}"
-    numerics: Any = result.numerics
-    beside = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
     parts = {
         "trials": words,
-        "beside": "; ".join(beside),
+        "beside": "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in BESIDE.items() if key in numerics),
         "numerics": render.numerics_words(result) if result.outcome is Outcome.OK else "",
         **render.closing(result),
     }

@@ -56,18 +56,17 @@ def show_curves(
     style: str | None, output: str | None, plot: str | None, size: float | None, **given: float | None,
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
-    code, warnings = 0, {}
-    if what == "gdp":
-        for name, value in {**given, "plot": plot}.items():
-            if value is not None:
-                raise InvalidParameter("--what", "gdp", f"no --{name.replace('_', '-')} with --what gdp")
+    code, warnings, shape = 0, {}, what or "delta"
+    of_other = {**given, "plot": plot} if shape == "gdp" else {"delta": delta}
+    for name, value in of_other.items():
+        if value is not None:
+            wrong = f"--{name.replace('_', '-')}"
+            raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
+    if shape == "gdp":
         found = gdp_results(mechanism, bound, run, DEFAULT_SLACK if delta is None else delta)
         text = gdp_text(style, found)
         code = max((EXIT_CODES[result.outcome] for result in found), default=0)
     else:
-        if delta is not None:
-            raise InvalidParameter("--delta", delta, "--what gdp with --delta, its slack")
-        shape = what or "delta"
         x = grid(shape, given["epsilon_max"], given["points"])
         columns, foundations = points_of(questions(mechanism, bound, run), shape, x)
         label = "delta" if shape == "delta" else "false negative rate (lower bound)"
