@@ -163,7 +163,9 @@ def bounds_command(name: str | None, json: bool) -> int:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
     else:
         about = ["\n".join(render.wrap_line(f"{method.name}: ", method.words))] if method else []
-        table = [render.bounds_text(listed)] if listed else []
+        head = ("mechanism", "bound", "status", "summary")
+        rows = [(bound.mechanism.name, bound.name, str(bound.status), bound.summary) for bound in listed]
+        table = ["\n".join(render.table_lines("<", [head, *rows]))] if listed else []
         click.echo("\n\n".join([*about, *map(render.bound_page, pages), *table]))
     return 0
 

@@ -146,23 +146,18 @@ def numerics_words(result: Result) -> str:
 
 
 def certified_words(result: Result) -> str:
-    """Say what ball arithmetic proves about the delta of an answer."""
+    """Say what ball arithmetic proves about the delta of an answer, its ends rounded outward to twelve digits."""
     proof: Any = result.numerics.get("certified")
     if proof is None:
         return ""
-    at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    ends = shorten_numbers(proof["lower"]), shorten_numbers(proof["upper"], up=True)
-    # Below nothing may be known, which is no 0.
-    least = f"{ends[0]} <= " if proof["lower"] != "0" else ""
-    return f"{least}the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
-
-
-def shorten_numbers(text: str, *, up: bool = False) -> str:
-    """Round decimal text to twelve digits, outward."""
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-    rounding = ROUND_CEILING if up else ROUND_FLOOR
-    return str(Context(prec=12, rounding=rounding, Emin=-(10**9), Emax=10**9).create_decimal(text))
+    ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
+    least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
+    at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
+    # Below nothing may be known, which is no 0.
+    shown = f"{least} <= " if least else ""
+    return f"{shown}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
@@ -317,18 +312,13 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({phase.bound.name})"
         lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
-    parts = {"promise": result.promises, **gdp_words(result), **evidence(result), **closing(result)}
-    return "\n".join(lines + labelled(parts))
-
-
-def gdp_words(result: Result) -> dict[str, Any]:
-    """What one mu gives away, and what it means, by their labels."""
-    if result.quantity != "gdp_mu" or result.outcome is not Outcome.OK:
-        return {}
-    found: Any = result.numerics
-    rate, regret = round_outward(found["exact_from"]), round_outward(found["regret"])
-    regret = f"at most {regret}; no slack where both error rates are at least {rate}"
-    return {"regret": regret, "meaning": GDP_NOTES}
+    parts: dict[str, Any] = {"promise": result.promises}
+    if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
+        found: Any = result.numerics
+        regret, rate = round_outward(found["regret"]), round_outward(found["exact_from"])
+        parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
+        parts["meaning"] = GDP_NOTES
+    return "\n".join(lines + labelled({**parts, **evidence(result), **closing(result)}))
 
 
 GDP_NOTES = (
@@ -355,32 +345,19 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
         marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
         table.append((shown, result.bound, str(result.status), ", ".join(marks) or "none"))
     if answered:
-        lines += wrap_line("", question_words(answered))
-        lines += table_lines("><<<", [(answered[0].quantity, "bound", "status", "promise on the data"), *table])
+        first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
+        asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
+        lines += wrap_line("", f"{asked}; {relations}; {run_words(first.run)}")
+        lines += table_lines("><<<", [(first.quantity, "bound", "status", "promise on the data"), *table])
     for words, number in promises.items():
         lines += wrap_line(f"promise ({number}): ", words)
     free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
         lines += fit_line("", f"smallest without a promise on the data: {free[0].bound}")
-    lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
+    others = [row for row in rows if row.result is None or row.result.value is None]
+    lines += fit_line("", "bounds that do not answer here, and why:") if others else []
+    lines += table_lines("<", [(f"  {row.bound.name}", row.short or "no number") for row in others])
     return "\n".join(lines + foundation_of_several(answered))
-
-
-def question_words(answered: list[Result]) -> str:
-    """Say which number every bound was asked for, at which target and of which run."""
-    first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
-    asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
-    return f"{asked}; {relations}; {run_words(first.run)}"
-
-
-def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
-    """Say in one line for each bound that does not apply what it needs, or why not."""
-    lines = fit_line("", "bounds that do not answer here, and why:") if rows else []
-    width = max((len(row.bound.name) for row in rows), default=0)
-    for row in rows:
-        line = f"  {row.bound.name:<{width}}  {row.short or 'no number'}"
-        lines += fit_line("", line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "...")
-    return lines
 
 
 def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
@@ -405,12 +382,6 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
     """Return the record of a bound as plain values."""
     names = ("name", "summary", "formula", "source", "proof", "example", "status", "relations", "version")
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
-
-
-def bounds_text(bounds: "Iterable[Bound]") -> str:
-    """Return the catalogue of bounds as text, a line for each."""
-    rows = [(bound.mechanism.name, bound.name, str(bound.status), bound.summary) for bound in bounds]
-    return "\n".join(table_lines("<", [("mechanism", "bound", "status", "summary"), *rows]))
 
 
 def bound_page(bound: "Bound") -> str:
