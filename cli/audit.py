@@ -98,7 +98,7 @@ def word_of(separates: bool) -> str:
 
 def mechanism(trials: int, workers: int, delta: float, confidence: float, **given: Any) -> Found:
     """A canary gradient through the real release code."""
-    release, own = needing_torch("mechanism"), {name: given[name] for name in ("steps", "fault", "seed")}
+    release, own = needing_torch("scenes"), {name: given[name] for name in ("steps", "fault", "seed")}
     scene = release.Scene(mechanism=mechanism_of(given), **own)
     runs = trials // 2
     parts = max(1, min(50, runs // 20))
@@ -132,7 +132,7 @@ def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
 
 def loader(trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> Found:
     """A canary in the batches of the real balls-in-bins loader."""
-    audit, z = needing_torch("loader"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
+    audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
     scene = audit.LoaderScene(mechanism=z, **given)
     scores = scene.scores(trials // 2, trials // 2)
     return judged(audit.judge_loader(scene, scores, delta, confidence, claim), fault=given["fault"])
@@ -140,7 +140,7 @@ def loader(trials: int, delta: float, confidence: float, claim: float | None, **
 
 def one_run(noise_multiplier: float, **given: Any) -> Found:
     """Many canaries in one release."""
-    verdict, right = needing_torch("mechanism").one_run(Gaussian(noise_multiplier=noise_multiplier), **given)
+    verdict, right = needing_torch("scenes").one_run(Gaussian(noise_multiplier=noise_multiplier), **given)
     found, lines, refuted = judged(verdict, "guesses")
     hits = f"{right} of {verdict.trials} guesses right ({render.percent(right / verdict.trials)})"
     return found, [*lines[:3], f"  attack:   {hits}, {auc_words(verdict.auc)}, in one run"], refuted
