@@ -1,5 +1,6 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -7,7 +8,7 @@ import click
 from privproj.accounting.phase import numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
 from privproj.curves.tradeoff import profile_points, tradeoff
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
@@ -25,18 +26,16 @@ from .query import EXIT_CODES, QuestionGroup, bound_option
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 
 
-def questions(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions) -> list[Question]:
-    """Put one question for each bound; "all" stands for every bound that answers."""
+def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: Callable[[Question], Any]) -> list[Any]:
+    """What each bound that is named answers; "all" stands for every bound that answers."""
     if names != ("all",):
-        return [ask_by_name(mechanism, name, run) for name in names or (None,)]
+        return [ask(ask_by_name(mechanism, name, run)) for name in names or (None,)]
     found = []
     for bound in bounds_of(type(mechanism)):
-        question = question_about(phase_for(mechanism, bound, run))
         try:
-            question.curve().log_delta(1.0)
+            found.append(ask(question_about(phase_for(mechanism, bound, run))))
         except PrivprojError:
             continue
-        found.append(question)
     return found
 
 
@@ -63,12 +62,25 @@ def show_curves(
             wrong = f"--{name.replace('_', '-')}"
             raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
     if shape == "gdp":
-        found = gdp_results(mechanism, bound, run, DEFAULT_SLACK if delta is None else delta)
+        target = slack_target(DEFAULT_SLACK if delta is None else delta)
+        found = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
+        found = [result for result in found if result.usable or bound != ("all",)]
         text = gdp_text(style, found)
         code = max((EXIT_CODES[result.outcome] for result in found), default=0)
     else:
-        x = grid(shape, given["epsilon_max"], given["points"])
-        columns, foundations = points_of(questions(mechanism, bound, run), shape, x)
+        x, points_at = (
+            grid(shape, given["epsilon_max"], given["points"]),
+            profile_points if shape == "delta" else tradeoff,
+        )
+        # All points rest on what a result has; the value of that plays no role.
+        drawn = answers(
+            mechanism,
+            bound,
+            run,
+            lambda one: (points_at(one.curve(), x), one.result("curve", 1.0, None, numerics=numerics_of(one.curve()))),
+        )
+        foundations = [result for _, result in drawn]
+        columns = {result.bound: points for points, result in drawn}
         label = "delta" if shape == "delta" else "false negative rate (lower bound)"
         if plot is not None:
             draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
@@ -81,31 +93,6 @@ def show_curves(
     for words in warnings:
         click.echo("\n".join(render.wrap_line("warning: ", words)), err=True)
     return code
-
-
-def gdp_results(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, slack: float) -> list[Result]:
-    """Return the ``mu`` of Gaussian differential privacy by each bound; with "all", by those that have one."""
-    asked, target = questions(mechanism, names, run), slack_target(slack)
-    found = []
-    for question in asked:
-        try:
-            result = answer(question, "gdp_mu", solve_gdp_mu, target)
-            found += [result] if result.usable or names != ("all",) else []
-        except Unanswered:
-            if names != ("all",):
-                raise
-    return found
-
-
-def points_of(asked: list[Question], shape: str, x: list[float]) -> tuple[dict[str, list[float]], list[Result]]:
-    """Return the points of each bound's curve, and what all points of it rest on."""
-    columns, foundations = {}, []
-    for question in asked:
-        curve = question.curve()
-        columns[question.only.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
-        # As a result has it; the value plays no role.
-        foundations.append(question.result("curve", 1.0, None, numerics=numerics_of(curve)))
-    return columns, foundations
 
 
 def shown(style: str | None, records: list[Any], rows: list[list[Any]], notes: list[str], say: Any) -> str:

@@ -138,7 +138,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        return complain(unknown_option(error) or missing_parameter(error) or error.format_message(), 2)
+        return complain(usage_words(error), 2)
     except PrivprojError as error:
         is_named = isinstance(error, InvalidParameter)
         return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
@@ -177,12 +177,17 @@ USUAL_NAMES = {
 """What other tools call an option of ours."""
 
 
-def unknown_option(error: click.ClickException) -> str:
-    """The sentence for an option that a command does not have; empty for any other error."""
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return ""
-    context, given, path = error.ctx, error.option_name, error.ctx.command_path
-    names, known = (given, *USUAL_NAMES.get(given, ())), options_of(context)
+def usage_words(error: click.ClickException) -> str:
+    """What is wrong with the words: an option that a command does not have, one that it needs, or as click says it."""
+    context = getattr(error, "ctx", None)
+    if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
+        return error.format_message()
+    path, known = context.command_path, options_of(context)
+    if isinstance(error, click.MissingParameter):
+        name = error.param.get_error_hint(context).strip("'") if error.param else "a value"
+        return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
+    given = error.option_name
+    names = (given, *USUAL_NAMES.get(given, ()))
     found = next((name for name in names if name in _found_by(context)), None)
     near = [name for name in names if name in known]
     if found is not None:
@@ -193,14 +198,6 @@ def unknown_option(error: click.ClickException) -> str:
         near = near or nearest_names(given, known)
         remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
     return f"expected an option of `{path}`, got {given}; {remedy}"
-
-
-def missing_parameter(error: click.ClickException) -> str:
-    """The sentence for an option or an argument that a command needs; empty for any other error."""
-    if not isinstance(error, click.MissingParameter) or error.ctx is None or error.param is None:
-        return ""
-    path, name = error.ctx.command_path, error.param.get_error_hint(error.ctx).strip("'")
-    return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
 
 
 def options_of(context: click.Context) -> list[str]:

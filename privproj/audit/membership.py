@@ -6,9 +6,9 @@ class), all training randomness fresh in each; the score is minus the canary's l
 those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
 """
 
-import contextlib
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -124,15 +124,18 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
         return features, module(features).argmin(1)
 
 
-def _shadow_score(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
-    """Minus the canary's loss, in nats, under one model trained with it, or without."""
-    x, y, _, _ = game.problem()
-    weights = torch.ones(len(x) + 1)
-    weights[-1] = float(inside)
-    seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
-    module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
-    with torch.no_grad():
-        return -float(cross_entropy(module(features), label))
+def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
+    """Minus the canary's loss, in nats, under models trained with it, or without, as rows of the journal."""
+    rows = []
+    for game, inside, index, features, label in tasks:
+        x, y, _, _ = game.problem()
+        weights = torch.ones(len(x) + 1)
+        weights[-1] = float(inside)
+        seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
+        module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
+        with torch.no_grad():
+            rows.append(repr(-float(cross_entropy(module(features), label))))
+    return rows
 
 
 def poisoned(
@@ -149,19 +152,12 @@ def poisoned(
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
     features, label = _canary(game)
     tasks = [(game, inside, i, features, label) for i in range(count) for inside in (True, False)]
-    with contextlib.ExitStack() as stack:
-        place = journal or Path(stack.enter_context(TemporaryDirectory())) / "journal"
-        book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
-        stack.callback(book.close)
+    title = {"game": asdict(game), "models": count, "version": __version__}
+    with TemporaryDirectory() as home, closing(Journal(journal or Path(home, "journal"), title)) as book:
         progress(len(book))
         complete_rows(_shadow_rows, tasks, book, run_in_processes(workers), progress)
         scores = [float(row) for row in book.rows()]
     return np.array(scores[0::2]), np.array(scores[1::2])
-
-
-def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
-    """The scores of some shadow models, as rows of the journal."""
-    return [repr(_shadow_score(*task)) for task in tasks]
 
 
 def _separates(area: float, members: int, others: int, confidence: float) -> bool:

@@ -55,9 +55,6 @@ NON_POISSON = (
 )
 """Why batches of a shuffled or ordered loader are not accounted, and what to do instead."""
 
-OPACUS_OPTIONS = ("alphas", "eps_error", "delta_error")
-"""Options of Opacus' own accountants that say how finely they compute. They are taken and have no effect. Contract."""
-
 
 class ProjectionAccountant:
     """An accountant as Opacus expects one. Steps of equal noise, rate and release are composed jointly.
@@ -142,19 +139,23 @@ class ProjectionAccountant:
             mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
         return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
 
-    def get_epsilon(self, delta: float, *, poisson: bool = True, **options: Any) -> float:
+    def get_epsilon(
+        self, delta: float, *, poisson: bool = True, alphas: Any = None, eps_error: Any = None, delta_error: Any = None
+    ) -> float:
         """Epsilon of all that was released, rounded up; 0 before the first step.
 
         Args:
             delta: The delta at which epsilon is asked for, above 0 and below 1.
             poisson: Must be True: batches are Poisson samples.
-            **options: Opacus' own options ``alphas``, ``eps_error`` and ``delta_error``, which have no effect.
+            alphas: Opacus' accountants compute so finely; it has no effect, as the next two.
+            eps_error: See ``alphas``.
+            delta_error: See ``alphas``.
 
         Returns:
             Epsilon, ``inf`` where the bound proves no finite one.
 
         Raises:
-            InvalidParameter: ``delta`` is outside its range, or an option is unknown.
+            InvalidParameter: ``delta`` is outside its range.
             Refused: ``poisson`` is not True.
             NotConverged: A quadrature or a search did not settle.
             PrecisionLimit: The composition cannot tell such a delta from its rounding.
@@ -162,9 +163,6 @@ class ProjectionAccountant:
         target = probability("delta", delta)
         if poisson is not True:
             raise Refused(NON_POISSON)
-        for name in options:
-            if name not in OPACUS_OPTIONS:
-                raise InvalidParameter(name, options[name], "no option but delta, poisson=True and Opacus' own")
         if not self.history:
             return 0.0
         found = self.schedule().epsilon(delta=target).value
