@@ -134,8 +134,8 @@ def loader(trials: int, delta: float, confidence: float, claim: float | None, **
     """A canary in the batches of the real balls-in-bins loader."""
     audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
     scene = audit.LoaderScene(mechanism=z, **given)
-    scores = scene.scores(trials // 2, trials // 2)
-    return judged(audit.judge_loader(scene, scores, delta, confidence, claim), fault=given["fault"])
+    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
+    return judged(verdict, fault=given["fault"])
 
 
 def one_run(noise_multiplier: float, **given: Any) -> Found:

@@ -24,6 +24,8 @@ from .output import draw
 from .query import EXIT_CODES, QuestionGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
+POINTS = {"delta": profile_points, "trade-off": tradeoff}
+"""What a curve is drawn over, and its points there."""
 
 
 def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: Callable[[Question], Any]) -> list[Any]:
@@ -68,19 +70,16 @@ def show_curves(
         text = gdp_text(style, found)
         code = max((EXIT_CODES[result.outcome] for result in found), default=0)
     else:
-        x, points_at = (
-            grid(shape, given["epsilon_max"], given["points"]),
-            profile_points if shape == "delta" else tradeoff,
-        )
-        # All points rest on what a result has; the value of that plays no role.
-        drawn = answers(
-            mechanism,
-            bound,
-            run,
-            lambda one: (points_at(one.curve(), x), one.result("curve", 1.0, None, numerics=numerics_of(one.curve()))),
-        )
-        foundations = [result for _, result in drawn]
-        columns = {result.bound: points for points, result in drawn}
+        x, points_at = grid(shape, given["epsilon_max"], given["points"]), POINTS[shape]
+
+        def drawn(question: Question) -> tuple[list[float], Result]:
+            curve = question.curve()
+            # All points rest on what a result has; the value of that plays no role.
+            return points_at(curve, x), question.result("curve", 1.0, None, numerics=numerics_of(curve))
+
+        found = answers(mechanism, bound, run, drawn)
+        foundations = [result for _, result in found]
+        columns = {result.bound: points for points, result in found}
         label = "delta" if shape == "delta" else "false negative rate (lower bound)"
         if plot is not None:
             draw(plot, x, columns, COLUMN[shape], label, mechanism.name)

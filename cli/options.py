@@ -32,15 +32,18 @@ def parse_number(option: str, text: str) -> float:
 class Number(click.ParamType):
     """A finite decimal number; overflow (1e400) and underflow (1e-400) are seen, nan and inf refused.
 
-    ``check`` returns the number of a parameter of this name as it is used, or refuses it.
+    ``check`` returns the number of a parameter of this name as it is used, or refuses it. One of ``words`` may stand
+    for it.
     """
 
     name = "number"
 
-    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value) -> None:
-        self.check = check
+    def __init__(self, check: Callable[[str, Any], Any] = lambda name, value: value, words: Any = ()) -> None:
+        self.check, self.words = check, words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.words:
+            return value
         number = parse_number(param.opts[0] if param else "value", value) if isinstance(value, str) else value
         return self.check(str(param.name) if param else "value", number)
 
@@ -112,7 +115,9 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
         settings["is_flag"] = True
     elif "enum" in kind.rule:
         settings["type"] = OneOf([*map(str, kind.rule["enum"])])
-    elif kind in (TEXT, SHARE, LAYERS) or name == "residual_norm":  # which may be two, with that of the other record
+    elif kind is SHARE:
+        settings["type"] = Number(words=("even", "optimal"))
+    elif kind in (TEXT, LAYERS) or name == "residual_norm":  # which may be two, with that of the other record
         settings |= {"type": str, "multiple": kind is LAYERS}
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 

@@ -188,10 +188,8 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
     given = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
-    if given.get("split", "even") not in ("even", "optimal"):
-        given["split"] = parse_number("--split", given["split"])
-    is_known = {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
-    if "dataset_size" in given and not is_known:  # for the warning about delta
+    is_used = {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
+    if "dataset_size" in given and not is_used:  # for the warning about delta
         whole("dataset_size", given.pop("dataset_size"), "a whole number dataset_size >= 1")
         given["public_size"] = True
     return run_from(given, quantity)
