@@ -61,7 +61,10 @@ def _member(package: Documented, path: str) -> Documented:
 def _index() -> str:
     """The list of modules."""
     rows = "\n".join(f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items())
-    head = "Written from the docstrings; every example on these pages is run by the tests."
+    head = (
+        "Written by `mkdocs serve` or `python docs/build.py` from the docstrings, whose examples are run by the tests; "
+        "`help(privproj.epsilon)` says the same."
+    )
     return f"{HEADER}\n# Python API\n\n{head}\n\n| module | holds |\n| --- | --- |\n{rows}\n"
 
 
