@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import privproj
-from privproj.accounting.queries import compare
 from privproj.accounting.question import FOUND
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
@@ -324,7 +323,7 @@ def with_clip_and_size(result: Result, mechanism: Mechanism, clip: float | None,
 
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
-    rows = compare(mechanism, **target, **run)
+    rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]
     records = {"results": [row.result or said for row, said in zip(rows, named, strict=True)]}

@@ -120,10 +120,12 @@ def power_of_ten(log10_value: float) -> str:
 
 
 def excess_words(ratio: float) -> str:
-    """Say by how much a ratio is above 1, rounded up: from 0.01 % on, and to a tenth where it is 2 or more."""
+    """Say by how much a ratio is above 1, rounded up to two digits."""
     if ratio >= 2.0:
         return f"{math.ceil(10.0 * ratio) / 10.0:g} times"
-    return f"{max(math.ceil(1e4 * (ratio - 1.0) - 1e-9), 1) / 100.0:g} % above"
+    percent = max(100.0 * (ratio - 1.0), 0.01)
+    scale = 10.0 ** (1 - math.floor(math.log10(percent)))
+    return f"{math.ceil(percent * scale - 1e-9) / scale:g} % above"
 
 
 def numerics_words(result: Result) -> str:
@@ -198,12 +200,12 @@ def wrap_line(label: str, *texts: str) -> list[str]:
     return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
 
 
-def table_lines(sides: str, rows: Iterable[Sequence[str]], gap: str = "  ") -> list[str]:
+def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Rows in columns of their widths, of which each is put to its side: ``<`` for words, ``>`` for numbers."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [zip(row, sides * len(row), widths, strict=False) for row in rows]
-    lines = [gap.join(f"{cell:{side}{width}}" for cell, side, width in row).rstrip() for row in cells]
+    lines = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in row).rstrip() for row in cells]
     return [line for whole in lines for line in fit_line("", whole)]
 
 

@@ -67,9 +67,9 @@ def test_an_answer_says_below_what_no_accounting_can_go(run):
     [
         (1.0, "0.01 % above"),
         (1.00751, "0.76 % above"),
-        (1.0984, "9.84 % above"),
+        (1.0984, "9.9 % above"),
         (1.5, "50 % above"),
-        (1.99501, "99.51 % above"),
+        (1.995, "100 % above"),
         (2.01, "2.1 times"),
     ],
 )
