@@ -4,7 +4,7 @@ Below are groups that suggest a command for a mistyped one, and commands whose o
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import getdoc, signature
 from typing import Any, get_args
 
@@ -97,6 +97,15 @@ def file_argument(**settings: Any) -> click.Argument:
     """The argument that names a file, or several with ``nargs=-1``."""
     settings = {"metavar": "FILE..." if "nargs" in settings else "FILE", **settings}
     return click.Argument(["file"], type=PATH, required=True, **settings)
+
+
+def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., list[str]]:
+    """Let the shell complete one of these names, which may depend on that of the command."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in dict.fromkeys(names(ctx.info_name)) if name.startswith(incomplete)]
+
+    return complete
 
 
 def option(name: str, help_text: str, **settings: Any) -> Once:

@@ -21,7 +21,7 @@ from privproj.validation import parameters_from, parameters_of, real, whole
 
 from . import render
 from .main import ONE_NUMBER
-from .options import Group, Once, SectionedCommand, json_option, option, option_of, parse_number
+from .options import Group, Once, SectionedCommand, completing, json_option, option, option_of, parse_number
 from .output import complain
 
 if TYPE_CHECKING:
@@ -90,13 +90,8 @@ def target_options(quantity: str) -> list[Once]:
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
     """The option that names a bound."""
-    return option("--bound", words, type=str, metavar="NAME", shell_complete=complete_bound, **settings)
-
-
-def complete_bound(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The bounds of the mechanism that stands before the option, or all where none does."""
-    names = [name for kind, name in LINES if kind == ctx.info_name] or [name for _, name in LINES]
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    of_mechanism = completing(lambda mechanism: [name for kind, name in LINES if kind == mechanism])
+    return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
 
 
 def refuted_option() -> Once:

@@ -386,8 +386,8 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
-def bound_page(bound: "Bound") -> str:
-    """Say all about one bound."""
+def bound_page(bound: "Bound") -> list[str]:
+    """Say all about one bound, in lines."""
     rows = {
         "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
         "summary": bound.summary,
@@ -399,4 +399,4 @@ def bound_page(bound: "Bound") -> str:
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
-    return "\n".join([*lines, *fit_line(f"{'example:':<11}", bound.example)])
+    return [*lines, *fit_line(f"{'example:':<11}", bound.example)]
