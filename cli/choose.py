@@ -163,7 +163,7 @@ select_command = QuestionGroup(
     select_best,
     [json_option(), bound_option(), refuted_option()],
     own_run=options_from(select, "trials", "distribution", "shape"),
-    ending=lambda kind: "--trials 10 --delta 1e-5",
+    ending="--trials 10 --delta 1e-5",
 )
 
 

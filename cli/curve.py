@@ -147,7 +147,7 @@ command = QuestionGroup(
         Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
     ],
     has=lambda kind: kind.name != "wishart-matrix",
-    ending=lambda kind: "",
+    ending="",
 )
 
 

@@ -182,7 +182,7 @@ class SectionedCommand(click.Command):
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
         options = [option for options in sections.values() for option in options]
-        if any(_is_rare(option) for option in options):
+        if any(getattr(option, "is_rare", False) for option in options):
             words = "Show this message with all options, the rare ones too."
             helping = click.Option(
                 ["--help-all"], help=words, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
@@ -205,13 +205,8 @@ class SectionedCommand(click.Command):
         last = list(self.sections)[-1]
         for title, options in self.sections.items():
             shown = [*options, *([helping] if title == last and helping else [])]
-            asked = [option for option in shown if ctx.meta.get(__name__) or not _is_rare(option)]
+            asked = [option for option in shown if ctx.meta.get(__name__) or not getattr(option, "is_rare", False)]
             records = [record for option in asked if (record := option.get_help_record(ctx)) is not None]
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
-
-
-def _is_rare(option: click.Parameter) -> bool:
-    """True for an option that few need."""
-    return getattr(option, "is_rare", False)

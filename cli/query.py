@@ -62,14 +62,13 @@ def adapter_options(mechanism: str) -> list[Once]:
     """What reads a PEFT adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
     if mechanism not in ("gaussian", "m2"):
         return []
+    said = "A saved PEFT LoRA directory (local files): says what is trained."
     words = "With --from-peft: whole gradients were clipped and projected, not its factors."
-    whole = [option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []
     return [
-        option("--from-peft", "A saved PEFT LoRA directory (local files): says what is trained.", type=str,
-               metavar="DIR", is_rare=True),
-        option("--base", "Directory of its base model.", type=str, metavar="DIR", is_rare=True),
-        *whole,
-    ]  # fmt: skip
+        option("--from-peft", said, metavar="DIR", is_rare=True),
+        option("--base", "Directory of its base model.", metavar="DIR", is_rare=True),
+        *([option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
+    ]
 
 
 def run_options(quantity: str) -> list[Once]:
@@ -103,16 +102,15 @@ def proof_options() -> list[Once]:
     """The options that ask for a proof and its file."""
     return [
         option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
-        option("--certificate", "Write the proof's JSON file here; `privproj verify` checks it.", type=str,
-               metavar="FILE", is_rare=True),
-    ]  # fmt: skip
+        option("--certificate", "Proof as a JSON file, for `privproj verify`.", metavar="FILE", is_rare=True),
+    ]
 
 
 class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
     ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``own_run``
-    and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example of a mechanism.
+    and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example.
     The help of the group is ``summary``, or the docstring of ``ask``.
     """
 
@@ -125,7 +123,7 @@ class QuestionGroup(Group):
         summary: str = "",
         own_run: Sequence[Once] = (),
         has: Callable[[type[Mechanism]], bool] = lambda kind: True,
-        ending: Callable[[type[Mechanism]], str] = lambda kind: "--delta 1e-5",
+        ending: str = "--delta 1e-5",
     ) -> None:
         super().__init__(quantity, help=summary or ask.__doc__)
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
@@ -154,7 +152,7 @@ class QuestionGroup(Group):
             return self.ask(build_mechanism(kind, given), setting, size=size, **options)
 
         asked = run_options(self.quantity)
-        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending(kind)]
+        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending]
         return SectionedCommand(
             {
                 "Mechanism": own,
@@ -330,19 +328,22 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
 
+BOTH = "--epsilon 1 --delta 1e-5"
+ENDINGS = {
+    "epsilon": "--delta 1e-5",
+    "delta": "--epsilon 1",
+    "steps": "--epsilon 8 --delta 1e-5",
+    "rate": f"--steps 1000 {BOTH}",
+}
+"""How the example of a mechanism ends, by the quantity; for all others with both targets."""
+
+
 def _query_group(quantity: str, summary: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
     shown = [json_option(), bound_option(), refuted_option(), *proof, clip]
-    target = {"epsilon": "--delta 1e-5", "delta": "--epsilon 1"}.get(quantity, "--epsilon 1 --delta 1e-5")
-
-    def ending(kind: type[Mechanism]) -> str:
-        is_composed = QUANTITIES["sigma"](kind)
-        run = {"rate": "--steps 1000 " if is_composed else "--steps 1 ", "steps": "--sampling-rate 0.01 " * is_composed}
-        return run.get(quantity, "") + target
-
-    ask, has = partial(answer_question, quantity), QUANTITIES[quantity]
+    ask, has, ending = partial(answer_question, quantity), QUANTITIES[quantity], ENDINGS.get(quantity, BOTH)
     return QuestionGroup(quantity, ask, shown, summary=summary, has=has, ending=ending)
 
 
