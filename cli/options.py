@@ -181,16 +181,12 @@ class SectionedCommand(click.Command):
     """A command whose help shows its options under headings, the rare ones with ``--help-all`` only."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
-        options = [option for options in sections.values() for option in options]
-        if any(getattr(option, "is_rare", False) for option in options):
-            words = "Show this message with all options, the rare ones too."
-            helping = click.Option(
-                ["--help-all"], help=words, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
-            )
-            sections = {**sections, (last := list(sections)[-1]): [*sections[last], helping]}
-            options.append(helping)
-        super().__init__(params=options, **settings)
-        self.sections = sections
+        words, last = "Show this message with all options, the rare ones too.", list(sections)[-1]
+        helping = click.Option(
+            ["--help-all"], help=words, is_flag=True, is_eager=True, expose_value=False, callback=self._show_all
+        )
+        self.sections = {**sections, last: [*sections[last], helping]}
+        super().__init__(params=[option for options in self.sections.values() for option in options], **settings)
 
     def _show_all(self, ctx: click.Context, param: click.Parameter, value: bool) -> None:
         """Print the help with all options, and end."""

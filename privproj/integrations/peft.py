@@ -11,7 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, MissingPackage, within
+from privproj.errors import InvalidParameter, within
+from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
 from privproj.records.atomic import LARGEST_FILE, read_bounded
 from privproj.records.data_file import parse_json, read_json
@@ -135,13 +136,11 @@ def _configured_layers(home: Path, adapter: dict[str, Any], base: str | None) ->
         searched = ", ".join(map(str, places))
         raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
     _read_json(model_home / "config.json")
-    found: list[list[tuple[int, int]]] = []
-    reasons: list[str] = []
+    import_extra("peft", "an adapter without saved tensors", "peft")
+    found, reasons = [], []
     for model_class in MODELS[adapter.get("task_type")]:
         try:
             found.append(_layers_of("adapter_config.json", adapter, _wrapped_shapes(adapter, model_home, model_class)))
-        except MissingPackage:
-            raise
         except Exception as error:  # whatever PEFT and transformers raise says that the two files do not fit
             reasons.append(" ".join(str(error).split())[:200])
     if not found:
@@ -153,12 +152,10 @@ def _configured_layers(home: Path, adapter: dict[str, Any], base: str | None) ->
 
 def _wrapped_shapes(adapter: dict[str, Any], base: Path, model_class: str) -> dict[str, list[int]]:
     """The shapes of all that is trained once PEFT has put the adapter on the base model, which has no weights."""
-    try:
-        import peft
-        import torch
-        import transformers
-    except ImportError:
-        raise MissingPackage("peft", "an adapter without saved tensors", "peft") from None
+    import peft
+    import torch
+    import transformers
+
     config = transformers.AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
     whole("num_hidden_layers", config.num_hidden_layers, f"from 1 to {MOST_BLOCKS} blocks", 1, MOST_BLOCKS)
     with torch.device("meta"):
