@@ -13,7 +13,6 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 from . import render
 from .answer import show, with_proof
 from .options import Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
-from .output import write
 from .query import proof_options
 
 
@@ -25,7 +24,6 @@ from .query import proof_options
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
-    option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
     *proof_options(),
 )
 def run_command(
@@ -37,7 +35,6 @@ def run_command(
     json: bool,
     certify: bool,
     certificate: str | None,
-    events: bool,
     gdp: bool,
     **risk: float | None,
 ) -> int:
@@ -60,11 +57,6 @@ def run_command(
     """
     schedule = from_data(read_data(file), file)
     of_risk = any(value is not None for value in risk.values())
-    if events:
-        if of_risk or epsilon is not None or delta is not None:
-            raise InvalidParameter("--events", True, "--events without a target")
-        write(render.as_json(as_events(schedule)))
-        return 0
     if gdp:
         if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
@@ -100,24 +92,6 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
         raise InvalidParameter("--calibrate", "nothing", "--calibrate with a risk as the target")
     elif (epsilon is None) == (delta is None):
         raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
-
-
-def as_events(schedule: Schedule) -> dict[str, Any]:
-    """Return the phases as a run file of dp-accounting's events, in which our own are those of its integration."""
-    from privproj.extensions.event_composition import data_of
-    from privproj.integrations.dp_accounting import step_event_of
-
-    phases = [
-        {
-            "name": phase.name,
-            "steps": phase.run.steps,
-            "event": data_of(step_event_of(phase)),
-            **({"public_size": True} if phase.run.public_size else {}),
-            **({"planned": True} if phase.planned else {}),
-        }
-        for phase in schedule.phases
-    ]
-    return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
 
 
 @command_with(

@@ -47,7 +47,7 @@ from privproj.composition.grid import (
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.renyi import RenyiCurve, RenyiTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
-from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms import NoisyMechanism
 from privproj.mechanisms.registry import renyi_bound
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
@@ -150,9 +150,6 @@ FIELDS = {
 }
 """For every class of events its parameters. A later version's that has others than these is refused."""
 
-OURS = ("ReleaseDpEvent", "BallsInBinsDpEvent")
-"""Events of this package, which are phases of their own."""
-
 
 def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
     """The event that plain data describe, every key and value checked.
@@ -184,9 +181,6 @@ def _type_of(data: Mapping[str, Any], where: str) -> str:
     name, expected = data.get("type", "nothing"), "the name of an event of dp-accounting"
     if not isinstance(name, str) or name == "nothing":
         raise InvalidParameter(f"{where}: type", name, expected)
-    if name in OURS:
-        remedy = f"{name} stands alone in a phase, sampled or self-composed, and not among events of dp-accounting"
-        raise InvalidParameter(f"{where}: type", name, expected, remedy)
     known = [name for name, fields in FIELDS.items() if {*fields} <= {*CHECKS, "event", "events"}]
     if name not in known:
         raise unknown_name(f"{where}: type", name, expected, known)
@@ -225,10 +219,10 @@ def _check_together(found: Mapping[str, Any], where: str) -> None:
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
     """The event as plain data, as :func:`event_from` reads it; parameters that are None are left out.
 
-    Raises :class:`InvalidParameter` for an event that is neither dp-accounting's nor ours.
+    Raises :class:`InvalidParameter` for an event that is not dp-accounting's.
     """
     name = type(event).__name__
-    if type(event).__module__ != dp_event.__name__ and name not in OURS:
+    if type(event).__module__ != dp_event.__name__:
         raise InvalidParameter("event", name, "an event of dp-accounting")
     parts = ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event)))
     return {"type": name, **{key: _plain(value) for key, value in parts if value is not None}}
@@ -238,8 +232,6 @@ def _plain(value: Any) -> Any:
     """A parameter of an event as plain data."""
     if isinstance(value, dp_event.DpEvent):
         return data_of(value)
-    if isinstance(value, Mechanism):
-        return {"name": value.name, **{"layer" if k == "layers" else k: v for k, v in value.parameters().items()}}
     if isinstance(value, bool | str):
         return value
     if isinstance(value, numbers.Integral):

@@ -59,21 +59,6 @@ def test_a_written_run_file_answers_as_the_one_it_came_from(tmp_path):
 TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 4.0, "step_counts": [8, 8]}
 
 
-def test_events_go_out_as_a_run_file_that_says_the_same(tmp_path, capsys):
-    file, again = tmp_path / "run.toml", tmp_path / "again.json"
-    shuffled = {**GAUSSIAN_PHASE, "sampling": "poisson", "planned": True, "name": "later"}
-    phases = [{"name": "tree", "event": TREE, "steps": 2}, M2_PHASE, shuffled]
-    file.write_text(as_toml(phases, relation="zero-out"))
-    assert exit_code(["run", str(file), "--events"]) == 0
-    again.write_text(capsys.readouterr().out)
-    written, read = (from_data(read_data(str(path))) for path in (file, again))
-    assert [phase.as_dict() for phase in read.phases] == [phase.as_dict() for phase in written.phases]
-    assert exit_code(["run", str(again), "--events"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(again.read_text())
-    assert exit_code(["run", str(file), "--events", "--delta", "1e-5"]) == 2
-    assert "--events" in capsys.readouterr().err
-
-
 @pytest.mark.full
 def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsys):
     file, out = tmp_path / "run.toml", tmp_path / "out.toml"
