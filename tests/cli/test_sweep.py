@@ -33,7 +33,7 @@ def test_a_sweep_says_what_its_numbers_take_for_granted(run, tmp_path):
     code, out, _ = run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv")
     said = " ".join(out.split())
     assert code == 0 and "promise: (bound=beta-tail sampling_rate=0.1" in said
-    found = json.loads(run(f"sweep {tmp_path}/grid.json -o {tmp_path}/table.csv --json")[1])
+    found = json.loads(run(f"sweep {tmp_path}/grid.json -o {tmp_path}/again.csv --json")[1])
     asked, kept = privproj.M2(dim=64, rank=4, noise_multiplier=1, change_rank=2), {"assumes": set(), "promises": set()}
     for bound, run_of in (("rank-free", {"sampling_rate": 0.1}), ("beta-tail", {})):
         answer = privproj.epsilon(asked, delta=1e-5, bound=bound, steps=5, **run_of)
