@@ -1,15 +1,17 @@
 """``privproj ledger`` and ``privproj remaining``: what a training run or a run file has spent, and what is left."""
 
+from dataclasses import replace
 from typing import Any
 
-from privproj.accounting.schedule import Schedule
-from privproj.assumptions import plan_fixed
-from privproj.errors import InvalidParameter, Unanswered
+from privproj.accounting.schedule import Remaining, Schedule
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
+from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.extensions.filter import LARGEST_BUDGET, Filter
 from privproj.records.atomic import read_bounded
 from privproj.records.data_file import read_data
 from privproj.records.ledger import LARGEST_LEDGER, Account, parse_begun
 from privproj.records.run_file import from_data
-from privproj.result import round_outward
+from privproj.result import Result, round_outward
 
 from . import render
 from .answer import EXIT_CODES
@@ -116,44 +118,97 @@ def ledger_text(shown: dict[str, Any]) -> str:
     "remaining",
     file_argument(),
     *options_from(Schedule.remaining, "epsilon", "delta"),
+    option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
+    option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
     json_option(),
 )
-def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
+def remaining_command(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
     """How much of a budget a run file has spent, and how many more steps fit.
 
     Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
     planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
     pattern of what may follow.
 
+    With --adaptive the answer is that of a Renyi filter: what was done and what is planned may have been chosen by
+    looking at outputs. Its order is fixed with the budget, before the first release; without --order it is the one that
+    suits the first phase.
+
     \b
     Example:
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
+    if order is not None and not adaptive:
+        raise InvalidParameter("--order", order, "no --order without --adaptive")
     schedule = from_data(read_data(file), file)
-    shown = {**remaining_record(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
+    answer = adaptive_record(schedule, epsilon, delta, order) if adaptive else record_of_plan(schedule, epsilon, delta)
+    shown = {**answer, "epsilon": epsilon, "delta": delta}
     write(render.as_json(shown) if json else remaining_text(shown))
     return 0 if shown["fits"] else 4
 
 
-def remaining_record(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
-    """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
+def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
+    """Return what is spent of a plan that is fixed in advance, and how many steps each phase may still take."""
     rows, whole = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = whole.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
-    assumed = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in schedule.phases))
+    return record(schedule, rows, whole, spent)
+
+
+def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
+    """Return the same by a Renyi filter, with the filter, what may be quoted, and the epsilon of a fixed plan."""
+    first, run = schedule.phases[0], schedule.phases[0].run
+    if order is None:
+        order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
+    kind: Any = {"order": order, "relation": str(run.relation), "group_size": run.group_size}
+    budget, whole = Filter(epsilon=epsilon, delta=delta, **kind), Filter(budget=LARGEST_BUDGET, **kind)
+    for phase in schedule.done_phases:
+        try:
+            budget.spend(phase)
+        except Refused as error:
+            why = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
+            raise Refused(why) from None
+    for phase in schedule.phases:
+        whole.spend(phase)
+    try:
+        fixed = schedule.epsilon(delta=delta).value
+    except Unanswered:
+        fixed = None
+    found = replace(whole.epsilon(delta), value=whole.epsilon_of_spent(delta))
+    shown = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
+    shown |= {"epsilon_of_fixed_plan": fixed}
+    spent = budget.epsilon_of_spent(delta)
+    return shown | record(schedule, rows_within(budget, schedule), found, spent, FILTER_FIXED_IN_ADVANCE)
+
+
+def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
+    """Return what a filter leaves for every planned phase, each after all planned ones before it, in full."""
+    planned = tuple(phase for phase in schedule.phases if phase.planned)
+    rows, full = [], True
+    for i, phase in enumerate(planned or schedule.phases[-1:]):
+        rows.append(Remaining(phase, budget.most_steps(phase) if full else 0, planned[:i]))
+        full = full and budget.fits(phase)
+        if full:
+            budget.spend(phase)
+    return rows
+
+
+def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = "") -> dict[str, Any]:
+    """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
+    planned = any(phase.planned for phase in schedule.phases)
+    assumed = assumed or plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in schedule.phases))
     phases = [
         {
             "phase": row.phase.name,
             "more_steps": row.more_steps,
             "unit": "epochs" if row.phase.run.in_epochs else "steps",
             "would_exceed": row.would_exceed,
-            "after": [phase.name for phase in (*done, *row.after)],
+            "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
         }
         for row in rows
     ]
     return {
         "epsilon_spent": spent,
-        "epsilon_planned": whole.value if done != schedule.phases else None,
+        "epsilon_planned": whole.value if planned else None,
         "fits": all(row.more_steps and not row.would_exceed for row in rows),
         "phases": phases,
         "bound": whole.bound,
@@ -171,6 +226,7 @@ def remaining_text(shown: dict[str, Any]) -> str:
     lines = [f"spent: epsilon {round_outward(shown['epsilon_spent'])} {of}"]
     if shown["epsilon_planned"] is not None:
         lines.append(f"planned: epsilon {round_outward(shown['epsilon_planned'])} {of}, all phases together")
+    lines += render.labelled(labels_of_filter(shown)) if "filter" in shown else []
     fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
     for entry in shown["phases"]:
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
@@ -179,6 +235,16 @@ def remaining_text(shown: dict[str, Any]) -> str:
     lines += render.fit_line("  rests on: ", f"{shown['bound']} ({shown['status']}); {shown['relation']}")
     parts = {"promise": shown["promises"], "assumes": shown["assumes"], "warning": shown["warnings"]}
     return "\n".join(lines + render.labelled({label: "; ".join(found) for label, found in parts.items()}))
+
+
+def labels_of_filter(shown: dict[str, Any]) -> dict[str, str]:
+    """Which filter it is, what may be quoted under it, and what a fixed plan would cost, by their labels."""
+    words, fixed = render.filter_words(shown["filter"]), shown["epsilon_of_fixed_plan"]
+    return {
+        "filter": f"{words}; name --{words.split(',')[0]} whenever you ask again",
+        "quote": f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops",
+        "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
+    }
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}
