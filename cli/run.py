@@ -5,7 +5,7 @@ from typing import Any
 from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.records.data_file import read_data, write_data
+from privproj.records.files import read_data, write_data
 from privproj.records.run_file import from_data
 from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS

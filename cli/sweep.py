@@ -5,7 +5,7 @@ import time
 import click
 
 from privproj.errors import InvalidParameter
-from privproj.records.data_file import read_data
+from privproj.records.files import read_data
 from privproj.records.journal import Runner, run_in_processes, run_inline, run_on_dask
 from privproj.records.sweep import MOST_CORNERS, grid_from, run_sweep
 from privproj.validation import whole

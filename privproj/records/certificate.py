@@ -29,8 +29,9 @@ from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refu
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
-from privproj.records.atomic import read_bounded, write_atomically
-from privproj.records.data_file import LIST, Verdict, list_of, read_json, read_table, read_value, same_json
+from privproj.records.files import (
+    LIST, Verdict, list_of, read_bounded, read_json, read_table, read_value, same_json, write_atomically,
+)  # fmt: skip
 from privproj.records.run_file import from_data
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import Run

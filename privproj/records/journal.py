@@ -18,7 +18,7 @@ from typing import Any
 
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.lazy import import_extra
-from privproj.records.atomic import naming, open_alone
+from privproj.records.files import naming, open_alone
 
 Row = str
 """One line of text, without its end."""

@@ -44,8 +44,7 @@ from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.filter import Filter
-from privproj.records.atomic import open_alone, read_bounded
-from privproj.records.data_file import Verdict, same_json
+from privproj.records.files import Verdict, open_alone, read_bounded, same_json
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target

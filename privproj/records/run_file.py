@@ -11,7 +11,7 @@ from privproj.accounting.schedule import Remaining, Schedule, phase_of
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.events import event_from_data
 from privproj.mechanisms import Mechanism
-from privproj.records.data_file import read_data, write_data
+from privproj.records.files import read_data, write_data
 from privproj.result import Result
 from privproj.runs import RunOptions
 

@@ -44,7 +44,7 @@ from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
-from privproj.records.data_file import Verdict, list_of, read_json, read_table
+from privproj.records.files import Verdict, list_of, read_json, read_table
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
 from privproj.records.run_file import MOST_PHASES, from_data, phase_from
 from privproj.result import Outcome, Result, round_outward

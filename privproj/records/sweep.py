@@ -22,7 +22,7 @@ from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import FOUND, Question
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
-from privproj.records.atomic import write_atomically
+from privproj.records.files import write_atomically
 from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
 from privproj.result import Outcome, Result, Side
 from privproj.validation import TEXT

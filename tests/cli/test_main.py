@@ -11,7 +11,7 @@ from privproj_cli.commands import COMMANDS, command_named
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj.records.data_file import as_toml
+from privproj.records.files import as_toml
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 

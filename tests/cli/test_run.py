@@ -9,7 +9,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE, needs
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj.records.data_file import as_toml, read_data
+from privproj.records.files import as_toml, read_data
 from privproj.records.run_file import from_data
 
 
