@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from privproj.diagnostics import alignment
-from privproj.diagnostics.lora_moments import lora_noise
+from privproj.diagnostics import directions
 from privproj.result import round_outward
 
 from . import render
@@ -50,7 +49,7 @@ def helper(name: str, ask: Callable[..., float], label: str, note: str, example:
 
 helper(
     "mean",
-    alignment.mean_misalignment,
+    directions.mean_misalignment,
     "misalignment",
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
@@ -58,14 +57,14 @@ helper(
 )
 helper(
     "preprocess",
-    alignment.preprocessed_misalignment,
+    directions.preprocessed_misalignment,
     "misalignment",
     "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
     "descent",
-    alignment.descent_condition,
+    directions.descent_condition,
     "condition number",
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
     "descent --dim 100 --rank 10000 --failure 1e-3",
@@ -74,7 +73,7 @@ helper(
 
 @command_with(
     "lora-noise",
-    *options_from(lora_noise),
+    *options_from(directions.lora_noise),
     json_option(),
 )
 def lora_noise_command(json: bool, **options: Any) -> int:
@@ -84,7 +83,7 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     Example:
       privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
     """
-    moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
+    moments = directions.lora_noise(**{name: value for name, value in options.items() if value is not None})
     if json:
         click.echo(render.as_json(asdict(moments)))
         return 0

@@ -29,9 +29,7 @@ from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refu
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
-from privproj.records.files import (
-    LIST, Verdict, list_of, read_bounded, read_json, read_table, read_value, same_json, write_atomically,
-)  # fmt: skip
+from privproj.records import files
 from privproj.records.run_file import from_data
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import Run
@@ -209,7 +207,7 @@ class Certificate:
         import json
 
         text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
-        write_atomically(path, lambda file: file.write(text.encode()))
+        files.write_atomically(path, lambda file: file.write(text.encode()))
 
 
 # --- a question and its data --------------------------------------------------------------------------
@@ -492,10 +490,10 @@ def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
     places, orders = sum(map(len, blocks)), 2 if any(map(_is_one_sided, phases)) else 1
     kinds = {
         "step": number("a step above 0 and at most 100 nats", 0.0, 100.0, open_low=True),
-        "knots": list_of("knots for this run", KNOTS, places, places),
-        "windows": list_of("windows for this run", replace(TABLE, check=_window_from), orders, orders),
+        "knots": files.list_of("knots for this run", KNOTS, places, places),
+        "windows": files.list_of("windows for this run", replace(TABLE, check=_window_from), orders, orders),
     }
-    table = read_table("grid", given, kinds | ({"epochs": LIST} if chosen else {}))
+    table = files.read_table("grid", given, kinds | ({"epochs": files.LIST} if chosen else {}))
     for cells in table["knots"]:
         if 0 not in cells or max(map(abs, cells)) * table["step"] > LARGEST_LOSS:
             words = f"{CELLS}, 0 among them, for losses of at most {LARGEST_LOSS:g} nats"
@@ -503,19 +501,21 @@ def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
     grid = Grid(table["step"], table["knots"], table["windows"])
     if not chosen:
         return _RunGrids(grid)
-    epochs = read_value("epochs", table["epochs"], list_of("epochs for this run", LIST, len(chosen), len(chosen)))
+    epochs = files.read_value(
+        "epochs", table["epochs"], files.list_of("epochs for this run", files.LIST, len(chosen), len(chosen))
+    )
     # Blocks of one batch have no grid.
     counts = [sum(size > 1 for size in sizes) for sizes in chosen]
-    of_block = list_of("grids of an epoch", replace(TABLE, check=_epoch_grid_from), 1, MOST_EPOCH_GRIDS)
-    of_phase = [list_of("sizes of blocks", of_block, count, count) for count in counts]
-    return _RunGrids(grid, tuple(read_value("epochs", *pair) for pair in zip(epochs, of_phase, strict=True)))
+    of_block = files.list_of("grids of an epoch", replace(TABLE, check=_epoch_grid_from), 1, MOST_EPOCH_GRIDS)
+    of_phase = [files.list_of("sizes of blocks", of_block, count, count) for count in counts]
+    return _RunGrids(grid, tuple(files.read_value("epochs", *pair) for pair in zip(epochs, of_phase, strict=True)))
 
 
 def _epoch_grid_from(name: str, given: Any) -> "EpochGrid":
     """The grid of an epoch that plain values describe."""
     from privproj.rigorous.allocation import EpochGrid
 
-    table = read_table(name, given, EPOCH)
+    table = files.read_table(name, given, EPOCH)
     cells, level = table["knots"], table["level"]
     if cells[0] < 1 or cells[-1].bit_length() + level > MOST_LEVEL:
         raise InvalidParameter(name, quoted(cells), f"{CELLS}, for ratios above 0 and of at most 2^{MOST_LEVEL}")
@@ -526,7 +526,7 @@ def _window_from(name: str, given: Any) -> "Window":
     """The window that plain values describe."""
     from privproj.rigorous.composition import Window
 
-    return Window(**read_table(name, given, WINDOW))
+    return Window(**files.read_table(name, given, WINDOW))
 
 
 # --- proving ------------------------------------------------------------------------------------------
@@ -787,12 +787,12 @@ def load_certificate(path: str | Path) -> Certificate:
     ...     round(load_certificate(file.name).epsilon, 4)
     4.3772
     """
-    return read_certificate(read_bounded(path, "certificate"), path)
+    return read_certificate(files.read_bounded(path, "certificate"), path)
 
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
-    data = read_json(content, "certificate", path, "a certificate as --certificate writes it")
+    data = files.read_json(content, "certificate", path, "a certificate as --certificate writes it")
     with within("certificate"):
         return _from_record(data)
 
@@ -819,11 +819,11 @@ def _from_record(content: object) -> Certificate:
     if not isinstance(given, dict):
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     schema = given.get("schema", SCHEMA)
-    if not same_json(schema, SCHEMA):
+    if not files.same_json(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
         remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
         raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
-    found = Certificate(**read_table("keys", given, KINDS))
+    found = Certificate(**files.read_table("keys", given, KINDS))
     check_keys(found.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
     delta_target(found.target.get("delta"), found.target.get("log10_delta"))
     return found
@@ -833,7 +833,7 @@ def _from_record(content: object) -> Certificate:
 
 
 @dataclass(frozen=True)
-class CertificateVerdict(Verdict):
+class CertificateVerdict(files.Verdict):
     """What checking a certificate found; its ``holds`` is True if every claim does.
 
     Attributes:
@@ -886,7 +886,7 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
     """The verdict on the certificate that a JSON object describes."""
     claim = _from_record(record)
     question = _question_from(claim.question)
-    if not same_json(as_plain_value(_data_of(question)), claim.question):
+    if not files.same_json(as_plain_value(_data_of(question)), claim.question):
         raise InvalidParameter(
             "question", quoted(claim.question), "a question in the words in which privproj writes it"
         )
