@@ -83,6 +83,7 @@ HOMES = {
     **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
     "bounds": "explain",
     "dp-sft": "run",
+    "sweep": "run",
     "lora-noise": "alignment",
     "remaining": "ledger",
     "select": "choose",
