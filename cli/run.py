@@ -9,9 +9,8 @@ from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.records.files import read_data, write_data
-from privproj.records.journal import Runner, run_in_processes, run_inline, run_on_dask
 from privproj.records.run_file import from_data
-from privproj.records.sweep import MOST_CORNERS, grid_from, run_sweep
+from privproj.records.sweep import MOST_CORNERS, Runner, grid_from, run_in_processes, run_inline, run_on_dask, run_sweep
 from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 from privproj.validation import whole
