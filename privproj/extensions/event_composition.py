@@ -111,16 +111,6 @@ def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]
     return checked
 
 
-def _step_counts(name: str, value: object) -> int | list[int]:
-    """The numbers of steps of one tree or of several."""
-    return (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value)
-
-
-def _shape(name: str, value: object) -> float:
-    """The shape of the law of a number of trials; infinity, which JSON has not, as the text inf."""
-    return math.inf if value == "inf" or value == math.inf else _SHAPE(name, value)
-
-
 # Checks that several parameters share, or that others are made of.
 _SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
@@ -135,9 +125,11 @@ CHECKS: dict[str, Any] = {
     "sensitivity": _SIZE,
     "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
     "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
-    "step_counts": _step_counts,
+    # The numbers of steps of one tree or of several.
+    "step_counts": lambda name, value: (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value),
     "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
-    "shape": _shape,
+    # The shape of the law of a number of trials; infinity, which JSON has not, as the text inf.
+    "shape": lambda name, value: math.inf if value in ("inf", math.inf) else _SHAPE(name, value),
     "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
     "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
 }

@@ -260,9 +260,13 @@ def check_provable(phases: Sequence[Phase]) -> None:
     """Raise :class:`Refused` where there is no enclosure of one of the phases, or of the way its batches are drawn."""
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
+        is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
+        is_sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
+        # The steps of a person with several records have an enclosure (C37).
+        group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
         lacks = {
             f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on Poisson "
-            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not _is_group_in_balls(phase),
+            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
             "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
             "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
             f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.provable is None,
@@ -272,13 +276,6 @@ def check_provable(phases: Sequence[Phase]) -> None:
         for reason, holds in lacks.items():
             if holds:
                 raise Refused(reason)
-
-
-def _is_group_in_balls(phase: Phase) -> bool:
-    """True where the steps of a person with several records have an enclosure (C37)."""
-    run, is_gaussian = phase.run, (phase.mechanism.name, phase.bound.name) == ("gaussian", "analytic")
-    sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
-    return is_gaussian and sampled and run.group_size <= MOST_IN_GROUP
 
 
 def provable_names() -> list[str]:
@@ -336,13 +333,6 @@ def _in_epochs(phase: Phase) -> bool:
 def _is_one_sided(phase: Phase) -> bool:
     """True where the pair of a release is not its own mirror image."""
     return _in_epochs(phase) or (phase.run.sampling_rate < 1.0 and phase.run.scheme.is_one_sided)
-
-
-def _blocks(phase: Phase) -> list[int]:
-    """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
-    from privproj.composition.allocation import blocks_of
-
-    return [size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1]
 
 
 def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, Run]]:
@@ -483,9 +473,11 @@ def grid_record(grids: _RunGrids) -> dict[str, Any]:
 
 def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
     """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
+    from privproj.composition.allocation import blocks_of
     from privproj.rigorous.composition import Grid
 
-    blocks = [_blocks(phase) for phase in phases]
+    # How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls.
+    blocks = [[size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1] for phase in phases]
     chosen = [sizes for sizes, phase in zip(blocks, phases, strict=True) if _in_epochs(phase)]
     places, orders = sum(map(len, blocks)), 2 if any(map(_is_one_sided, phases)) else 1
     kinds = {
@@ -587,7 +579,10 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     """
     _check_answered(result)
     flint = import_extra("flint", "a certificate", "certify")
-    result = _without_measured_rounding(result)
+    # A proof in balls does not rest on the rounding of floats.
+    if ROUNDING_AS_MEASURED in result.promises:
+        promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
+        result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     epsilon = float(result.epsilon or 0.0)
     if is_run(question.phases):
@@ -633,14 +628,6 @@ def _check_answered(result: Result) -> None:
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
-
-
-def _without_measured_rounding(result: Result) -> Result:
-    """The answer without its promise about the rounding of floats, on which a proof in balls does not rest."""
-    if ROUNDING_AS_MEASURED not in result.promises:
-        return result
-    promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
-    return replace(result, promises=promises, status=result.status if promises else Status.PROVED)
 
 
 def _prove_run(result: Result, question: Question) -> tuple[Result, Question, CertifiedRun]:

@@ -68,23 +68,19 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
                 if key in given:
                     raise InvalidParameter(key, given[key], f"{key} once, before the phases")
-            if "event" in given:
-                spec.check_keys(given, {name: spec.KINDS[name] for name in EVENT_KEYS})
-            else:
-                spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), PHASE_KEYS))
             name = given.get("name", where.rsplit(": ", 1)[-1])
             whole = {**given, **shared}
-            phase = _event_phase(whole, name) if "event" in given else spec.question_from(whole).only
+            if "event" in given:
+                spec.check_keys(given, {name: spec.KINDS[name] for name in EVENT_KEYS})
+                run: Any = {key: value for key, value in whole.items() if key not in ("name", "event", "planned")}
+                phase: Phase = event_from_data(given["event"], "event", run, name)
+            else:
+                spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), PHASE_KEYS))
+                phase = spec.question_from(whole).only
             phase.check()
             return replace(phase, name=name, planned=given.get("planned", False))
     except Refused as error:
         raise Refused(f"{where}: {error}") from None
-
-
-def _event_phase(given: Mapping[str, Any], name: str) -> Phase:
-    """A phase that is an event of dp-accounting."""
-    run: Any = {key: value for key, value in given.items() if key not in ("name", "event", "planned")}
-    return event_from_data(given["event"], "event", run, name)
 
 
 # --- the accountant of a loop -------------------------------------------------------------------------
