@@ -542,17 +542,16 @@ def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
     """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
     relation = _relation_named(str(phases[0].run.relation))
     has = has_renyi_curve if renyi else has_loss_distribution
+    lacks = "Renyi divergences" if renyi else "distribution of the loss"
+
+    def is_known(phase: Phase) -> bool:
+        return bool(renyi_bound(type(phase.mechanism))) if renyi else isinstance(phase.release()[0], PrivacyProfile)
+
     for phase in phases:
-        mechanism = phase.mechanism
-        if phase.accountant is not None:
-            missing = [type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)]
-        elif renyi:
-            missing = [] if renyi_bound(type(mechanism)) else [mechanism.name]
-        else:
-            is_law = isinstance(phase.release()[0], PrivacyProfile)
-            missing = [] if is_law else [f"{mechanism.name}.{phase.bound.name}"]
+        missing = [type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)]
+        if phase.accountant is None and not is_known(phase):
+            missing = [f"{phase.mechanism.name}.{phase.bound.name}"]
         if missing:
-            lacks = "Renyi divergences" if renyi else "distribution of the loss"
             return f"phase {phase.name} has no {lacks} ({missing[0]})"
     return None
 

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 SCHEMA = 4
 """Version of the certificate's fields. Contract."""
 
-ARITHMETIC = "ball arithmetic"
-"""What an answer says about how it was proved."""
-
 WRITTEN_SPREAD = Decimal("4e-19")
 """Relative distance by which the ends that are written lie outside of their ball. Soundness.
 
@@ -611,7 +608,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         raise Refused("the value of this answer is not what its parameters give")
 
     note = {"lower": ends[0], "upper": ends[1], "bits": bits, **shown}
-    note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"
+    note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
     return replace(result, numerics={**result.numerics, "certified": note}), certificate
 
 

@@ -62,11 +62,6 @@ UNITS: dict[str, str] = WORDS["change"]
 RATES = (0.001, 0.01)
 """The false positive rates at which a statement names an attacker's success."""
 
-LARGEST_FACTOR = 1e9
-"""A factor above this is not written out: it limits next to nothing."""
-
-LEAST_CHANCE = 1e-12
-"""A delta below this is not said as a chance of one in so many."""
 FIELDS = {
     "date": "Day of the statement, YYYY-MM-DD; unchecked.",
     "author": "Who makes the statement; unchecked.",
@@ -318,10 +313,11 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     """What an epsilon of this size means as a factor, rounded up, without calling it good or bad."""
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
-    if factor > LARGEST_FACTOR:
+    if factor > 1e9:  # it limits next to nothing
         return WORDS["meaning"]["nothing"]
     shown = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
-    chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if LEAST_CHANCE <= delta <= 0.1 else ""
+    # A smaller delta is not said as a chance of one in so many.
+    chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if 1e-12 <= delta <= 0.1 else ""
     return Template(WORDS["meaning"]["factor"]).substitute(factor=shown, delta=repr(delta), chance=chance)
 
 

@@ -60,9 +60,6 @@ MOST_CORNERS = 4096
 STAND_INS = {"rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
 """What stands in, where nothing but assumptions is asked, for what a query finds."""
 
-FIXED_KEYS = ("mechanism", "bound")
-"""Keys that have one value for the whole grid, besides the parameters."""
-
 COLUMNS: tuple[str, ...] = (
     "value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta",
     "noise_multiplier", "note",
@@ -145,7 +142,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
             raise unknown_name("query", query, "a query", spec.TARGETS)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), FIXED_KEYS, query))
+        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))
         _check_axes(axes, given, query)
         found = _Grid(query, given, axes)
         if len(found) > MOST_POINTS:
