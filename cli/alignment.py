@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from privproj.diagnostics import alignment
-from privproj.diagnostics.lora_moments import lora_noise
+from privproj.diagnostics import directions
 from privproj.result import round_outward
 
 from . import render
@@ -44,27 +43,27 @@ def helper(ask: Callable[..., float], found: tuple[str, str], note: str, example
 
 
 helper(
-    alignment.mean_misalignment,
+    directions.mean_misalignment,
     MISALIGNMENT,
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
     BATCHES,
 )
 helper(
-    alignment.preprocessed_misalignment,
+    directions.preprocessed_misalignment,
     MISALIGNMENT,
     "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
-    alignment.descent_condition,
+    directions.descent_condition,
     CONDITION,
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )
 
 
-@command_with("lora-noise", *options_from(lora_noise), json_option())
+@command_with("lora-noise", *options_from(directions.lora_noise), json_option())
 def lora_noise_command(json: bool, **options: Any) -> int:
     """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
 
@@ -72,7 +71,7 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     Example:
       privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
     """
-    moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
+    moments = directions.lora_noise(**{name: value for name, value in options.items() if value is not None})
     lines = [f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}"]
     lines.append("  of one entry of the noise term, in the unit of the gradient row")
     if moments.rank_rate is not None:

@@ -13,7 +13,7 @@ from privproj.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
-from privproj.records.journal import run_in_processes
+from privproj.records.sweep import run_in_processes
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole_number

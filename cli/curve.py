@@ -12,7 +12,7 @@ from privproj.errors import InvalidParameter, PrivprojError
 from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
-from privproj.records.data_file import write_text
+from privproj.records.files import write_text
 from privproj.result import Result, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target

@@ -86,7 +86,7 @@ class LazyGroup(Group):
 HOMES = {
     **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
     "bounds": "explain",
-    "dp-sft": "run",
+    **dict.fromkeys(("dp-sft", "sweep"), "run"),
     "lora-noise": "alignment",
     "remaining": "ledger",
     "select": "choose",

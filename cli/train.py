@@ -7,8 +7,7 @@ import click
 
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
-from privproj.records.atomic import digest_of
-from privproj.records.data_file import write_text
+from privproj.records.files import digest_of, write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
 from privproj.training.settings import Settings

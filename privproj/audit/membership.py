@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.records.journal import Journal, Row, complete_rows, run_in_processes
 from privproj.records.ledger import Account
+from privproj.records.sweep import Journal, Row, complete_rows, run_in_processes
 from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm

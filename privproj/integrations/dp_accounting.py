@@ -317,7 +317,7 @@ def event_of(
         )
     schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
-    parts = [(step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
+    parts = [(_step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
     repeated = [event if count == 1 else dp_event.SelfComposedDpEvent(event, count) for event, count in parts]
     return dp_event.ComposedDpEvent(repeated)
 
@@ -334,7 +334,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
     return dp_event.MixtureOfGaussiansDpEvent(mechanism.z, sizes, shares)
 
 
-def step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
+def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
     run, mechanism = phase.run, phase.mechanism
     if isinstance(mechanism, Event):

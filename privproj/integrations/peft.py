@@ -14,8 +14,7 @@ from typing import Any
 from privproj.errors import InvalidParameter, within
 from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
-from privproj.records.atomic import LARGEST_FILE, read_bounded
-from privproj.records.data_file import parse_json, read_json
+from privproj.records.files import LARGEST_FILE, parse_json, read_bounded, read_json
 from privproj.validation import quoted, whole
 
 __all__ = ["layers_from_peft"]

@@ -16,7 +16,7 @@ from privproj_cli.main import COMMANDS, GROUPS, command_named, exit_code
 from privproj_cli.query import MECHANISMS, example_words
 
 import privproj
-from privproj.records.data_file import as_toml
+from privproj.records.files import as_toml
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
 

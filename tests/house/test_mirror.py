@@ -46,7 +46,7 @@ ELSEWHERE = {
 }
 """Modules, and folders of bounds, without a test file of their own, and where their law is."""
 CLI = {
-    "alignment": "tests/diagnostics/test_alignment.py, tests/diagnostics/test_lora_moments.py",
+    "alignment": "tests/diagnostics/test_directions.py",
     "check": "tests/records/test_regression.py",
     "report": "tests/records/test_statement.py",
 }
