@@ -141,7 +141,7 @@ def one_run(
     audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
     z = Gaussian(noise_multiplier=given["noise_multiplier"])
     if claim is None:
-        from privproj.accounting.queries import epsilon
+        from privproj.accounting.question import epsilon
 
         claim = privacy_epsilon(epsilon(z, delta=delta).value, zero=True)
     lower, right, area = audit.one_run(z, canaries, guesses, delta, confidence, given["seed"])

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from privproj.accounting.queries import compare
 from privproj.accounting.question import FOUND
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
@@ -178,6 +177,8 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
 
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
+    from privproj.accounting.comparison import compare
+
     rows = compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]

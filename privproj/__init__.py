@@ -17,22 +17,22 @@ if TYPE_CHECKING:
         sigma as sigma,
         steps as steps,
     )
-    from privproj.accounting.choice import Choice as Choice, choose as choose
+    from privproj.accounting.choice import (
+        Choice as Choice,
+        Worth as Worth,
+        choose as choose,
+        mixing_plan as mixing_plan,
+        worth as worth,
+    )
     from privproj.accounting.columns import (
         ColumnResult as ColumnResult,
         deltas as deltas,
         epsilons as epsilons,
         sigmas as sigmas,
     )
+    from privproj.accounting.comparison import Comparison as Comparison, compare as compare
+    from privproj.accounting.question import delta as delta, epsilon as epsilon
     from privproj.accounting.spec import evaluate as evaluate
-    from privproj.accounting.mixing_plan import mixing_plan as mixing_plan
-    from privproj.accounting.queries import (
-        Comparison as Comparison,
-        compare as compare,
-        delta as delta,
-        epsilon as epsilon,
-    )
-    from privproj.accounting.worth import Worth as Worth, worth as worth
     from privproj.curves.epsilon_delta import (
         advanced_composition as advanced_composition,
         basic_composition as basic_composition,
@@ -85,12 +85,11 @@ if TYPE_CHECKING:
 
 HOMES = {
     "accounting.calibration": ("misalignment", "rank", "rate", "sigma", "steps"),
-    "accounting.choice": ("Choice", "choose"),
+    "accounting.choice": ("Choice", "Worth", "choose", "mixing_plan", "worth"),
     "accounting.columns": ("ColumnResult", "deltas", "epsilons", "sigmas"),
     "accounting.spec": ("evaluate",),
-    "accounting.mixing_plan": ("mixing_plan",),
-    "accounting.queries": ("Comparison", "compare", "delta", "epsilon"),
-    "accounting.worth": ("Worth", "worth"),
+    "accounting.comparison": ("Comparison", "compare"),
+    "accounting.question": ("delta", "epsilon"),
     "mechanisms.registry": ("registry",),
     "mechanisms.m2.beta_tail": ("beta_tail_epsilons",),
     "curves.epsilon_delta": ("advanced_composition", "basic_composition"),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Unpack
 
-from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
 from privproj.accounting.first_guess import (
     MOST_STEPS,
@@ -22,6 +21,7 @@ from privproj.accounting.first_guess import (
 from privproj.accounting.phase import check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.rank_search import rank_ends
+from privproj.accounting.remarks import with_lower_end
 from privproj.curves.inversion import (
     WIDTHS_APART,
     floor_log_delta,
@@ -105,7 +105,9 @@ def sigma(
     target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)
     question = ask_by_name(mechanism, bound, run)
     found = answer(question, "sigma", solve_sigma, target)
-    return with_lower_end(question.with_mechanism(noise_multiplier=found.value), found) if found.usable else found
+    return (
+        with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found) if found.usable else found
+    )
 
 
 def rank(

@@ -12,8 +12,8 @@ from functools import cached_property, partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from privproj.accounting.at_least import attains_pair
 from privproj.accounting.phase import numerics_of
+from privproj.accounting.remarks import attains_pair
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, log_delta_above, shallow
 from privproj.curves.tradeoff import tradeoff

@@ -19,10 +19,17 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Unpack
 
-from privproj.accounting.batch_remarks import NO_AMPLIFICATION
 from privproj.accounting.calibration import require_unset, solve_sigma
-from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, answer, ask_by_name, question_about, remark_on_composer
+from privproj.accounting.question import (
+    Question,
+    answer,
+    ask_by_name,
+    question_about,
+    remark_on_composer,
+    solve_delta,
+    solve_epsilon,
+)
+from privproj.accounting.remarks import NO_AMPLIFICATION
 from privproj.assumptions import (
     CANDIDATES_DRAWN_AT_RANDOM,
     NUMBER_OF_TRIALS_DRAWN,

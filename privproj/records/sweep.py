@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.queries import ZERO_EPSILON_NOTE
-from privproj.accounting.question import FOUND, Question
+from privproj.accounting.question import FOUND, ZERO_EPSILON_NOTE, Question
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
 from privproj.records.atomic import write_atomically
