@@ -457,6 +457,8 @@ def most_steps(
 
     guess = steps_guess(before, last, target)
     limits = {"low": 1.0 / MOST_STEPS, "high": 1.0}
+    near, _ = close_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), rtol=max(0.5 / guess, 1e-7), **limits)
+    guess = count_at(min(near, 1.0))
     spread = max(1.0 / guess, 1e-7)
     x = find_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), spread=spread, rtol=1e-9, **limits).upper
     if x == math.inf:

@@ -318,22 +318,6 @@ def compose_on_lattice(
     return ComposedCurve(tuple(Composition(order, most_fft, deep=deep) for order in orders), compose_below, numerics)
 
 
-class LatticeRun:
-    """The phases of a run on one lattice, where each may have any number of steps; their pairs are made once.
-
-    ``shapes`` are the outlines of the steps.
-    """
-
-    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
-        self.orders = dominating_orders(phases, shapes, _default_grid_step(phases, shapes))
-
-    def log_delta(self, steps: list[int], eps: float) -> float:
-        """An upper bound of ``ln delta(eps)`` of these numbers of steps, by Fourier inversion (C18, C19)."""
-        counted = [[(pair, n) for (pair, _), n in zip(order, steps, strict=True)] for order in self.orders]
-        above = tuple(Composition(order, QUICK_FFT_CELLS) for order in counted)
-        return ComposedCurve(above, tuple).log_delta_above(eps)
-
-
 def dominating_orders(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float) -> list[PairOrder]:
     """Pairs that dominate the releases in the remove order and, unless every pair is symmetric, in the add order.
 
