@@ -23,7 +23,6 @@ ELSEWHERE = {
     "accounting/comparison": "tests/accounting/test_question.py; the gain line: tests/cli/test_render.py",
     "accounting/column_rows": "columns against scalars, and asked back: tests/accounting/test_columns.py",
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",
-    "accounting/rank_search": "the rank query: tests/accounting/test_calibration.py",
     "audit/faults": "names of faults: tests/audit/test_mechanism.py plants each",
     "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
     "composition/good_event": "tests/accounting/test_question.py: the reference run",
