@@ -463,7 +463,7 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
 
 
 def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
-    """The last rank that fits on the way from ``best``, which fits, to ``end``: a search over the rank, or over 1/rank."""
+    """The last rank that fits on the way from ``best``, which fits, to ``end``: a search over it, or over 1/rank."""
     up = end > best
 
     def rank_at(x: float) -> int:
