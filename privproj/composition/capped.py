@@ -7,15 +7,14 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 """
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
 
 from privproj.composition.depths import DepthCurve, Grid
 from privproj.composition.grid import COMPOSED_INVERSE_SPACING
-from privproj.curves.profile import PrivacyProfile, epsilon_above, log_delta_above, log_delta_unless
+from privproj.curves.profile import PrivacyProfile, log_delta_unless
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
@@ -61,16 +60,11 @@ class CappedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        lower, upper = self.curve.log_delta(eps)
-        upper = self.cap_log_delta(eps, upper)
-        return Enclosure(min(lower, upper), upper)
-
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
-        return self.cap_log_delta(eps, log_delta_above(self.curve, eps))
+        found = self.curve.log_delta(eps)
+        return LateEnclosure(lambda: found.lower, self.cap_log_delta(eps, found.upper))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """The same unless that is at most ``enough``: then an upper bound that is so too."""
+        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too."""
         upper = log_delta_unless(self.curve, eps, enough)
         return upper if upper <= enough else self.cap_log_delta(eps, upper)
 
@@ -108,30 +102,19 @@ class CappedCurve:
 
         Where the composition has no answer and no simple bound helps, it raises what the composition raised.
         """
-        lower = -math.inf
-
-        def solve() -> float:
-            nonlocal lower
-            lower, upper = self.curve.epsilon(log_delta)
-            return upper
-
-        upper = self.cap_epsilon(log_delta, solve)
-        return Enclosure(min(lower, upper) if upper else 0.0, upper)
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`; raises what it raises."""
-        return self.cap_epsilon(log_delta, lambda: epsilon_above(self.curve, log_delta))
-
-    def cap_epsilon(self, log_delta: float, solve: Callable[[], float]) -> float:
-        """The least of what ``solve`` finds for the composition and of the inverses of both simple bounds."""
         if self.log_sampled <= log_delta:
-            return 0.0
+            return Enclosure(0.0, 0.0)
         try:
-            upper = solve()
+            found = self.curve.epsilon(log_delta)
         except PrecisionLimit as error:
-            upper = LARGEST_CAPPED_EPSILON
-            if self.log_basic(0.0 if isinstance(error, GridLimit) else upper) > log_delta:
+            found = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
+            if self.log_basic(0.0 if isinstance(error, GridLimit) else found.upper) > log_delta:
                 raise
+        upper = self.cap_epsilon(log_delta, found.upper)
+        return LateEnclosure(lambda: found.lower, upper) if upper else Enclosure(0.0, 0.0)
+
+    def cap_epsilon(self, log_delta: float, upper: float) -> float:
+        """The least of the composed ``eps(delta)`` and of the inverse of basic composition."""
         if upper == 0.0 or not self.basic_may_help(upper, log_delta):
             return upper
         if self.log_basic(0.0) <= log_delta:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from privproj.composition.compose import compose
 from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above, shallow
+from privproj.curves.profile import Curve, PrivacyProfile, shallow
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log_difference, next_up
 from privproj.numerics.search import minimise
@@ -110,7 +110,7 @@ class GoodEventCurve:
         """``eps`` (nats) at which delta is met when the event gets the share ``1/(1 + e^-log_odds)`` of it."""
         # n p = share delta,  H^tau(eps) = (1 - share) delta
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
-        return epsilon_above(self.gaussian(log_delta + log_share), log_delta + log_rest)
+        return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats at the given split, or at the best one found (C16); the lower end is not known."""
@@ -127,7 +127,7 @@ class GoodEventCurve:
     def composed_epsilon(self, log_delta: float) -> float:
         """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
-        eps = epsilon_above(self.rough_gaussian(chosen), log_difference(log_delta, chosen))
+        eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
         tried = None
         # How often an event is chosen for the epsilon that the last one has. Speed only.
         for _ in range(4):
@@ -135,7 +135,7 @@ class GoodEventCurve:
             if chosen == tried:
                 break
             # H^tau(eps) = delta - n p
-            eps, tried = epsilon_above(self.gaussian(chosen), log_difference(log_delta, chosen)), chosen
+            eps, tried = self.gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper, chosen
         return eps
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
@@ -147,7 +147,7 @@ class GoodEventCurve:
         """
 
         def rest(log_bad: float) -> float:
-            return log_delta_above(self.rough_gaussian(log_bad), eps)
+            return self.rough_gaussian(log_bad).log_delta(eps).upper
 
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
@@ -177,7 +177,7 @@ class GoodEventCurve:
 
         def total(log_bad: float) -> float:
             # ln(n p + H^tau(eps))
-            return kernels.log_add(log_bad, log_delta_above(self.gaussian(log_bad), eps))
+            return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, min(0.0, total(event)))

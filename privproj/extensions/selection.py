@@ -36,7 +36,7 @@ from privproj.assumptions import (
     ONLY_THE_BEST_RELEASED,
     SCORE_FROM_PRIVATE_OUTPUT,
 )
-from privproj.curves.profile import LARGEST_PROFILE_EPSILON, Curve, epsilon_above, log_delta_above
+from privproj.curves.profile import LARGEST_PROFILE_EPSILON, Curve
 from privproj.curves.renyi import BestCurve, RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
@@ -217,7 +217,7 @@ def _shifted(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
     # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, moved up by more than its rounding (C34)
     def excess(tau: float) -> float:
         reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
-        return log_delta_above(base, tau) + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
+        return base.log_delta(tau).upper + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
 
     # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
     tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
@@ -261,12 +261,12 @@ class _ShiftedCurve(_Selection):
         inner = eps - self.shift - 1e-15 * (eps + self.shift)
         if not inner >= 0.0:
             return Enclosure(-math.inf, 0.0)
-        found = log_delta_above(self.base, inner)
+        found = self.base.log_delta(inner).upper
         return Enclosure(-math.inf, min(0.0, self.growth + found + 1e-15 * (self.growth + abs(found))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats; the lower end is not known."""
-        inner = epsilon_above(self.base, log_delta - self.growth)
+        inner = self.base.epsilon(log_delta - self.growth).upper
         return Enclosure(-math.inf, (inner + self.shift) * (1.0 + 4e-15))
 
 
@@ -296,7 +296,7 @@ class _PoissonSelection(_Selection):
     def _log_base(self, eps: float, less: float) -> float:
         """``ln delta_0(eps - less)``, at an epsilon rounded down; 0 for a negative one."""
         inner = eps - less - 1e-14 * (eps + less)
-        return log_delta_above(self.base, inner) if inner >= 0.0 else 0.0
+        return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known."""
@@ -318,7 +318,7 @@ class _PoissonSelection(_Selection):
         """``eps(delta)`` in nats; the lower end is not known."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(-math.inf, 0.0)
-        least = epsilon_above(self.base, log_delta - self.growth)
+        least = self.base.epsilon(log_delta - self.growth).upper
         if least == math.inf:
             return Enclosure(-math.inf, math.inf)
         search: dict[str, float] = {"low": 1e-15, "high": LARGEST_PROFILE_EPSILON, "rtol": 1e-8}
@@ -330,7 +330,7 @@ def _poisson_mixture(base: Curve, mean: float) -> _PoissonSelection:
     """The curve for a Poisson law of this mean."""
     tilts = []
     for tau in (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS)):
-        lost = mean * math.exp(log_delta_above(base, tau)) * (1.0 + 1e-14)
+        lost = mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14)
         tilts.append(_Tilt(tau, lost, _weigh_cells(math.expm1(tau), mean)))
     return _PoissonSelection(base, next_up(math.log(mean)), tuple(tilts))
 

@@ -15,7 +15,7 @@ from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import compose_on_lattice
 from privproj.curves import gaussian_arrays
-from privproj.curves.profile import SplitTable, epsilon_above, log_delta_above
+from privproj.curves.profile import SplitTable
 from privproj.errors import GridLimit
 from privproj.runs import Run
 
@@ -39,10 +39,10 @@ def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_belo
     whole, alone = curve(lambda eps: gaussian_arrays.gaussian_ends(eps, 1.0)[0]), curve(refuse)
     for eps in (0.0, 1.0, 8.0):
         lower, upper = whole.log_delta(eps)
-        assert log_delta_above(alone, eps) == upper > lower > upper - 1e-2
+        assert alone.log_delta(eps).upper == upper > lower > upper - 1e-2
     for log_delta in (-3.0, -20.0):
         lower, upper = whole.epsilon(log_delta)
-        assert epsilon_above(alone, log_delta) == upper > lower > 0.99 * upper
+        assert alone.epsilon(log_delta).upper == upper > lower > 0.99 * upper
     with pytest.raises(AssertionError, match="lower end"):
         alone.log_delta(1.0)
 
@@ -59,7 +59,7 @@ def test_orders_that_are_left_out_change_neither_end():
             found = [order.delta(eps) for order in curve.above]
             most = max(x.value + x.error + order.at_infinity for x, order in zip(found, curve.above, strict=True))
             least = max(x.value - x.error for x in (order.delta(eps) for order in below))
-            assert curve.log_delta_above(eps) == math.log(min(max(most, 1e-300), 1.0))
+            assert curve.log_delta(eps).upper == math.log(min(max(most, 1e-300), 1.0))
             assert curve.log_delta_below(eps) == (math.log(least) if least > 0.0 else -math.inf)
 
 

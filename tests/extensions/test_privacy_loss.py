@@ -24,7 +24,6 @@ from privproj import (
     convert,
     privacy_loss,
 )
-from privproj.curves.profile import log_delta_above
 from privproj.schedule import Schedule, phase_of
 
 RUNS = {
@@ -80,7 +79,7 @@ def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
         truth = truth_of(name, eps) * (1 - 1e-9)
         assert delta_of(above, eps) >= truth and delta_of(above.mirrored(), eps) >= truth
         if below is not None:
-            most = math.exp(log_delta_above(loss.curve, eps)) * (1 + 1e-9)
+            most = math.exp(loss.curve.log_delta(eps).upper) * (1 + 1e-9)
             assert delta_of(below, eps) <= most and delta_of(below.mirrored(), eps) <= most
     assert (below is not None) == (name in EXACT)
 
@@ -232,7 +231,7 @@ def check_conversions(kind, noise, steps, rate):
         truth = least.get_delta_for_epsilon(eps) * (1 - 1e-6) - 1e-12
         assert truth <= ours.get_delta_for_epsilon(eps)
         assert truth <= max(law_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
-        assert truth <= math.exp(log_delta_above(loss.curve, eps))
+        assert truth <= math.exp(loss.curve.log_delta(eps).upper)
         # An attack at this epsilon, by dp-accounting's law: no false negative rate that we promise may exceed its own.
         assert convert(loss, "trade-off", at=0.05).value <= 1.0 - 0.05 + 1e-12
     for delta in (1e-3, 1e-6):
