@@ -40,7 +40,6 @@ class CappedCurve:
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
         ]
-        self.least_at: dict[tuple[int, int], float] = {}
         self.log_sampled = _log_ever_sampled([run for _, run in phases])
 
     @cached_property
@@ -70,32 +69,7 @@ class CappedCurve:
 
     def cap_log_delta(self, eps: float, upper: float) -> float:
         """The least of the composed ``ln delta(eps)``, of (i) ever sampled and of (ii) basic composition."""
-        upper = min(upper, self.log_sampled)
-        return min(upper, self.log_basic(eps)) if self.basic_may_help(eps, upper) else upper
-
-    def basic_may_help(self, eps: float, log_delta: float) -> bool:
-        """False only where basic composition is above ``log_delta``, whatever the shares.
-
-        It is at least what some of the phases cost, and that falls with ``eps``: it is taken at the next power of two,
-        so that what is skipped depends on ``eps`` alone (C24).
-        """
-        counts = (min(2**k, len(self.releases)) for k in range(len(self.releases).bit_length() + 1))
-        return all(self.log_least_basic(count, math.frexp(eps)[1]) <= log_delta for count in counts)
-
-    def log_least_basic(self, count: int, rung: int) -> float:
-        """A lower bound of basic composition of so many phases at ``e`` = 2 to the power ``rung``; it is kept.
-
-        That of one is ``ln(T_1 delta_1(e / T_1))``. With ``T`` releases in all, half of them have less than ``2 e / T``
-        of epsilon, and cost at least the least delta there: ``ln(T / 2 min_i delta_i(2 e / T))``.
-        """
-        if (count, rung) not in self.least_at:
-            some = self.releases[:count]
-            share = 1 if count == 1 else 2
-            releases = sum(steps for _, steps in some) / share
-            at = math.ldexp(1.0, rung) / releases
-            least = min(profile.log_delta(at).upper for profile, _ in some)
-            self.least_at[count, rung] = least + math.log(releases)
-        return self.least_at[count, rung]
+        return min(upper, self.log_sampled, self.log_basic(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
@@ -115,12 +89,10 @@ class CappedCurve:
 
     def cap_epsilon(self, log_delta: float, upper: float) -> float:
         """The least of the composed ``eps(delta)`` and of the inverse of basic composition."""
-        if upper == 0.0 or not self.basic_may_help(upper, log_delta):
+        if upper == 0.0 or self.log_basic(upper) > log_delta:
             return upper
         if self.log_basic(0.0) <= log_delta:
             return 0.0
-        if self.log_basic(upper) > log_delta:
-            return upper
         return find_crossing(
             lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_CAPPED_EPSILON, high=upper, rtol=1e-12
         ).upper
