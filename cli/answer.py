@@ -20,7 +20,7 @@ from .options import parse_number
 from .output import write
 
 if TYPE_CHECKING:
-    from privproj.accounting.worth import Worth
+    from privproj.accounting.choice import Worth
 
 EXIT_CODES = {
     Outcome.OK: 0,

@@ -11,8 +11,7 @@ from privproj.runs import RunOptions
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 
 if TYPE_CHECKING:
-    from privproj.accounting.worth import Worth
-
+    from privproj.accounting.choice import Worth
     from privproj.accounting.comparison import Comparison
     from privproj.accounting.schedule import Schedule
     from privproj.mechanisms import Mechanism

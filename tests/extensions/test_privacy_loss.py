@@ -17,13 +17,12 @@ from privproj import (
     Gaussian,
     InvalidParameter,
     Laplace,
-    PrivacyLoss,
     Refused,
     Side,
     Wishart,
     convert,
-    privacy_loss,
 )
+from privproj.extensions.privacy_loss import PrivacyLoss, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
 RUNS = {
