@@ -12,7 +12,7 @@ and level ``k`` answers from above ``b_(k-1)`` up to ``b_k``. So both readings u
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -200,7 +200,11 @@ class _Level:
         except PrecisionLimit as error:
             return error
         best, least, last = None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        ways = list(found.curves()) if isinstance(found, DefaultGrid) else [lambda: found]
+        ways = (
+            [partial(found.level, k) for k in range(len(found.steps))]
+            if isinstance(found, DefaultGrid)
+            else [lambda: found]
+        )
         costly = _are_costly(phases)
         for make in reversed(ways) if costly else ways:
             try:

@@ -47,13 +47,10 @@ LEAST_SLOPE = 1e-9
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """The curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16); the bound that gives ``radius`` guarantees it."""
+    """The curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16); the bound that gives ``release`` guarantees it."""
 
-    mu: float
-    """Sensitivity over noise, ``1/z``."""
-
-    radius: Callable[[float], float]
-    """From ``ln p`` to the largest factor by which a release stretches a change, but for a probability ``p``."""
+    release: "GoodEvent"
+    """What the bound says of one release."""
 
     run: Run
     """The run whose curve this is."""
@@ -61,13 +58,10 @@ class GoodEventCurve:
     log_count: float
     """``ln n``, ``n`` how often the event may occur in the run."""
 
-    default_split: float | str
-    """The split where the run does not say one."""
-
     @property
     def split(self) -> float | str:
         """The share of delta for the event, above 0 and below 1, or "optimal"."""
-        return self.run.split or self.default_split
+        return self.run.split or self.release.default_split
 
     @property
     def leads_with_epsilon(self) -> bool:
@@ -104,7 +98,7 @@ class GoodEventCurve:
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
         """The profile of one release outside of the event."""
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
-        return gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))
+        return gaussian_profile(next_up(self.release.mu * self.release.radius(log_bad - self.log_count - 1e-12)))
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
         """``eps`` (nats) at which delta is met when the event gets the share ``1/(1 + e^-log_odds)`` of it."""
@@ -209,7 +203,7 @@ class GoodEvent:
         """The curve of the run, in which the event may occur ``n`` times: ``T`` unless a field says otherwise."""
         # n = T,  q T,  or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
-        return GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)
+        return GoodEventCurve(self, run, math.log(count))
 
 
 def _floor_to(x: float, spacing: float) -> float:

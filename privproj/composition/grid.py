@@ -6,9 +6,9 @@ of the bound. :mod:`privproj.composition.doubling` does so where the losses have
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import ClassVar, TypeVar
 
 from privproj.composition import doubling
@@ -208,10 +208,6 @@ class DefaultGrid:
             )
             self.levels[level] = new
         return self.levels[level]
-
-    def curves(self) -> Iterator[Callable[[], ComposedCurve]]:
-        """What makes the curve in each way to compose, in the order of trial."""
-        return (partial(self.level, level) for level in range(len(self.steps)))
 
     def answer_below(self, read: Callable[[ComposedCurve], float], first: int) -> float:
         """The lower end that ``read`` finds on the curve of this level or a coarser one; ``-inf`` on none."""
