@@ -12,7 +12,7 @@ and level ``k`` answers from above ``b_(k-1)`` up to ``b_k``. So both readings u
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -200,15 +200,11 @@ class _Level:
         except PrecisionLimit as error:
             return error
         best, least, last = None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        ways = (
-            [partial(found.level, k) for k in range(len(found.steps))]
-            if isinstance(found, DefaultGrid)
-            else [lambda: found]
-        )
+        levels = range(len(found.steps) if isinstance(found, DefaultGrid) else 1)
         costly = _are_costly(phases)
-        for make in reversed(ways) if costly else ways:
+        for level in reversed(levels) if costly else levels:
             try:
-                curve = make()
+                curve = found.level(level) if isinstance(found, DefaultGrid) else found
                 ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in self.log_deltas]
             except PrecisionLimit as error:
                 last = error
