@@ -218,10 +218,16 @@ class Taps:
             tap.uses = [(call, x, g) if len(x) == 1 else (call, x[None], g[None]) for call, x, g in tap.uses]
             tap.found = None if tap.found is None else tap.found.sum(0, keepdim=True)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self) -> list[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""
-        yield from self.module.named_parameters()
-        yield from self.module.named_buffers()
+        found: dict[int, tuple[str, Tensor]] = {}
+        # Torch's own walks take twice as long, and every batch makes several.
+        for name, part in self.module.named_modules():
+            for tensors in (part._parameters, part._buffers):
+                for key, tensor in tensors.items():
+                    if tensor is not None:
+                        found.setdefault(id(tensor), (f"{name}.{key}" if name else key, tensor))
+        return list(found.values())
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

@@ -39,16 +39,18 @@ class Guard:
     """Compares a module with what it was when it was made private and when the batch was drawn."""
 
     def __init__(self, taps: Taps) -> None:
-        self.taps, self.module = taps, taps.module
+        self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
         self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
-        self.before: _State = []
-        self.released: _State | None = None
         self.moved = False
-        self.contents: list[tuple[str, int]] = []
         self.numbers: dict[str, str] | None = None
+        self.forget_released()
         # A plain function, which a copy of the module leaves as it is.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
+
+    def forget_released(self) -> None:
+        """Let the trained tensors be others than after the last release: weights were loaded."""
+        self.released: _State = []
 
     def begin_step(self) -> None:
         """Note what the trained tensors are like before a release moves them."""
@@ -67,47 +69,42 @@ class Guard:
         self.moved = True
         for (name, tensor), old, new in zip(self.trained, self.contents, _contents(self.trained), strict=True):
             if rates.get(id(tensor), most) > 0.0 and old == new:
-                raise InvalidParameter(
-                    name, "unmoved after a step", "trained weights that move",
-                    "build the optimizer from the parameters of the module that is trained, after moving it",
-                )  # fmt: skip
-
-    def forget_released(self) -> None:
-        """Let the trained tensors be others than after the last release: weights were loaded."""
-        self.released = None
+                remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
+                raise InvalidParameter(name, "unmoved after a step", "trained weights that move", remedy)
 
     def begin(self) -> None:
         """Note what the module is like before a batch is seen."""
-        self.check_trained()
-        for old, new in zip(self.released or [], _state(self.trained), strict=False):
+        tensors = self.check_trained()
+        self.before, self.numbers, self.types = _state(tensors), None, {tensor.dtype for _, tensor in tensors}
+        for old, new in zip(self.released, _state(self.trained), strict=False):
             if old != new:
-                raise InvalidParameter(
-                    old[0], "changed since the last release", "trained tensors that releases alone change",
-                    "take other optimizers off them; weights from elsewhere come in by module.load_state_dict",
-                )  # fmt: skip
-        self.before, self.numbers = _state(self.taps.tensors()), None
+                remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
+                expected = "trained tensors that releases alone change"
+                raise InvalidParameter(old[0], "changed since the last release", expected, remedy)
 
-    def check_trained(self) -> None:
-        """Raise :class:`InvalidParameter` unless the tensors that make_private saw as trained are so, and no others."""
+    def check_trained(self) -> list[tuple[str, Tensor]]:
+        """The tensors of the module; raises unless those that make_private saw as trained are so, and no others."""
         for name, parameter in self.trained:
             dtype, device = self.kinds[id(parameter)]
             if parameter.dtype != dtype or parameter.device != device:
-                raise InvalidParameter(
-                    name, f"{parameter.dtype} on {parameter.device}", f"{dtype} on {device}, as make_private saw it",
-                    "convert and move the module before make_private; for speed use autocast",
-                )  # fmt: skip
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad != (id(parameter) in self.kinds):
-                raise InvalidParameter(
-                    name, "trained" if parameter.requires_grad else "frozen",
+                expected = f"{dtype} on {device}, as make_private saw it"
+                remedy = "convert and move the module before make_private; for speed use autocast"
+                raise InvalidParameter(name, f"{parameter.dtype} on {parameter.device}", expected, remedy)
+        tensors = self.taps.tensors()
+        for name, tensor in tensors:
+            if tensor.requires_grad != (id(tensor) in self.kinds):
+                found, expected = (
+                    "trained" if tensor.requires_grad else "frozen",
                     "the trained tensors that make_private saw",
-                    "others would have gradients without noise: freeze it again, or freeze layers before make_private, "
-                    "or call it anew with the same ledger",
-                )  # fmt: skip
+                )
+                remedy = "freeze it again: it would have a gradient without noise; or call make_private anew with the same ledger"
+                raise InvalidParameter(name, found, expected, remedy)
+        return tensors
 
     def check_unwritten(self) -> None:
-        """Raise :class:`InvalidParameter` where a forward pass has written something of the batch into the module."""
-        now = _state(self.taps.tensors())
+        """Raise where a pass has written something of the batch into the module, or left a gradient there."""
+        tensors = self.taps.tensors()
+        now = _state(tensors)
         for old, new in zip(self.before, now, strict=False):
             if old != new:
                 remedy = "no running statistics, no max_norm; change weights before the batch is drawn"
@@ -115,11 +112,12 @@ class Guard:
         if len(self.before) != len(now):
             raise InvalidParameter("module", "other tensors than before the batch was drawn", _NOTHING_KEPT)
         if self.numbers is not None:
-            for (name, tensor), sums in zip(self.taps.tensors(), self.sums, strict=True):
+            for (name, tensor), sums in zip(tensors, self.sums, strict=True):
                 if _sums(tensor) != sums:
                     remedy = "do not write through .data"
                     raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, remedy)
             self.check_attributes(every=True)
+        self.check_gradients(tensors)
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
@@ -128,8 +126,8 @@ class Guard:
         """
         if self.numbers is None:
             self.sums = [_sums(tensor) for _, tensor in self.taps.tensors()]
-            self.numbers, self.made = _attributes(self.module), None
-            self.plain = [(part, _copied(_plain(part))) for part in self.module.modules()]
+            self.numbers, self.made = _attributes(self.taps.module), None
+            self.plain = [(part, _copied(_plain(part))) for part in self.taps.module.modules()]
 
     def check_attributes(self, *, every: bool = False) -> None:
         """Raise where a pass has left other numbers in attributes than the first one of the batch has.
@@ -138,7 +136,7 @@ class Guard:
         sees is not. ``every`` number is compared after a later part of the batch, for its gradients are released; else
         those that the first pass has changed.
         """
-        now = _attributes(self.module)
+        now = _attributes(self.taps.module)
         if self.made is None:
             before = self.numbers or {}
             self.made, self.numbers = {name for name in now if before.get(name) != now[name]}, now
@@ -154,16 +152,17 @@ class Guard:
                 del part.__dict__[key]
             part.__dict__.update(_copied(plain))
 
-    def check_gradients(self) -> None:
-        """Raise :class:`InvalidParameter` where a tensor has a gradient that no release is about, and remove it."""
-        found = [(n, p) for n, p in self.module.named_parameters() if p.grad is not None and id(p) not in self.kinds]
-        for _, parameter in found:
-            parameter.grad = None
+    def check_gradients(self, tensors: list[tuple[str, Tensor]]) -> None:
+        """Raise where one of the module's tensors has a gradient that no release is about, and remove all of these."""
+        found = [(name, part) for name, part in tensors if part.grad is not None and id(part) not in self.kinds]
+        for _, part in found:
+            part.grad = None
         if found:
-            raise InvalidParameter(
-                found[0][0], "a gradient without noise", "gradients of the trained tensors alone",
+            expected, remedy = (
+                "gradients of the trained tensors alone",
                 "freeze it, or let make_private see it as trained",
-            )  # fmt: skip
+            )
+            raise InvalidParameter(found[0][0], "a gradient without noise", expected, remedy)
 
 
 def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:

@@ -217,7 +217,7 @@ class IndependenceCheck:
         """Compute a part, so that the taps keep what they see of it."""
         self.taps.records = records
         self.losses(loss_fn, part, records).sum().backward()
-        self.guard.check_gradients()
+        self.guard.check_gradients(self.taps.tensors())
         self.taps.check_rows(records)
         for parameter in (p for tap in self.taps.taps for p in tap.parameters):
             parameter.grad = None
@@ -236,7 +236,7 @@ class IndependenceCheck:
         part = places if len(places) > 1 else slice(int(places), int(places) + 1)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
         trained = [p for tap in self.taps.taps for p in tap.parameters]
-        names, norms = [], []
+        pairs: list[tuple[str, Tensor, Tensor]] = []
         self.taps.capture(False)
         try:
             losses = self.losses(loss_fn, batch, len(rows))
@@ -244,15 +244,13 @@ class IndependenceCheck:
             with per_example.full_precision():
                 for tap in self.taps.taps:
                     for parameter, one in zip(tap.parameters, tap.gradient_of(part, weights), strict=True):
-                        names.append(tap.name)
-                        norms.append(_norms(one, parameter.grad))
-                        parameter.grad = None
+                        other = torch.zeros_like(one) if parameter.grad is None else parameter.grad.to(one)
+                        pairs.append((tap.name, one, other))
+                return first_difference(_norms(pairs), *self.limits())
         finally:
             self.taps.capture(True)
             for parameter in trained:
                 parameter.grad = None
-        # One question to the device for all of them.
-        return first_difference(list(zip(names, torch.stack(norms).tolist(), strict=True)), *self.limits())
 
     def refuse(self, name: str, share: float, cause: Cause) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
@@ -266,7 +264,7 @@ class IndependenceCheck:
 
     def limits(self) -> tuple[float, float, float, bool]:
         """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
-        types = {part.dtype for _, part in self.taps.tensors()} | self.types
+        types = self.guard.types | self.types
         limit = max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
         # A probability near 1 is right to half an eps, and so is what a record misses of it.
         share = max([FLOOR, *(0.5 * torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point)])
@@ -312,10 +310,12 @@ class _Seen:
     places: list[int]
 
 
-def _norms(one: Tensor, other: Tensor | None) -> Tensor:
-    """The norms of two gradients and of their difference."""
-    other = torch.zeros_like(one) if other is None else other.to(one)
-    return torch.stack([per_example.to_double(part.norm()) for part in (one, other, one - other)])
+def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, list[float]]]:
+    """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
+    names, ones, others = zip(*pairs, strict=True)
+    norms = [torch._foreach_norm(part) for part in (ones, others, torch._foreach_sub(ones, others))]
+    found = torch.stack([torch.stack([per_example.to_double(norm) for norm in part]) for part in norms])
+    return list(zip(names, found.T.tolist(), strict=True))
 
 
 _MIXED = (

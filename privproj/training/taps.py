@@ -211,8 +211,10 @@ class Tap(AnyTap):
 
     def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
         """The gradients of these records times their weights, added up as a matrix."""
-        if self.formed is not None:
-            return per_example.weighted_sum(weights, self.formed[rows])
+        formed = self.formed
+        if formed is not None:
+            # w G_j of one record, or sum_j w_j G_j.
+            return weights * formed[rows][0] if len(weights) == 1 else per_example.weighted_sum(weights, formed[rows])
         g, x = (part[rows] for part in self.captured())
         if len(weights) == 1 and isinstance(g, Tensor):
             # w G_j.
