@@ -129,7 +129,7 @@ class Tap(AnyTap):
         self.weight: Any = module.weight
         bias = getattr(module, "bias", None)
         self.bias = bias if isinstance(bias, nn.Parameter) and bias.requires_grad else None
-        self.turned = _is_conv1d(module)
+        self.turned, self.is_table = _is_conv1d(module), isinstance(module, nn.Embedding)
         super().__init__(name, module, [self.weight, *([] if self.bias is None else [self.bias])])
 
     @property
@@ -147,17 +147,20 @@ class Tap(AnyTap):
             return False
         self.parameters = max(self.parameters, other.parameters, key=len)
         self.bias = self.bias if other.bias is None else other.bias
+        self.is_table |= other.is_table
         self.modules += other.modules
         return True
 
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer, as it is or in the gradients that are formed of it."""
         before = self.formed
-        super().keep(call, x, g)
+        self.uses.append((call, x, g))
         if not self.forms or (before is None and not self.is_smaller_formed):
+            self.found = None
             return
         with per_example.full_precision():
-            self.uses, found = [], per_example.formed(*self.joined())
+            found = per_example.formed(*self.joined())
+        self.uses = []
         if before is not None and len(before) != len(found):
             raise InvalidParameter(
                 self.name, f"{len(found)} rows after {len(before)}", "one row for each record, batch first"
@@ -167,9 +170,10 @@ class Tap(AnyTap):
     @property
     def is_smaller_formed(self) -> bool:
         """True if the gradients are no larger than what is kept to make them."""
-        tables = any(isinstance(module, nn.Embedding) for module in self.modules)
+        if self.is_table:
+            return False
         count = sum(math.prod(g.shape[2:] if type(call) is nn.Conv2d else g.shape[1:-1]) for call, _, g in self.uses)
-        return not tables and per_example.is_smaller_formed(count, *self.shape)
+        return per_example.is_smaller_formed(count, *self.shape)
 
     @property
     def formed(self) -> Tensor | None:
@@ -185,15 +189,17 @@ class Tap(AnyTap):
         """
         dtype, rows, pairs, found = self.weight.dtype, [], [], []
         for module, x, g in self.uses:
-            if isinstance(module, nn.Embedding):
+            if type(module) is nn.Conv2d:
+                pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
+            elif self.is_table and isinstance(module, nn.Embedding):
                 ids, seen = _looked_up(module, x, g)
                 rows.append(ids)
                 found.append(self.with_bias(module, seen.to(dtype)))
-            elif type(module) is nn.Conv2d:
-                pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
             else:
                 g, seen = _tokens(x, g)
                 pairs.append((g.to(dtype), self.with_bias(module, seen.to(dtype))))
+        if len(pairs) == 1 and not rows:
+            return pairs[0]
         x = _side_by_side([*(x for _, x in pairs), *found])
         if not rows:
             return _side_by_side([g for g, _ in pairs]), x
