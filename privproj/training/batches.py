@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -29,7 +30,7 @@ from torch.utils.data import (
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
-from privproj.training.nested import Samples, are_equal, leaves, place_of, take
+from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
 
@@ -45,7 +46,7 @@ class BatchTurn:
         self.drawn: int | None = None
         self.taken = self.closed = False
         self.batch: Any = None
-        self.versions: list[int] = []
+        self.parts: list[tuple[Any, Any]] = []
         self.numbers: list[int] = []
         self.on_open: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
@@ -56,7 +57,7 @@ class BatchTurn:
             remedy = "empty batches are released too"
             raise InvalidParameter("optimizer.step", "not called", "one step for every batch", remedy)
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
-        self.versions = [leaf._version for leaf in leaves(batch)]
+        self.parts = _states_of(batch)
         self.on_open()
 
     def whole(self, batch: Any) -> int:
@@ -67,7 +68,8 @@ class BatchTurn:
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
             expected = "the batch that the private loader gave last, as it is, once"
             raise InvalidParameter("batch", type(batch).__name__, expected, "move it inside the loss function")
-        if self.versions != [leaf._version for leaf in leaves(self.batch)]:
+        now = _states_of(self.batch)
+        if len(now) != len(self.parts) or any(a is not b or x != y for (a, x), (b, y) in zip(self.parts, now, strict=True)):
             remedy = "change it inside the loss function"
             raise InvalidParameter("batch", "changed in place", "the batch as the private loader gave it", remedy)
         return self.drawn
@@ -78,6 +80,12 @@ class BatchTurn:
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
             raise InvalidParameter("optimizer.step", "none", expected, "call optimizer.step_on before")
         self.drawn, self.batch = None, None
+
+
+def _states_of(batch: Any) -> list[tuple[Any, Any]]:
+    """Every part of a batch, with how often it was written or, where nothing counts that, a digest of its numbers."""
+    parts = [part for part in parts_of(batch) if isinstance(part, Tensor | np.ndarray)]
+    return [(p, p._version if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
 
 
 WORKER_SETTINGS = (

@@ -35,6 +35,20 @@ class _Saved(torch.autograd.Function):
         return None, None
 
 
+class _Anchored(torch.autograd.Function):
+    """A copy of a tensor that gets a gradient back, which ends here: no leaf keeps it."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, switch: Tensor) -> Tensor:
+        """Copy ``output``; ``switch`` requires a gradient, and so does the copy."""
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
+        """Give nothing back."""
+        return None, None
+
+
 def _keeps_graph() -> bool:
     """True if the running backward pass keeps its graph for another one, or where torch does not say."""
     asked = getattr(torch._C, "_get_current_graph_task_keep_graph", None)
@@ -53,7 +67,7 @@ class Taps:
 
     Something is kept only while the taps are :meth:`armed`, ``capturing`` is True then, and ``records`` is the number
     of records in the part that is computed. ``switch`` asks for a gradient, so that what is saved lives as long as
-    torch keeps the graph.
+    torch keeps the graph. ``widened`` names the last layer whose output was the same for all of them.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -94,7 +108,7 @@ class Taps:
     @contextmanager
     def armed(self, records: int) -> Iterator[None]:
         """Keep what the layers see of a part of so many records, and what comes back, until the block ends."""
-        self.records = records
+        self.records, self.widened = records, ""
         try:
             self.capture(True)
             yield
@@ -117,7 +131,9 @@ class Taps:
         Without it the gradient that comes back would be summed over the records before any norm is taken.
         """
         records = self.records
-        if records == 1 or not x.dim():
+        if not x.dim():
+            raise InvalidParameter(tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]")
+        if records == 1:
             return x, output
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if isinstance(module, nn.Embedding) and x.dim() == 1:
@@ -127,6 +143,8 @@ class Taps:
             if not tap.is_shared:
                 return x, output
             x, output = x[None], output[None]
+        if len(x) == 1 or len(output) == 1:
+            self.widened = tap.name
         x = x.expand(records, *x.shape[1:]) if len(x) == 1 else x
         return x, output.expand(records, *output.shape[1:]).clone() if len(output) == 1 else output
 
@@ -150,7 +168,7 @@ class Taps:
             saved: Any = [_Saved.apply(seen, self.switch)]
             changed = None if whole is first else whole
             if not whole.requires_grad:
-                changed = whole.detach().requires_grad_().clone()
+                changed = _Anchored.apply(whole, self.switch)
 
             def back(g: Tensor) -> None:
                 try:

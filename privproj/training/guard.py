@@ -119,6 +119,24 @@ class Guard:
             self.check_attributes(every=True)
         self.check_gradients(tensors)
 
+    def check_leaves(self, losses: Tensor) -> None:
+        """Raise where losses ask for the gradient of a tensor that is not trained: it would be left there, unclipped."""
+        known = {*self.kinds, id(self.taps.switch)}
+        seen, ahead = set(), [losses.grad_fn]
+        while ahead:
+            node = ahead.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and id(leaf) not in known:
+                raise InvalidParameter(
+                    "losses", f"the gradient of a tensor of shape {tuple(leaf.shape)} asked for too",
+                    "losses of the trained tensors alone",
+                    "put it into the module before make_private, or detach it: its gradient would have no noise",
+                )  # fmt: skip
+
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
@@ -211,7 +211,16 @@ class IndependenceCheck:
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
-        return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.taps.device), records)
+        here = move(self.cut(part, torch.arange(records), records), self.taps.device)
+        try:
+            return losses_of(loss_fn, here, records)
+        except (PrivprojError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            made, found = self.released(), f"{type(error).__name__}: {error}"
+            expected = f"a loss function that works for {records} of the records alone, as it is checked"
+            remedy = f"strict=True gives it every record by itself; {made} releases were made before"
+            raise InvalidParameter("loss_fn", found, expected, remedy) from error
 
     def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
         """Compute a part, so that the taps keep what they see of it."""
@@ -342,11 +351,13 @@ _GIVEN = (
 
 def losses_of(loss_fn: LossFunction, part: Any, records: int) -> Tensor:
     """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise."""
-    losses = loss_fn(part)
-    if losses.dim() != 1 or len(losses) != records:
-        raise InvalidParameter(
-            "losses", f"shape {tuple(losses.shape)}", f"one loss for each of {records} records", 'use reduction="none"'
-        )
+    if not callable(loss_fn):
+        raise InvalidParameter("loss_fn", type(loss_fn).__name__, "a function from a part of the batch to its losses")
+    losses: Any = loss_fn(part)
+    if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
+        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        remedy = 'return the losses themselves, with reduction="none"'
+        raise InvalidParameter("losses", found, f"a tensor with one loss for each of {records} records", remedy)
     if records and not losses.requires_grad:
         remedy = "compute them from the module that make_private returned, with gradients enabled"
         raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)

@@ -302,7 +302,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             if alone and self._independence.spot:
                 self._guard.note()
             with nullcontext() if alone else self._independence.watch(loss_fn, part, rows):
-                losses = losses_of(loss_fn, part, records)
+                losses = self._losses(loss_fn, part, records)
+                self._guard.check_leaves(losses)
                 try:
                     losses.sum().backward()
                     self._guard.check_unwritten()
@@ -313,6 +314,19 @@ class PrivateOptimizer(torch.optim.Optimizer):
                     self._drop_gradients()
             self._boundary.add(records)
         return losses.detach().sum()
+
+    def _losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
+        """The losses of a part; where an output for all records has become one for each, an error may come of it."""
+        try:
+            return losses_of(loss_fn, part, records)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if not self._taps.widened or isinstance(error, InvalidParameter | torch.OutOfMemoryError):
+                raise
+            raise InvalidParameter(
+                self._taps.widened, f"one row for {records} records, and then {type(error).__name__}: {error}",
+                "a layer that sees one row for each record, or a loss function that takes one row more for each",
+                "strict=True computes every record by itself",
+            ) from error  # fmt: skip
 
     def step_on(
         self,

@@ -86,6 +86,9 @@ class _Constant(TorchFunctionMode):
             one, edges = (torch.ones_like(args[0]),), (args[0],)
             with self:
                 return engine.run_backward(edges, one, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        if kwargs.get("generator") not in (None, torch.default_generator):
+            # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
+            return func(*args, **kwargs)
         if func in _IDENTITIES:
             return args[0] if args else kwargs["input"]
         self.calls += func in _DRAWN

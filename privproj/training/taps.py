@@ -300,7 +300,7 @@ class _ReplayedTap(AnyTap):
         finally:
             AnyTap.is_replaying = False
         by_parameter = {id(own[name]): part for name, part in found.items()}
-        return torch.cat([by_parameter[id(p)].flatten(1) for p in self.parameters], 1)
+        return torch.cat([by_parameter[id(p)].reshape(len(g), -1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Split a vector with one entry for each trained entry into the parts of the parameters."""
