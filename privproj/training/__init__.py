@@ -9,40 +9,25 @@ from typing import TYPE_CHECKING
 from privproj.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from privproj.training.adaptive_clipping import AdaptiveClipping
-    from privproj.training.algorithms.lora import FrozenLoRA, add_frozen_lora, export_peft, import_peft, prepare_peft
-    from privproj.training.algorithms.prism import PrismLinear, Steps, add_prism
-    from privproj.training.algorithms.projected_descent import ProjectedDescent
-    from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-    from privproj.training.engine import Method, make_private
-    from privproj.training.independence import is_checking
-    from privproj.training.optimizer import PrivateOptimizer
-    from privproj.training.plan import BallsInBins, FeatureBound, FixedBatches, Plan, PoissonBatches
-
-__all__ = [
-    "AdaptiveClipping",
-    "BallsInBins",
-    "FeatureBound",
-    "FixedBatches",
-    "FrozenLoRA",
-    "Method",
-    "Plan",
-    "PoissonBatches",
-    "PrismLinear",
-    "PrivateOptimizer",
-    "ProjectedDescent",
-    "Steps",
-    "Subspace",
-    "Trajectory",
-    "add_frozen_lora",
-    "add_prism",
-    "export_peft",
-    "import_peft",
-    "is_checking",
-    "leading",
-    "make_private",
-    "prepare_peft",
-]
+    # isort: off
+    from privproj.training.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
+    from privproj.training.algorithms.lora import (
+        FrozenLoRA as FrozenLoRA, add_frozen_lora as add_frozen_lora, export_peft as export_peft,
+        import_peft as import_peft, prepare_peft as prepare_peft,
+    )  # fmt: skip
+    from privproj.training.algorithms.prism import PrismLinear as PrismLinear, Steps as Steps, add_prism as add_prism
+    from privproj.training.algorithms.projected_descent import ProjectedDescent as ProjectedDescent
+    from privproj.training.algorithms.subspace import (
+        Subspace as Subspace, Trajectory as Trajectory, leading as leading,
+    )  # fmt: skip
+    from privproj.training.engine import Method as Method, make_private as make_private
+    from privproj.training.independence import is_checking as is_checking
+    from privproj.training.optimizer import PrivateOptimizer as PrivateOptimizer
+    from privproj.training.plan import (
+        BallsInBins as BallsInBins, FeatureBound as FeatureBound, FixedBatches as FixedBatches, Plan as Plan,
+        PoissonBatches as PoissonBatches,
+    )  # fmt: skip
+    # isort: on
 
 HOMES = {
     "adaptive_clipping": ("AdaptiveClipping",),

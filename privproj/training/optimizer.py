@@ -109,14 +109,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """Tells Accelerate's schedulers that every step is made. Contract with accelerate."""
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        taps: Taps,
-        views: list[View],
-        release: PrivateRelease,
-        spending: Spending,
-        loader: PrivateLoader,
-    ) -> None:
+        self, optimizer: torch.optim.Optimizer, taps: Taps, views: list[View], release: PrivateRelease,
+        spending: Spending, loader: PrivateLoader,
+    ) -> None:  # fmt: skip
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
         self._original, self._taps, self._views, self._boundary = optimizer, taps, views, release
         self._spending, self._turn, self._plan = spending, loader, spending.plan
@@ -239,12 +234,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
 
     def backward_on(
-        self,
-        loss_fn: LossFunction,
-        batch: Any,
-        micro_batch_size: int | None = None,
-        *,
-        strict: bool = False,
+        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
     ) -> Tensor:
         """Take in a batch of the private loader, part by part; :meth:`step` releases it.
 
@@ -315,12 +305,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return losses.detach().sum()
 
     def step_on(
-        self,
-        loss_fn: LossFunction,
-        batch: Any,
-        micro_batch_size: int | None = None,
-        *,
-        strict: bool = False,
+        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
     ) -> Tensor:
         """Take in a batch of the private loader, release it, and let the wrapped optimizer use what was released.
 
