@@ -26,7 +26,7 @@ from torch.utils.data import (
     SequentialSampler,
     TensorDataset,
     default_collate,
-)
+)  # fmt: skip
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
@@ -189,14 +189,9 @@ class PrivateLoader(BatchTurn):
     """
 
     def __init__(
-        self,
-        loader: DataLoader,
-        plan: Plan,
-        streams: Streams,
-        secrets: EpochSecrets,
-        done: Callable[[], int],
+        self, loader: DataLoader, plan: Plan, streams: Streams, secrets: EpochSecrets, done: Callable[[], int],
         processes: Processes,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.plan, self.streams, self.secrets = plan, streams, secrets
         self.generator = streams.sampler.on(CPU)

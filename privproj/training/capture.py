@@ -135,6 +135,9 @@ class Taps:
             raise InvalidParameter(tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]")
         if records == 1:
             return x, output
+        if isinstance(module, nn.Linear) and x.dim() == 1:
+            remedy = "strict=True computes every record by itself"
+            raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if isinstance(module, nn.Embedding) and x.dim() == 1:
             tap.is_shared = tap.is_shared or len(x) not in (1, records)

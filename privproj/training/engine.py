@@ -40,7 +40,7 @@ from privproj.training.plan import (
     batches_of,
     rate_and_steps,
     with_smallest_noise,
-)
+)  # fmt: skip
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
 from privproj.training.taps import Tap
@@ -467,13 +467,9 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
 
 
 def _told_to_others(
-    plan: Plan,
-    target: dict[str, float] | None,
-    insecure_seed: int | None,
-    taps: Taps,
-    optimizer: torch.optim.Optimizer,
-    subspace: Subspace | None,
-) -> dict[str, object]:
+    plan: Plan, target: dict[str, float] | None, insecure_seed: int | None, taps: Taps,
+    optimizer: torch.optim.Optimizer, subspace: Subspace | None,
+) -> dict[str, object]:  # fmt: skip
     """All that the processes of a run must have in common, by the names of arguments where these are meant."""
     told: dict[str, object] = {"max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier}
     told |= {**(target or {}), "insecure_seed": insecure_seed}

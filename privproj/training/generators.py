@@ -151,11 +151,9 @@ class EpochSecrets:
     """What the picks of balls-in-bins are drawn from: a secret for each epoch, so that copies of a run part ways."""
 
     def __init__(
-        self,
-        seed: str | None = None,
-        keep: Callable[[int, str], None] = lambda epoch, secret: None,
+        self, seed: str | None = None, keep: Callable[[int, str], None] = lambda *_: None,
         known: tuple[int, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.seed, self.keep = seed, keep
         self.epoch, self.secret = known or (-1, "")
 

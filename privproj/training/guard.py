@@ -93,12 +93,9 @@ class Guard:
         tensors = self.taps.tensors()
         for name, tensor in tensors:
             if tensor.requires_grad != (id(tensor) in self.kinds):
-                found, expected = (
-                    "trained" if tensor.requires_grad else "frozen",
-                    "the trained tensors that make_private saw",
-                )
-                remedy = "freeze it again: it would have a gradient without noise; or call make_private anew with the same ledger"
-                raise InvalidParameter(name, found, expected, remedy)
+                found = "trained" if tensor.requires_grad else "frozen"
+                remedy = "freeze it again, or freeze layers before make_private, or call it anew with the same ledger"
+                raise InvalidParameter(name, found, "the trained tensors that make_private saw", remedy)
         return tensors
 
     def check_unwritten(self) -> None:

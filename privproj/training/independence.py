@@ -77,7 +77,7 @@ class IndependenceCheck:
         self.taps, self.guard, self.boundary, self.loader, self.released = taps, guard, boundary, loader, released
         self.seen: set[Any] = set()
         self.steps = self.chosen = self.repeat = 0
-        self.spot = False
+        self.spot = self.alone = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -98,15 +98,16 @@ class IndependenceCheck:
         return due
 
     @contextmanager
-    def watch(self, loss_fn: LossFunction, part: Any, rows: slice) -> Iterator[None]:
+    def watch(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool = False) -> Iterator[None]:
         """Run a block that computes the part with these rows of the batch, and compare some of its records.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
         are computed together once more, quietly, few of them unless the check is due. Random numbers of another
-        generator are a difference.
+        generator are a difference. Where every record is computed ``alone``, the chosen one is computed twice: what is
+        kept outside the module makes a difference.
         """
-        records = rows.stop - rows.start
-        due, order = self.is_due(part, records), list(range(records))
+        records, self.alone = rows.stop - rows.start, alone
+        due, order = not alone and self.is_due(part, records), list(range(records))
         if due:
             self.loader.check_joining(rows.start)
             self.guard.note()
@@ -227,6 +228,8 @@ class IndependenceCheck:
         self.taps.records = records
         self.losses(loss_fn, part, records).sum().backward()
         self.guard.check_gradients(self.taps.tensors())
+        if self.alone:
+            self.taps.join_rows()
         self.taps.check_rows(records)
         for parameter in (p for tap in self.taps.taps for p in tap.parameters):
             parameter.grad = None

@@ -6,7 +6,6 @@ drawn, and no gradient that was not released reaches the wrapped optimizer.
 
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -109,14 +108,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """Tells Accelerate's schedulers that every step is made. Contract with accelerate."""
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        taps: Taps,
-        views: list[View],
-        release: PrivateRelease,
-        spending: Spending,
-        loader: PrivateLoader,
-    ) -> None:
+        self, optimizer: torch.optim.Optimizer, taps: Taps, views: list[View], release: PrivateRelease,
+        spending: Spending, loader: PrivateLoader,
+    ) -> None:  # fmt: skip
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
         self._original, self._taps, self._views, self._boundary = optimizer, taps, views, release
         self._spending, self._turn, self._plan = spending, loader, spending.plan
@@ -239,12 +233,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
 
     def backward_on(
-        self,
-        loss_fn: LossFunction,
-        batch: Any,
-        micro_batch_size: int | None = None,
-        *,
-        strict: bool = False,
+        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
     ) -> Tensor:
         """Take in a batch of the private loader, part by part; :meth:`step` releases it.
 
@@ -295,13 +284,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
         """Take in a part of the batch, which has these rows; gives the sum of its losses.
 
-        It is watched for what mixes records, unless it is one record ``alone``.
+        It is watched for what mixes records; of one record ``alone``, for what those before it have left somewhere.
         """
         records = rows.stop - rows.start
         with self._taps.armed(records):
             if alone and self._independence.spot:
                 self._guard.note()
-            with nullcontext() if alone else self._independence.watch(loss_fn, part, rows):
+            with self._independence.watch(loss_fn, part, rows, alone=alone):
                 losses = self._losses(loss_fn, part, records)
                 self._guard.check_leaves(losses)
                 try:
@@ -329,12 +318,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             ) from error  # fmt: skip
 
     def step_on(
-        self,
-        loss_fn: LossFunction,
-        batch: Any,
-        micro_batch_size: int | None = None,
-        *,
-        strict: bool = False,
+        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
     ) -> Tensor:
         """Take in a batch of the private loader, release it, and let the wrapped optimizer use what was released.
 

@@ -125,6 +125,8 @@ class Tap(AnyTap):
     The weight of GPT-2's Conv1D is kept as inputs x outputs: it is ``turned``.
     """
 
+    is_table = False
+
     def __init__(self, name: str, module: nn.Module) -> None:
         self.weight: Any = module.weight
         bias = getattr(module, "bias", None)

@@ -99,13 +99,9 @@ class FrozenLoRA(nn.Module):
 
 
 def add_frozen_lora(
-    module: nn.Module,
-    rank: int,
-    *,
-    alpha: float | None = None,
-    where: Picks | None = None,
+    module: nn.Module, rank: int, *, alpha: float | None = None, where: Picks | None = None,
     insecure_seed: int | None = None,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Wrap linear layers of a module in :class:`FrozenLoRA` and freeze all other tensors.
 
     Build the optimizer from the trained tensors afterwards. The module is changed in place; a module that is a linear
