@@ -69,7 +69,9 @@ class BatchTurn:
             expected = "the batch that the private loader gave last, as it is, once"
             raise InvalidParameter("batch", type(batch).__name__, expected, "move it inside the loss function")
         now = _states_of(self.batch)
-        if len(now) != len(self.parts) or any(a is not b or x != y for (a, x), (b, y) in zip(self.parts, now, strict=True)):
+        if len(now) != len(self.parts) or any(
+            a is not b or x != y for (a, x), (b, y) in zip(self.parts, now, strict=True)
+        ):
             remedy = "change it inside the loss function"
             raise InvalidParameter("batch", "changed in place", "the batch as the private loader gave it", remedy)
         return self.drawn

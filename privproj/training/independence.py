@@ -141,7 +141,7 @@ class IndependenceCheck:
             worst = self.difference(loss_fn, seen, torch.tensor([i]))
             if worst is not None:
                 if known is not None or worst[1] > SMALL_SHARE or len(seen.places) == 1:
-                    self.refuse(*worst, _MIXED)
+                    self.refuse(*worst, _KEPT if self.alone else _MIXED)
                 known, needed = worst, i + 1 + RECORDS_ALONE
             if i + 1 >= needed:
                 return
@@ -165,7 +165,7 @@ class IndependenceCheck:
             # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
             self.guard.restore()
             worst = self.difference(loss_fn, seen, rows, added[rows] if len(rows) > 1 else None, batch)
-            self.guard.check_attributes()
+            self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 self.refuse(*worst, cause)
 
@@ -336,6 +336,12 @@ _MIXED = (
     "through their layers, random numbers from torch; strict=True computes every record by itself",
 )
 """What a difference between a part and its pieces is called, and what helps."""
+
+_KEPT = (
+    "when it is computed once more",
+    "keep nothing of a record outside the module, and draw random numbers from torch, without a generator of your own",
+)
+"""What a difference between two passes of one record is called, and what helps."""
 
 _PADDED = (
     "where the record is padded to the length of others",

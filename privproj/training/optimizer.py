@@ -23,7 +23,7 @@ from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
 from privproj.training.guard import Guard
 from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
-from privproj.training.nested import has_rows, move, take
+from privproj.training.nested import has_rows, leaves, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.view import View
@@ -287,15 +287,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         It is watched for what mixes records; of one record ``alone``, for what those before it have left somewhere.
         """
         records = rows.stop - rows.start
+        form = tuple(leaf.shape for leaf in leaves(part)) if alone else None
         with self._taps.armed(records):
             if alone and self._independence.spot:
                 self._guard.note()
             with self._independence.watch(loss_fn, part, rows, alone=alone):
                 losses = self._losses(loss_fn, part, records)
-                self._guard.check_leaves(losses)
+                self._guard.check_leaves(losses, records)
                 try:
                     losses.sum().backward()
-                    self._guard.check_unwritten()
+                    self._guard.check_unwritten(form)
                     if alone:
                         self._taps.join_rows()
                     self._taps.check_rows(records)
