@@ -7,6 +7,7 @@ every batch.
 import copy
 import itertools
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    Subset,
     TensorDataset,
     default_collate,
 )  # fmt: skip
@@ -33,6 +35,7 @@ from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batche
 from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
+from privproj.training.quiet import stand_still
 
 
 class BatchTurn:
@@ -94,6 +97,9 @@ WORKER_SETTINGS = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
 )  # fmt: skip
 """What the user's loader says about reading records, which holds for the private one. Contract."""
+
+MOST_JOINED = 128
+"""Records that are joined at most, to see whether one of them is joined otherwise alone. Contract."""
 
 MOST_JOININGS = 200
 """How often a record is joined again at most, to see whether joining is random. Contract."""
@@ -282,36 +288,60 @@ class PrivateLoader(BatchTurn):
         """The batches of one record and of two, which tell what counts records; None for data without a record."""
         if not self.plan.dataset_size:
             return None
+        dataset: Any = self.dataset
         with secret_numbers(self.streams.forward):
-            pair = self._pair(0)
+            pair = [dataset[0], dataset[1 % len(dataset)]]
             return self.join(copy.deepcopy(pair[:1])), self.join(pair)
 
-    def _pair(self, number: int) -> list[Any]:
-        """A record and the one behind it as the data set gives them; one record twice where there is no other."""
-        dataset: Any = self.dataset
-        return [dataset[number], dataset[(number + 1) % len(dataset)]]
+    def check_joining(self, rows: slice, *, alone: bool = False) -> None:
+        """Raise unless a record is joined alone as it is beside the others of its part, or at random.
 
-    def check_joining(self, row: int) -> None:
-        """Raise unless a record of the batch is joined alone as it is beside others, or at random.
+        Records are read once, and torch's random functions stand still meanwhile. What is joined otherwise is random if
+        other seeds of numpy and Python make it another one, and the same seed does not.
 
         Args:
-            row: The place of the record in the batch, from 0.
+            rows: The part of the batch.
+            alone: True where every record is joined alone, so that it only has to be the same each time.
 
         Raises:
-            InvalidParameter: It is joined otherwise beside others.
+            InvalidParameter: It is joined otherwise beside others, or another time.
         """
-        if self.columns is not None or not self.numbers:
+        numbers = self.numbers[rows][:MOST_JOINED]
+        if self.columns is not None or not numbers:
             return
-        with secret_numbers(self.streams.forward):
-            pair = self._pair(self.numbers[row])
-            alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
-            one, two = alone(), self.join(copy.deepcopy(pair))
-            if place_of(one, two, 0, 2, self.joined) is not None:
-                return
-            if any(not all(map(are_equal, leaves(alone()), leaves(one))) for _ in range(MOST_JOININGS)):
-                return
+        dataset: Any = self.dataset
+        numbers += [(numbers[0] + 1) % len(dataset)] * (len(numbers) == 1)
+        draw = random.SystemRandom()
+        place, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
+        with secret_numbers(self.streams.forward), stand_still(level):
+            records = [dataset[number] for number in numbers]
+            self._check_ways(lambda places: copy.deepcopy([records[i] for i in places]), place, len(numbers), alone)
+            # So do torch's loaders read, where they can.
+            read = None if type(dataset) is Subset else getattr(dataset, "__getitems__", None)
+            if read is not None and not alone:
+                self._check_ways(lambda places: read([numbers[i] for i in places]), place, len(numbers))
+
+    def _check_ways(
+        self, read: Callable[[Sequence[int]], list[Any]], place: int, records: int, alone: bool = False
+    ) -> None:
+        """:meth:`check_joining` of one way to read records by their places in the part."""
+
+        def joined(places: Sequence[int], seed: int = 0) -> Any:
+            random.seed(seed)
+            np.random.seed(seed)
+            return self.join(read(places))
+
+        def is_as_before(seed: int) -> bool:
+            return all(map(are_equal, leaves(joined([place], seed)), leaves(one)))
+
+        one = joined([place])
+        if is_as_before(0) if alone else place_of(one, joined(range(records)), place, records, self.joined) is not None:
+            return
+        if is_as_before(0) and not all(map(is_as_before, range(1, MOST_JOININGS))):
+            return
         expected = "a collate_fn that joins every record by itself, without statistics over the batch"
-        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected)
+        remedy = "it may draw random numbers from torch, numpy and random, not from generators of its own"
+        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected, remedy)
 
     def sampler(self, steps: int) -> _CountedBatches:
         """Make a sampler of fresh batches, drawn as the plan says.

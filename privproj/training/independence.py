@@ -109,7 +109,7 @@ class IndependenceCheck:
         records, self.alone = rows.stop - rows.start, alone
         due, order = not alone and self.is_due(part, records), list(range(records))
         if due:
-            self.loader.check_joining(rows.start)
+            self.loader.check_joining(rows)
             self.guard.note()
         elif rows.start <= self.chosen < rows.stop:
             first = self.chosen - rows.start

@@ -291,6 +291,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         with self._taps.armed(records):
             if alone and self._independence.spot:
                 self._guard.note()
+                self._turn.check_joining(rows, alone=True)
             with self._independence.watch(loss_fn, part, rows, alone=alone):
                 losses = self._losses(loss_fn, part, records)
                 self._guard.check_leaves(losses, records)

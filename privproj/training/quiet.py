@@ -159,6 +159,11 @@ _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
 """Random functions that are computed without their randomness. Contract with torch."""
 
 
+def stand_still(level: float) -> TorchFunctionMode:
+    """While it runs, random functions of torch return what their distribution has at a level, above 0 and below 1."""
+    return _Constant(set(), level)
+
+
 @contextmanager
 def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[set[torch.dtype]]:
     """Switch off all randomness of a module that torch can be told to switch off, and leave its generators untouched.
