@@ -178,7 +178,7 @@ class Guard:
             self.all = _contents(self.taps.tensors())
             self.numbers, self.made = _attributes(self.taps.module), None
             self.counts: dict[Any, dict[str, int]] = {}
-            self.last, self.last_form = {}, None
+            self.last: tuple[Any, dict[str, int]] | None = None
             self.plain = [(part, _copied(_plain(part))) for part in self.taps.module.modules()]
 
     def check_attributes(self, form: Any, *, every: bool = False) -> None:
@@ -196,15 +196,14 @@ class Guard:
         whole = {name: value for name, value in now.items() if isinstance(value, int)}
         if every and form is not None:
             # Records come one after the other, and those of a form add the same to what counts them.
-            last, form = self.last, (self.last_form, form)
-            self.last, self.last_form = whole, form[1]
-            whole = {name: value - last.get(name, value) for name, value in whole.items()}
+            last, self.last = self.last, (form, whole)
+            form = last and (last[0], form)
+            whole = {name: value - last[1].get(name, value) for name, value in whole.items()} if last else {}
         alike, first = {} if form is None else self.counts.setdefault(form, whole), self.numbers or {}
         for name in now if every else self.made:
-            known, found = (
-                (alike.get(name, whole[name]), whole[name]) if name in whole else (first.get(name), now.get(name))
-            )
-            if known != found:
+            is_whole = isinstance(now.get(name), int)
+            known = name in alike and name in whole
+            if (known and alike[name] != whole[name]) if is_whole else first.get(name) != now.get(name):
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:

@@ -123,12 +123,14 @@ class IndependenceCheck:
         drawn = number_states(self.taps.device) != states
         with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
             if drawn:
-                self.pass_over(loss_fn, base, len(order))
+                self.pass_over(loss_fn, base, len(order), due=due)
             seen = _Seen(base, list(range(len(order))) if drawn else order)
             if due:
                 self.check_part(loss_fn, seen, rows.start)
             else:
                 self.check_record(loss_fn, seen, 2 if drawn else 1)
+        # What counts the records has counted these again.
+        self.guard.last = None
 
     def check_record(self, loss_fn: LossFunction, seen: "_Seen", needed: int) -> None:
         """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
@@ -191,8 +193,8 @@ class IndependenceCheck:
             level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
         _checks.append(True)
         try:
-            with quiet(self.taps.module, level) as types:
-                self.types = types if still else self.types
+            with quiet(self.taps.module, level) as self.still:
+                self.types = self.still.types if still else self.types
                 if torch.is_autocast_enabled(self.taps.device.type):
                     # The way back is made in this type too, whatever type the losses are made in.
                     self.types.add(torch.get_autocast_dtype(self.taps.device.type))
@@ -204,11 +206,15 @@ class IndependenceCheck:
         """These rows of a part of so many records."""
         return take(part, rows, records, self.loader.samples)
 
-    def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
-        """The losses of a part in a pass that leaves its part as it is, without weights that autocast has shortened.
+    def losses(self, loss_fn: LossFunction, part: Any, rows: Sequence[int]) -> Tensor:
+        """The losses of these records in a pass that leaves ``part``, which holds them, as it is.
+
+        Weights that autocast has shortened are not taken.
 
         Python and numpy draw the same numbers in every pass, so that a layer which is skipped is skipped each time.
         """
+        records = len(rows)
+        self.still.begin(rows)
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
@@ -223,10 +229,23 @@ class IndependenceCheck:
             remedy = f"strict=True gives it every record by itself; {made} releases were made before"
             raise InvalidParameter("loss_fn", found, expected, remedy) from error
 
-    def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
-        """Compute a part, so that the taps keep what they see of it."""
+    def pass_over(self, loss_fn: LossFunction, part: Any, records: int, *, due: bool) -> None:
+        """Compute a part, so that the taps keep what they see of it.
+
+        A check that is ``due`` looks at one record first: what is drawn for each record is drawn apart then, for
+        mixing may vanish where all draws are one.
+        """
+        if due:
+            self.taps.capture(False)
+            self.losses(loss_fn, self.cut(part, slice(0, 1), records), [0])
+            self.taps.capture(True)
+            self.still.note(whole=False)
+            self.guard.restore()
         self.taps.records = records
-        self.losses(loss_fn, part, records).sum().backward()
+        losses = self.losses(loss_fn, part, range(records))
+        if due:
+            self.still.note(whole=True)
+        losses.sum().backward()
         self.guard.check_gradients(self.taps.tensors())
         if self.alone:
             self.taps.join_rows()
@@ -251,7 +270,7 @@ class IndependenceCheck:
         pairs: list[tuple[str, Tensor, Tensor]] = []
         self.taps.capture(False)
         try:
-            losses = self.losses(loss_fn, batch, len(rows))
+            losses = self.losses(loss_fn, batch, rows.tolist())
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 for tap in self.taps.taps:

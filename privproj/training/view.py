@@ -163,7 +163,8 @@ class WholeGradient(View):
 
     def squared_norms(self) -> Tensor | None:
         """The squared norm ``|G_j P|_F^2`` of each record, ``P`` that of ``measured``; None where nothing came back."""
-        formed = self.tap.formed
+        # What a pass has left that was refused before its sum is none of this one.
+        self.pair, self.formed, formed = None, None, self.tap.formed
         if formed is not None:
             self.formed = formed = self.sketched(formed) if self.clips_what_it_sums else formed
             return per_example.row_norms(formed if self.clips_what_it_sums else self.measured(formed))
