@@ -16,16 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    TensorDataset,
-    default_collate,
-)  # fmt: skip
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data.dataloader import default_collate
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
@@ -92,7 +84,7 @@ _END = object()
 """Stands for a batch where there is none any more."""
 
 
-class _CountedBatches(Sampler[list[int]]):
+class _CountedBatches:
     """A batch sampler that hands out this process's share of each batch, and remembers the whole batches.
 
     The records of a batch come in an order that is drawn from ``order``; None leaves it.
@@ -117,7 +109,7 @@ def _drawn_from(batch: Sequence[int], most: int, generator: torch.Generator) -> 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
-class BinSampler(Sampler[list[int]]):
+class BinSampler:
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -195,7 +187,8 @@ class PrivateLoader(BatchTurn):
         # Columns of tensors are cut where they lie: one record after the other would be joined to the same numbers.
         plain = loader.collate_fn is default_collate and not (loader.num_workers or loader.pin_memory)
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
-        self.joined = self._samples()
+        with secret_numbers(streams.forward):
+            self.joined: Samples = self._alone_and_beside(0)[1:] if plan.dataset_size else None
         self.collate = partial(_join, self.join, self.joined)
 
     def __len__(self) -> int:
@@ -242,7 +235,7 @@ class PrivateLoader(BatchTurn):
                 remedy = "give every loader the same num_workers, and make the same steps in every process"
                 raise InvalidParameter("data_loader", "other batches", "the same batches in every process", remedy)
 
-    def _batches(self, sampler: Sampler[list[int]]) -> Iterator[Any]:
+    def _batches(self, sampler: _CountedBatches) -> Iterator[Any]:
         """The joined records of every batch that a sampler draws."""
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in sampler)
@@ -268,18 +261,12 @@ class PrivateLoader(BatchTurn):
         """One record and two, joined as the batch is; None for a batch that was not drawn here."""
         return None if self.batch is None else self.joined
 
-    def _samples(self) -> Samples:
-        """The batches of one record and of two, which tell what counts records; None for data without a record."""
-        if not self.plan.dataset_size:
-            return None
-        with secret_numbers(self.streams.forward):
-            pair = self._pair(0)
-            return self.join(copy.deepcopy(pair[:1])), self.join(pair)
-
-    def _pair(self, number: int) -> list[Any]:
-        """A record and the one behind it as the data set gives them; one record twice where there is no other."""
+    def _alone_and_beside(self, number: int) -> tuple[Callable[[], Any], Any, Any]:
+        """What joins a record by itself, and the batches of it alone and beside the one behind it."""
         dataset: Any = self.dataset
-        return [dataset[number], dataset[(number + 1) % len(dataset)]]
+        pair = [dataset[number], dataset[(number + 1) % len(dataset)]]
+        alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
+        return alone, alone(), self.join(copy.deepcopy(pair))
 
     def check_joining(self, row: int) -> None:
         """Raise unless a record of the batch is joined alone as it is beside others, or at random.
@@ -293,9 +280,7 @@ class PrivateLoader(BatchTurn):
         if self.columns is not None or not self.numbers:
             return
         with secret_numbers(self.streams.forward):
-            pair = self._pair(self.numbers[row])
-            alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
-            one, two = alone(), self.join(copy.deepcopy(pair))
+            alone, one, two = self._alone_and_beside(self.numbers[row])
             if place_of(one, two, 0, 2, self.joined) is not None:
                 return
             if any(not all(map(are_equal, leaves(alone()), leaves(one))) for _ in range(MOST_JOININGS)):

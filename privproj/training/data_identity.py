@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.atomic import read_bounded, write_atomically
@@ -76,8 +76,6 @@ def check_distinct(dataset: Dataset) -> None:
     ...     print(str(error).partition(";")[0])
     expected every record once, got data_loader=a record 2 times
     """
-    if isinstance(dataset, IterableDataset):
-        return
     found: dict[object, list[np.ndarray]] = {}
     for source, indices in _sources(dataset, np.arange(len(dataset))):  # pyright: ignore[reportArgumentType]
         found.setdefault(source, []).append(indices)
@@ -181,15 +179,14 @@ def check_identity(
     """
     path = Path(f"{Path(ledger).resolve()}.data")
     kept["ledger"] = token_hex()
+    remedy = "restore it from a backup, or name another ledger and add both up"
     if path.exists():
         known, releases = _read_identity(path, kept)
         if account.spent < releases:
-            remedy = "restore it from a backup, or name another ledger and add both up"
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
             found = _same_data(known, found, ledger)
     elif account.spent:
-        remedy = "put it back, or name another ledger and add both up"
         raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
 
     def keep(releases: int) -> None:
@@ -263,19 +260,15 @@ class Stamps:
             pairs = list(zip(stamp["phases"], phases, strict=False))
             held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
             if not held or stamp["ledger"] != self.own["ledger"]:
-                remedy = (
-                    "give every start the same ledger=PATH, so that all are counted together, or build the module anew"
-                )
+                remedy = "give every start the same ledger=PATH, so that all are counted, or build the module anew"
                 words = f"the ledger that holds the releases which {name} has from an earlier start"
                 raise InvalidParameter("ledger", self.path or "nothing", words, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""
         self.own["phases"][-1][1] += 1
-        if self.left:
-            return
-        trained = {id(p): p for tap in self.taps.taps for p in tap.parameters}
-        around = (m for m in self.taps.module.modules() if any(id(p) in trained for p in m.parameters()))
-        for part in (*around, *trained.values()):
+        trained = {p for tap in self.taps.taps for p in tap.parameters}
+        around = (m for m in self.taps.module.modules() if not trained.isdisjoint(m.parameters()))
+        for part in () if self.left else (*around, *trained):
             vars(part)[STAMP] = self.own
         self.left = True

@@ -149,6 +149,11 @@ class Guard:
                 del part.__dict__[key]
             part.__dict__.update(_copied(plain))
 
+    def drop_gradients(self) -> None:
+        """Remove the gradients of the trained tensors."""
+        for _, parameter in self.trained:
+            parameter.grad = None
+
     def check_gradients(self, tensors: list[tuple[str, Tensor]]) -> None:
         """Raise where one of the module's tensors has a gradient that no release is about, and remove all of these."""
         found = [(name, part) for name, part in tensors if part.grad is not None and id(part) not in self.kinds]

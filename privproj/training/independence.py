@@ -90,9 +90,8 @@ class IndependenceCheck:
     def is_due(self, part: Any, records: int) -> bool:
         """True if more than one record of a part is to be computed apart; its form is noted as seen."""
         modes = tuple(module.training for module in self.taps.module.modules())
-        shapes = tuple((leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves(part))
-        kind = self.taps.device.type
-        form = modes, shapes, records.bit_length(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        shapes = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves(part))
+        form = modes, shapes, records.bit_length(), frozenset(_autocast(self.taps.device))
         due, self.spot = self.spot or form not in self.seen, False
         self.seen.add(form)
         return due
@@ -117,7 +116,8 @@ class IndependenceCheck:
             yield
             return
         # A copy, for the loss function may write into its part.
-        base, states = self.cut(part, torch.tensor(order), records), number_states(self.taps.device)
+        base = take(part, torch.tensor(order), records, self.loader.samples)
+        states = number_states(self.taps.device)
         yield
         drawn = number_states(self.taps.device) != states
         with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
@@ -177,7 +177,7 @@ class IndependenceCheck:
         place = None if single is None else place_of(single, seen.base, row, records, self.loader.samples)
         # Without a place it is another one whenever it is read.
         if place is not None:
-            here = self.cut(seen.base, slice(place[0], place[0] + 1), records)
+            here = take(seen.base, slice(place[0], place[0] + 1), records, self.loader.samples)
             given = not all(map(_alike, parts_of(single), parts_of(here)))
             if given or place[1]:
                 yield torch.tensor([place[0]]), single, _GIVEN if given else _PADDED
@@ -192,16 +192,11 @@ class IndependenceCheck:
         try:
             with quiet(self.taps.module, level) as types:
                 self.types = types if still else self.types
-                if torch.is_autocast_enabled(self.taps.device.type):
-                    # The way back is made in this type too, whatever type the losses are made in.
-                    self.types.add(torch.get_autocast_dtype(self.taps.device.type))
+                # The way back is made in the type of autocast too, whatever type the losses are made in.
+                self.types |= _autocast(self.taps.device)
                 yield
         finally:
             _checks.pop()
-
-    def cut(self, part: Any, rows: slice | Tensor, records: int) -> Any:
-        """These rows of a part of so many records."""
-        return take(part, rows, records, self.loader.samples)
 
     def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
         """The losses of a part in a pass that leaves its part as it is, without weights that autocast has shortened.
@@ -211,7 +206,9 @@ class IndependenceCheck:
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
-        return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.taps.device), records)
+        # The loss function may write into its part.
+        own = take(part, torch.arange(records), records, self.loader.samples)
+        return losses_of(loss_fn, move(own, self.taps.device), records)
 
     def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
         """Compute a part, so that the taps keep what they see of it."""
@@ -219,8 +216,7 @@ class IndependenceCheck:
         self.losses(loss_fn, part, records).sum().backward()
         self.guard.check_gradients(self.taps.tensors())
         self.taps.check_rows(records)
-        for parameter in (p for tap in self.taps.taps for p in tap.parameters):
-            parameter.grad = None
+        self.guard.drop_gradients()
 
     def difference(
         self, loss_fn: LossFunction, seen: "_Seen", rows: Tensor, weights: Tensor | None = None, batch: Any = None
@@ -230,12 +226,11 @@ class IndependenceCheck:
         It comes with the relative difference; None where all are the same but for rounding. ``batch`` has these rows
         and no others; None is the part cut to them. Without ``weights`` it is their sum.
         """
-        batch = self.cut(seen.base, rows, len(seen.places)) if batch is None else batch
-        places = torch.tensor(seen.places)[rows]
+        batch = take(seen.base, rows, len(seen.places), self.loader.samples) if batch is None else batch
+        places = [seen.places[row] for row in rows.tolist()]
         # One record is a slice: no device has to wait for its number.
-        part = places if len(places) > 1 else slice(int(places), int(places) + 1)
+        part = torch.tensor(places) if len(places) > 1 else slice(places[0], places[0] + 1)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
-        trained = [p for tap in self.taps.taps for p in tap.parameters]
         pairs: list[tuple[str, Tensor, Tensor]] = []
         self.taps.capture(False)
         try:
@@ -249,18 +244,16 @@ class IndependenceCheck:
                 return first_difference(_norms(pairs), *self.limits())
         finally:
             self.taps.capture(True)
-            for parameter in trained:
-                parameter.grad = None
+            self.guard.drop_gradients()
 
     def refuse(self, name: str, share: float, cause: Cause) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
-        made, remedy = self.released(), cause[1]
-        if made:
+        found, remedy = cause
+        if made := self.released():
             remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
-        raise InvalidParameter(
-            "the loss of a record", f"a gradient at {name} that changes by {share:.2%} {cause[0]}",
-            "a loss of each record that does not depend on the others of its batch", remedy,
-        )  # fmt: skip
+        expected = "a loss of each record that does not depend on the others of its batch"
+        found = f"a gradient at {name} that changes by {share:.2%} {found}"
+        raise InvalidParameter("the loss of a record", found, expected, remedy)
 
     def limits(self) -> tuple[float, float, float, bool]:
         """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
@@ -313,9 +306,14 @@ class _Seen:
 def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, list[float]]]:
     """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
     names, ones, others = zip(*pairs, strict=True)
-    norms = [torch._foreach_norm(part) for part in (ones, others, torch._foreach_sub(ones, others))]
-    found = torch.stack([torch.stack([per_example.to_double(norm) for norm in part]) for part in norms])
-    return list(zip(names, found.T.tolist(), strict=True))
+    many: Any = torch
+    norms = [
+        *many._foreach_norm(ones),
+        *many._foreach_norm(others),
+        *many._foreach_norm(many._foreach_sub(ones, others)),
+    ]
+    found = torch.stack([per_example.to_double(norm) for norm in norms]).view(3, -1).T
+    return list(zip(names, found.tolist(), strict=True))
 
 
 _MIXED = (
@@ -344,13 +342,17 @@ def losses_of(loss_fn: LossFunction, part: Any, records: int) -> Tensor:
     """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise."""
     losses = loss_fn(part)
     if losses.dim() != 1 or len(losses) != records:
-        raise InvalidParameter(
-            "losses", f"shape {tuple(losses.shape)}", f"one loss for each of {records} records", 'use reduction="none"'
-        )
+        found, expected = f"shape {tuple(losses.shape)}", f"one loss for each of {records} records"
+        raise InvalidParameter("losses", found, expected, 'use reduction="none"')
     if records and not losses.requires_grad:
         remedy = "compute them from the module that make_private returned, with gradients enabled"
         raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)
     return losses
+
+
+def _autocast(device: torch.device) -> set[torch.dtype]:
+    """The type that autocast shortens to on a device; empty where it is off."""
+    return {torch.get_autocast_dtype(device.type)} if torch.is_autocast_enabled(device.type) else set()
 
 
 _checks: list[bool] = []

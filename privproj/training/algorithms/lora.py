@@ -338,13 +338,11 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
 def _plain_names(model: nn.Module) -> dict[str, str]:
     """The name of every parameter, and the name that it has in the model without PEFT, for what is active."""
     active = {id(p) for head in _active_heads(model) for p in head.parameters()}
-
-    def plain(name: str, parameter: nn.Parameter) -> str:
-        if id(parameter) in active:
-            name = re.sub(r"\.modules_to_save\.[^.]+", "", name)
-        return name.replace(".base_layer", "").removeprefix("base_model.model.")
-
-    return {name: plain(name, parameter) for name, parameter in model.named_parameters()}
+    found = {}
+    for name, parameter in model.named_parameters():
+        plain = re.sub(r"\.modules_to_save\.[^.]+", "", name) if id(parameter) in active else name
+        found[name] = plain.replace(".base_layer", "").removeprefix("base_model.model.")
+    return found
 
 
 def _refuse_to_save(model: nn.Module, *args: object, **kwargs: object) -> NoReturn:

@@ -195,8 +195,6 @@ class _SubspaceView(View):
             raise InvalidParameter("subspace", found, f"a basis over the {total} trained weights")
         self.parts = subspace.basis.split([p.numel() for tap in taps for p in tap.parameters])
         self.last = subspace.phi.detach().clone()
-        for tap in taps:
-            tap.forms = True
 
     @property
     def parameters(self) -> list[nn.Parameter]:
