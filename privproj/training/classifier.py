@@ -336,15 +336,15 @@ class ClassifierTraining:
         """Make all steps that are left of a stage, and a checkpoint."""
         while len(self.loader):
             for batch in self.loader:
-                self.optimizer.step_on(self.losses, batch)
-                if self.optimizer._steps % self.settings.checkpoint_every == 0:
-                    self.save()
+                self.step(batch)
                 progress(1)
         self.save()
 
-    def losses(self, part: list[Tensor]) -> Tensor:
-        """The loss of each record of a part of a batch."""
-        return cross_entropy(self.module(part[0]), part[1], reduction="none")
+    def step(self, batch: list[Tensor]) -> None:
+        """Make one step on a batch, and a checkpoint when it is time for one."""
+        self.optimizer.step_on(lambda part: cross_entropy(self.module(part[0]), part[1], reduction="none"), batch)
+        if self.optimizer._steps % self.settings.checkpoint_every == 0:
+            self.save()
 
     def report(self, began: float) -> dict[str, Any]:
         """What a finished run reports: accuracy, noise, files, the account of its releases and their epsilon.

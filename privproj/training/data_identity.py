@@ -185,8 +185,10 @@ def check_identity(
         if account.spent < releases:
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
-            found = _same_data(known, found, ledger)
+            _check_same(known, found, ledger)
+            found = found if known.digest is None else known
     elif account.spent:
+        remedy = "put it back, or name another ledger and add both up"
         raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
 
     def keep(releases: int) -> None:
@@ -215,16 +217,14 @@ def _read_identity(path: Path, kept: dict[str, Any]) -> tuple[Identity, int]:
     raise InvalidParameter("ledger", path, "the identity of the data of this ledger, as privproj wrote it", remedy)
 
 
-def _same_data(known: Identity, found: Identity, ledger: str | Path) -> Identity:
-    """The identity of data that were known; raises where they are other ones. A digest that is missing says nothing."""
-    if known.records != found.records:
-        what = f"{found.records} records in place of {known.records}"
-    elif None not in (known.digest, found.digest) and known != found:
-        what = "records with other contents or in another order"
-    else:
-        return found if known.digest is None else known
-    remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
-    raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
+def _check_same(known: Identity, found: Identity, ledger: str | Path) -> None:
+    """Raise where data that were known are other ones now. A digest that is missing says nothing."""
+    what = f"{found.records} records in place of {known.records}" if known.records != found.records else ""
+    if None not in (known.digest, found.digest) and known != found:
+        what = what or "records with other contents or in another order"
+    if what:
+        remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
+        raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
 
 
 STAMP = "_privproj_releases"

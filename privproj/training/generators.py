@@ -80,7 +80,8 @@ class Stream:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         remedy = "call make_private for another run, and keep state_dict() to go on with this one"
-        raise Refused(f"random numbers of a private run, drawn twice by a copy, are not copied or pickled; {remedy}")
+        why = "since both copies would draw the same noise"
+        raise Refused(f"random numbers of a private run are not copied or pickled, {why}; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
-from privproj.training.guard import Guard
-from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
+from privproj.training.independence import Guard, IndependenceCheck, LossFunction, losses_of
 from privproj.training.nested import has_rows, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease

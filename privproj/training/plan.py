@@ -22,7 +22,7 @@ from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, memb
 from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
-from privproj.validation import check_parameters, number, one_of, parameter, real, whole, whole_number
+from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
 
 if TYPE_CHECKING:
     from privproj.training.algorithms.subspace import Subspace
@@ -169,7 +169,7 @@ class Method:
 
     name: str = "dp-sgd"
     rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
-    frame: Literal["haar", "wishart"] | None = parameter(one_of("haar", "wishart"))
+    frame: Literal["haar", "wishart"] | None = None
     subspace: "Subspace | None" = None
     every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
     beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
@@ -178,8 +178,8 @@ class Method:
     def __post_init__(self) -> None:
         algorithm = load(self.name)
         check_parameters(self)
-        if self.frame and not algorithm.has_frame:
-            raise InvalidParameter("frame", self.frame, f"no frame, haar or wishart, since {self.name} has none")
+        if self.frame is not None and self.frame not in (("haar", "wishart") if algorithm.has_frame else ()):
+            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
         if self.rank is not None and algorithm.rank == "none":
             raise InvalidParameter("rank", self.rank, f"no rank, since {self.name} has none here")
 

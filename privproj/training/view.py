@@ -30,6 +30,9 @@ class View:
 
     Soundness asks one thing of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer than the
     root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
+
+    The view releases something of the shape ``shape`` for the trained tensors ``parameters``; the wrapped optimizer has
+    to hold those in ``held``. Messages call it by its ``name``.
     """
 
     noise_scale: float = 1.0
@@ -39,29 +42,12 @@ class View:
     """True if the norm is that of ``G_j P``, which is summed; False if it is that of ``G_j``."""
 
     def __init__(self, tap: Any, plan: Plan, rank: int) -> None:
-        self.tap, self.plan, self.rank = tap, plan, rank
+        self.tap, self.plan, self.rank, self.name = tap, plan, rank, tap.name
+        self.parameters: list[nn.Parameter] = tap.parameters
+        self.held = self.parameters
+        self.shape: tuple[int, ...] = tap.shape
         self.pair: tuple[Tensor, Tensor] | None = None
         self.formed: Tensor | None = None
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The trained tensors that this view releases."""
-        return self.tap.parameters
-
-    @property
-    def held(self) -> list[nn.Parameter]:
-        """The tensors that the wrapped optimizer has to hold; the trained ones unless a view says otherwise."""
-        return self.parameters
-
-    @property
-    def name(self) -> str:
-        """The name by which messages call the layer."""
-        return self.tap.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of what is released: ``(outputs, inputs)`` of a matrix, the bias counted as one more input."""
-        return self.tap.shape
 
     def refresh(self, streams: Streams) -> None:
         """Draw what must be fresh for each release, before any of its data is seen."""

@@ -326,6 +326,8 @@ class _TangentView(View):
 
     def __init__(self, tap: _PrismTap, plan: Plan, rank: int) -> None:
         super().__init__(tap, plan, rank)
+        # All coordinates are released in one row.
+        self.shape = (size(*tap.shape, len(tap.module.s)),)
         # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
         self.deviation = plan.noise_std / plan.expected_batch
         self.steps = tap.module.steps
@@ -349,12 +351,6 @@ class _TangentView(View):
         """The low-rank matrix as it is now, without gradients."""
         module = self.tap.module
         return Point(module.u.detach(), module.s.detach(), module.v.detach())
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(r (r + m + n),)``: all coordinates are released in one row."""
-        m, n = self.tap.shape
-        return (size(m, n, len(self.tap.module.s)),)
 
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""

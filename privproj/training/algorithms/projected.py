@@ -31,11 +31,13 @@ class Projected(View):
     ``sqrt(d/r) S Q^T`` (claim C38).
     """
 
-    clips_what_it_sums = False
+    clips_what_it_sums, is_orthogonal = False, True
     fresh = False
 
     def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
-        super().__init__(tap, plan, min(rank, tap.shape[1]))
+        # A sketch, which is no orthogonal projection, may exceed the inputs.
+        super().__init__(tap, plan, min(rank, tap.shape[1]) if self.is_orthogonal else rank)
+        self.shape = tap.shape[0], self.rank
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection, independent of all that was drawn before."""
@@ -47,11 +49,6 @@ class Projected(View):
         longer = (inputs / self.rank) ** 0.5 if self.clips_what_it_sums else 1.0
         self.q, self.back = q * longer, back / longer
         self.fresh = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(outputs, rank)`` of the released matrix ``S``."""
-        return self.tap.shape[0], self.rank
 
     def sketched(self, x: Tensor) -> Tensor:
         """The product of ``x``, which has the inputs last, with what projects the sum."""
@@ -107,14 +104,9 @@ class _Flora(Projected):
     mechanism (claims C3 and C17) for any ``every``.
     """
 
-    clips_what_it_sums = True
+    clips_what_it_sums, is_orthogonal = True, False
     age = 0
     moment: Tensor | None = None
-
-    def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
-        super().__init__(tap, plan, rank)
-        # It may exceed the inputs, since a sketch is no orthogonal projection.
-        self.rank = rank
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
