@@ -31,17 +31,7 @@ from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import (
-    Batches,
-    Clipping,
-    FeatureBound,
-    Method,
-    Plan,
-    SchemeName,
-    batches_of,
-    rate_and_steps,
-    with_smallest_noise,
-)  # fmt: skip
+from privproj.training.plan import Clipping, Drawing, FeatureBound, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
 from privproj.training.taps import Tap
@@ -68,7 +58,7 @@ def make_private(
     epochs: float | None = None,
     algorithm: str | Method = "dp-sgd",
     clipping: Clipping = "joint",
-    batches: SchemeName | Batches = "poisson",
+    batches: Drawing = "poisson",
     relation: str | None = None,
     group_size: int = 1,
     ledger: str | None = None,
@@ -180,23 +170,16 @@ def make_private(
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
             mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
-            algorithm=method.name,
+            algorithm=method.name, clip=_clip_of(chosen, max_grad_norm, clipping, taps), steps=steps,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-            clip=_clip_of(chosen, max_grad_norm, clipping, taps),
-            steps=steps,
-            sampling_rate=rate,
-            dataset_size=records,
-            sampling=drawing.sampling,
-            batches=per_epoch,
+            sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
-            ranks=ranks,
-            shares=shares,
+            ranks=ranks, shares=shares, adaptive_clipping=adaptive,
             feature_bound=clipping.norm if isinstance(clipping, FeatureBound) else None,
-            adaptive_clipping=adaptive,
             **{name: getattr(method, name) for name in ("rank", "frame", "bound", "every", "beta")},
-        )
+        )  # fmt: skip
         processes = current_processes()
         processes.check_same(_told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))
         if processes.size > 1:
@@ -262,14 +245,14 @@ class _Start:
         assert self.target is not None
         ledger, target = self.ledger, self.target
         if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
-            return with_smallest_noise(plan, self.search, **target)
+            return calibrated(plan, self.search, **target)
         last = account.phases[-1][0]
         over = self.begins_anew and not account.left
         if account.target == target and "noise_multiplier" in last and not over:
             resumed = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=last["noise_multiplier"]))
             if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == last:
                 return resumed
-        return with_smallest_noise(plan, account, **target)
+        return calibrated(plan, account, **target)
 
     def open_ledger(self, phase: Phase, marks: tuple[str, ...], kept: dict[str, Any], data: Identity) -> Ledger | None:
         """The ledger of the run; None for a run without one.

@@ -303,11 +303,7 @@ def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, list[floa
     """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
     names, ones, others = zip(*pairs, strict=True)
     many: Any = torch
-    norms = [
-        *many._foreach_norm(ones),
-        *many._foreach_norm(others),
-        *many._foreach_norm(many._foreach_sub(ones, others)),
-    ]
+    norms = [norm for part in (ones, others, many._foreach_sub(ones, others)) for norm in many._foreach_norm(part)]
     found = torch.stack([per_example.to_double(norm) for norm in norms]).view(3, -1).T
     return list(zip(names, found.tolist(), strict=True))
 

@@ -100,6 +100,9 @@ class BallsInBins:
 Batches = PoissonBatches | FixedBatches | BallsInBins
 """A way of drawing batches that training has."""
 
+Drawing = SchemeName | Batches
+"""A way of drawing batches, or the name of one."""
+
 KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInBins)}
 """The ways of drawing batches by their names. Contract."""
 
@@ -126,7 +129,7 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping 
 """How gradients are clipped: by one norm, by one for each tensor, with shares, adaptively, or by what is proved."""
 
 
-def batches_of(given: "str | Batches") -> Batches:
+def batches_of(given: str | Batches) -> Batches:
     """The way of drawing batches that a name means, and one with its options as it is."""
     if isinstance(given, str):
         if SCHEMES[member_named(Sampling, "sampling", given)].in_positions:
@@ -341,9 +344,7 @@ FILTER_HEADROOM = 1e-9
 its last step. Contract."""
 
 
-def with_smallest_noise(
-    plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None
-) -> Plan:
+def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
     """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps and what was released before.
 
     With an ``order`` all of it is counted by the filter of this order, whose budget meets the target.

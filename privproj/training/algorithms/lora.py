@@ -378,18 +378,11 @@ def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
 
 RECORDS = (
     Algorithm(
-        name="lora-fa",
+        name="lora-fa", rank="module", check_layer=_check_trains_b, adapt=add_frozen_lora,
         summary="DP-SGD on the B factors of LoRA, the random A factors frozen.",
-        rank="module",
-        check_layer=_check_trains_b,
-        adapt=add_frozen_lora,
     ),
     Algorithm(
-        name="lora-resampled",
+        name="lora-resampled", rank="module", check_layer=_check_trains_b, adapt=add_frozen_lora, step_hook=_resampling,
         summary="DP-SGD on the B factors of LoRA; the adapters are merged and drawn anew every few steps.",
-        rank="module",
-        check_layer=_check_trains_b,
-        adapt=add_frozen_lora,
-        step_hook=_resampling,
     ),
-)
+)  # fmt: skip

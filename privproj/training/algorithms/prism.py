@@ -448,11 +448,7 @@ def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
 
 RECORDS = (
     Algorithm(
-        name="prism",
+        name="prism", rank="module", view=_TangentView, check_layer=_check_prism_layer, adapt=add_prism,
         summary="Clip and noise the tangent vectors of a low-rank matrix, and step on the manifold of its rank.",
-        rank="module",
-        view=_TangentView,
-        check_layer=_check_prism_layer,
-        adapt=add_prism,
     ),
-)
+)  # fmt: skip

@@ -162,31 +162,19 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
 
 RECORDS = (
     Algorithm(
-        name="m2",
+        name="m2", view=Projected, accounted_as=_m2_mechanism, rank="projection", has_frame=True, never_lengthens=True,
         summary="Clip every record's gradient, add noise to the sum, and release its fresh random projection only.",
-        rank="projection",
-        has_frame=True,
-        never_lengthens=True,
-        accounted_as=_m2_mechanism,
-        view=Projected,
     ),
     Algorithm(
-        name="m2-projected-clip",
+        name="m2-projected-clip", view=_ProjectedClip, rank="projection", has_frame=True,
         summary="Project every record's gradient freshly and scale it to its length, clip that, add noise to the sum.",
-        rank="projection",
-        has_frame=True,
-        view=_ProjectedClip,
     ),
     Algorithm(
-        name="m1",
+        name="m1", view=_ProjectedFirst, rank="projection",
         summary="Project every record's gradient and lift it back, clip it, add noise to the sum, project that.",
-        rank="projection",
-        view=_ProjectedFirst,
     ),
     Algorithm(
-        name="flora",
+        name="flora", view=_Flora, rank="projection",
         summary="Clip a random sketch of every record's gradient, add noise to the sum, keep momentum in the sketch.",
-        rank="projection",
-        view=_Flora,
     ),
-)
+)  # fmt: skip

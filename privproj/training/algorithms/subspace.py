@@ -253,8 +253,7 @@ class _SubspaceView(View):
 
 RECORDS = (
     Algorithm(
-        name="dp-sft",
+        name="dp-sft", subspace_view=_SubspaceView,
         summary="Clip and noise the coordinates of every record's gradient in a subspace of all weights.",
-        subspace_view=_SubspaceView,
     ),
-)
+)  # fmt: skip
