@@ -18,17 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    Subset,
-    TensorDataset,
-    default_collate,
-)  # fmt: skip
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data.dataloader import default_collate
+from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
@@ -108,7 +100,7 @@ _END = object()
 """Stands for a batch where there is none any more."""
 
 
-class _CountedBatches(Sampler[list[int]]):
+class _CountedBatches:
     """A batch sampler that hands out this process's share of each batch, and remembers the whole batches.
 
     The records of a batch come in an order that is drawn from ``order``; None leaves it.
@@ -133,7 +125,7 @@ def _drawn_from(batch: Sequence[int], most: int, generator: torch.Generator) -> 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
-class BinSampler(Sampler[list[int]]):
+class BinSampler:
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -258,7 +250,7 @@ class PrivateLoader(BatchTurn):
                 remedy = "give every loader the same num_workers, and make the same steps in every process"
                 raise InvalidParameter("data_loader", "other batches", "the same batches in every process", remedy)
 
-    def _batches(self, sampler: Sampler[list[int]]) -> Iterator[Any]:
+    def _batches(self, sampler: _CountedBatches) -> Iterator[Any]:
         """The joined records of every batch that a sampler draws."""
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in sampler)

@@ -141,9 +141,9 @@ class Taps:
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if isinstance(module, nn.Embedding) and x.dim() == 1:
             tap.is_shared = tap.is_shared or len(x) not in (1, records)
-            if not tap.is_shared and len(x) == 1:
-                raise InvalidParameter(tap.name, "numbers of shape (1,)", "one row for each record, or shape (1, T)")
             if not tap.is_shared:
+                if len(x) == 1:
+                    raise InvalidParameter(tap.name, "numbers of shape (1,)", "a row for each record, or shape (1, T)")
                 return x, output
             x, output = x[None], output[None]
         if len(x) == 1 or len(output) == 1:
@@ -161,10 +161,8 @@ class Taps:
             if not any(module is part for part in tap.modules):
                 return None
             if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
-                raise InvalidParameter(
-                    tap.name, "called within torch.func", "layers that see all records of a part at once",
-                    "take vmap and grad out of the loss function",
-                )  # fmt: skip
+                remedy = "take vmap and grad out of the loss function"
+                raise InvalidParameter(tap.name, "called within torch.func", "layers that see all records", remedy)
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
             seen, whole = self.spread(tap, module, seen, first)
@@ -179,9 +177,8 @@ class Taps:
                 except RuntimeError as error:
                     if "inplace" not in str(error):
                         raise
-                    raise InvalidParameter(
-                        tap.name, "an input changed in place", "inputs that stay as the layer saw them"
-                    ) from None
+                    expected = "inputs that stay as the layer saw them"
+                    raise InvalidParameter(tap.name, "an input changed in place", expected) from None
                 if not _keeps_graph():
                     saved.clear()
                 tap.keep(call, x, g.detach())
@@ -208,15 +205,13 @@ class Taps:
             for parameter in tap.parameters:
                 if id(parameter) in owners:
                     remedy = f"untie it from {owners[id(parameter)]}, share the bias too, or freeze it"
-                    raise InvalidParameter(
-                        tap.name, "shared with another layer", "tensors of one kind of layer", remedy
-                    )
+                    expected = "tensors of one kind of layer"
+                    raise InvalidParameter(tap.name, "shared with another layer", expected, remedy)
                 owners[id(parameter)] = tap.name
         if not self.taps:
-            raise InvalidParameter(
-                "module", type(module).__name__, "a module with trained tensors (requires_grad)",
-                "where it was made private before, call close() of that optimizer first",
-            )  # fmt: skip
+            expected = "a module with trained tensors (requires_grad)"
+            remedy = "where it was made private before, call close() of that optimizer first"
+            raise InvalidParameter("module", type(module).__name__, expected, remedy)
 
     @property
     def device(self) -> torch.device:
@@ -228,10 +223,9 @@ class Taps:
         for tap in self.taps:
             kept = [part for _, *pair in tap.uses for part in pair] + ([] if tap.found is None else [tap.found])
             for rows in {len(part) for part in kept} - {records}:
-                raise InvalidParameter(
-                    tap.name, f"{rows} rows for {records} losses", "one row for each record, batch first",
-                    "weigh rows in place of gathering them; strict=True computes every record by itself",
-                )  # fmt: skip
+                remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
+                found = f"{rows} rows for {records} losses"
+                raise InvalidParameter(tap.name, found, "one row for each record, batch first", remedy)
 
     def join_rows(self) -> None:
         """Take all that every layer saw as one record's, whatever its first dimension is."""
@@ -278,15 +272,13 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     """The output of a layer that gets a gradient back: a tensor, or the first of several if the others get none."""
     first = first_output(output)
     if not isinstance(first, Tensor) or (first is not output and not (tap.may_return_more and first.requires_grad)):
-        raise InvalidParameter(
-            tap.name, type(output).__name__, "a trained layer that returns a tensor", "freeze its own tensors"
-        )
+        expected = "a trained layer that returns a tensor"
+        raise InvalidParameter(tap.name, type(output).__name__, expected, "freeze its own tensors")
 
     def refuse(g: Tensor) -> None:
         if bool(g.any()):
-            raise InvalidParameter(
-                tap.name, "a gradient of its second output", "losses that use the first output only", "freeze it"
-            )
+            found, expected = "a gradient of its second output", "losses that use the first output only"
+            raise InvalidParameter(tap.name, found, expected, "freeze it")
 
     for part in () if first is output else output[1:]:
         if isinstance(part, Tensor) and part.requires_grad:
@@ -297,6 +289,5 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
 def _refuse_mixing(name: str, module: nn.Module, *_: Any) -> None:
     """Refuse batch statistics, which make one record's gradient depend on the others."""
     if module.training or not module.track_running_stats:
-        raise InvalidParameter(
-            name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"
-        )
+        remedy = "use GroupNorm, or put it in eval mode, frozen"
+        raise InvalidParameter(name, type(module).__name__, "no layer that mixes examples", remedy)

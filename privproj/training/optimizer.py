@@ -5,7 +5,7 @@ drawn, and no gradient that was not released reaches the wrapped optimizer.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -21,8 +21,7 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
-from privproj.training.guard import Guard
-from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
+from privproj.training.independence import Guard, IndependenceCheck, LossFunction, losses_of
 from privproj.training.nested import has_rows, leaves, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
@@ -128,8 +127,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _share(self) -> None:
         """Let groups, settings and state be the wrapped optimizer's, for schedulers and checkpoints."""
-        self.param_groups, self.defaults = self._original.param_groups, self._original.defaults
-        self.state = self._original.state
+        for name in ("param_groups", "defaults", "state"):
+            setattr(self, name, getattr(self._original, name))
 
     def _begin(self) -> None:
         """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
@@ -172,8 +171,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._share()
 
     def __reduce__(self) -> NoReturn:
-        raise Refused("a private optimizer is neither copied nor pickled, for a copy would repeat its noise: save its "
-                      "state_dict(), and resume with make_private and the ledger")  # fmt: skip
+        remedy = "save its state_dict(), and resume with make_private and the ledger"
+        raise Refused(f"a private optimizer is neither copied nor pickled, for a copy would repeat its noise: {remedy}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
@@ -267,6 +266,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameter("batch", type(batch).__name__, expected, remedy)
         if strict and records and not self._turn.numbers:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
+        self._guard.check_trained()
         total = torch.zeros((), device=self._taps.device)
         try:
             with secret_numbers(self._boundary.streams.forward, self._taps.device):
@@ -401,23 +401,26 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
-        trained = (p for view in self._views for p in view.parameters)
-        for parameter in (*trained, *(p for group in self.param_groups for p in group["params"])):
+        self._guard.drop_gradients()
+        for parameter in self._held():
             parameter.grad = None
 
     def _check_groups(self) -> None:
         """Raise :class:`InvalidParameter` unless the wrapped optimizer holds just what is released."""
-        held = {id(p): p for group in self.param_groups for p in group["params"]}
+        held = {*self._held()}
         for view in self._views:
-            if not all(id(parameter) in held for parameter in view.held):
+            if not held.issuperset(view.held):
                 remedy = "build it after the model is wrapped and moved, or freeze the tensor"
                 raise InvalidParameter(view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy)
-        released = {id(p) for view in self._views for p in (*view.parameters, *view.held)}
-        for number, parameter in held.items():
-            if parameter.requires_grad and number not in released:
+        for parameter in held.difference(*((*view.parameters, *view.held) for view in self._views)):
+            if parameter.requires_grad:
                 what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
-                remedy = "freeze it, or give it an optimizer of its own for public data"
+                remedy = "freeze it, or put it into the module before make_private"
                 raise InvalidParameter("optimizer", what, "an optimizer over the trained tensors and no others", remedy)
+
+    def _held(self) -> Iterator[Tensor]:
+        """The tensors of the wrapped optimizer."""
+        return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""

@@ -10,7 +10,7 @@ records. A sum in single precision rounds by how records stand side by side, whi
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,18 +217,9 @@ class LookedUp:
         return total.index_add_(0, self.rows.flatten().to(total.device), weighted.flatten(0, 1))
 
 
-def full_precision() -> AbstractContextManager[Any]:
-    """Switch off mixed precision and shortened mantissas: a norm must be the norm of what is summed.
-
-    Where all is in full precision as it is, which is asked of torch at every layer, nothing is switched.
-    """
-    mixed = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-    return _switched_precision() if mixed or _old_precision() != "highest" else torch.no_grad()
-
-
 @contextmanager
-def _switched_precision() -> Iterator[None]:
-    """Full precision while this runs, and then what was before.
+def full_precision() -> Iterator[None]:
+    """Switch off mixed precision and shortened mantissas: a norm must be the norm of what is summed.
 
     Torch has two ways to say how matrices are multiplied, and reading the old one raises where the new one was used.
     Both are set, and both come back as they were.

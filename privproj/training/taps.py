@@ -50,15 +50,13 @@ class AnyTap:
     ``is_replaying`` while a layer is computed again for its per-example gradients, of which no hook keeps anything.
     ``only_for`` names the one algorithm that can train such a layer; None where every algorithm can.
     ``may_return_more`` is True where a layer may return a tuple, of which the first tensor gets a gradient back, and
-    ``is_shared`` for an embedding once it has looked up one row of numbers for all records. Where ``forms`` is set,
-    gradients that are smaller than what they are made of are formed as soon as they can be.
+    ``is_shared`` for an embedding once it has looked up one row of numbers for all records.
     """
 
     is_replaying: ClassVar[bool] = False
     only_for: str | None = None
     may_return_more = False
     is_shared = False
-    forms = False
     found: Any = None
     joined: Callable[[], Any]
     weighted: Callable[[slice | Tensor, Tensor], Tensor]
@@ -126,6 +124,8 @@ class Tap(AnyTap):
     """
 
     is_table = False
+    forms = True
+    """True where gradients that are smaller than what they are made of are formed as soon as they can be."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.weight: Any = module.weight
@@ -164,9 +164,8 @@ class Tap(AnyTap):
             found = per_example.formed(*self.joined())
         self.uses = []
         if before is not None and len(before) != len(found):
-            raise InvalidParameter(
-                self.name, f"{len(found)} rows after {len(before)}", "one row for each record, batch first"
-            )
+            rows = f"{len(found)} rows after {len(before)}"
+            raise InvalidParameter(self.name, rows, "one row for each record, batch first")
         self.found = found if before is None else before.add_(found)
 
     @property
@@ -265,6 +264,16 @@ class _ReplayedTap(AnyTap):
         # What it saw comes back with the gradient. Until then nothing holds it but torch.
         return module, {**values, seen: given[seen].dim()}, seen
 
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of trained entries; they are released in one row."""
+        return (self.size,)
+
+    @property
+    def formed(self) -> Tensor | None:
+        """The gradients of all records (records x entries); None where nothing came back."""
+        return self.captured()
+
     def joined(self) -> Tensor:
         """The per-example gradients, records x entries, summed over all uses."""
         found = [self.samples(*use) for use in self.uses]
@@ -295,10 +304,9 @@ class _ReplayedTap(AnyTap):
             found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
-            raise InvalidParameter(
-                self.name, type(module).__name__, "a layer that can be computed for one record alone",
-                f"{remedy}; torch.func says: {str(error).strip().splitlines()[0][:150]}",
-            ) from error  # fmt: skip
+            remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
+            expected = "a layer that can be computed for one record alone"
+            raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
         finally:
             AnyTap.is_replaying = False
         by_parameter = {id(own[name]): part for name, part in found.items()}
@@ -403,16 +411,12 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
         return None
     _check_layer_kind(name, module, trained)
     weight: Any = getattr(module, "weight", None)
-    if hasattr(module, "private_tap"):
-        tap: AnyTap = module.private_tap(name, module)  # pyright: ignore[reportCallIssue]
-    else:
-        tap = (
-            Tap if is_matrix(module) and isinstance(weight, nn.Parameter) and weight.requires_grad else _ReplayedTap
-        )(name, module)
+    is_trained = isinstance(weight, nn.Parameter) and weight.requires_grad
+    own: Any = Tap if is_trained and is_matrix(module) else _ReplayedTap
+    tap: AnyTap = getattr(module, "private_tap", own)(name, module)
     if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
-        raise InvalidParameter(
-            name, "trained tensors besides weight and bias", "a layer as torch has it", "freeze the others"
-        )
+        found = "trained tensors besides weight and bias"
+        raise InvalidParameter(name, found, "a layer as torch has it", "freeze the others")
     return tap
 
 
@@ -423,26 +427,20 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         if isinstance(module, base):
             raise InvalidParameter(name, kind, expected, remedy)
     if isinstance(module.__dict__.get("weight"), Tensor):
-        raise InvalidParameter(
-            name, f"{kind} with a weight that is made from others", expected,
-            "remove spectral_norm or weight_norm from it, or freeze it",
-        )  # fmt: skip
+        remedy = "remove spectral_norm or weight_norm from it, or freeze it"
+        raise InvalidParameter(name, f"{kind} with a weight that is made from others", expected, remedy)
     if type(module).forward is nn.Module.forward:
-        raise InvalidParameter(
-            name, kind, "trained tensors in a layer that is called itself",
-            "freeze them, for tensors that another layer takes out of a container pass by the hooks",
-        )  # fmt: skip
+        remedy = "freeze them, for tensors that another layer takes out of a container pass by the hooks"
+        raise InvalidParameter(name, kind, "trained tensors in a layer that is called itself", remedy)
     if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq or module.sparse):
-        raise InvalidParameter(
-            name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse",
-            "build it without them: they write to the table, count over the batch, or want gradients without noise",
-        )  # fmt: skip
+        remedy = "they write to the table, count over the batch, or want gradients without noise"
+        raise InvalidParameter(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
         if parameter.dtype not in FLOATS:
-            raise InvalidParameter(
-                name, parameter.dtype, "trained tensors in float32 or float64",
-                "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be",
-            )  # fmt: skip
+            remedy = (
+                "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be"
+            )
+            raise InvalidParameter(name, parameter.dtype, "trained tensors in float32 or float64", remedy)
 
 
 def check_variants(name: str, module: nn.Module) -> None:

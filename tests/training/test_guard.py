@@ -57,6 +57,15 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
     assert all(p.grad is None for p in module.parameters())
 
 
+def test_a_buffer_that_asks_for_a_gradient_is_refused():
+    x, y = data()
+    module = mlp()
+    module.register_buffer("scale", torch.ones((), dtype=torch.float64).requires_grad_(True))
+    module, optimizer, _ = private(module, x, y)
+    with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
+        optimizer._turn.open(12)
+
+
 class Keeper(nn.Module):
     """A head that keeps something of every batch that it sees."""
 

@@ -815,6 +815,8 @@ def test_mixing_that_begins_later_is_refused_before_its_first_release(name, draw
     module, optimizer, batches = whole(nn.Sequential(noisy, Between(changed)), x, y)
     if draws and name == "many records only":
         pytest.skip("where functions are random a few records are computed together")
+    # The record with the largest entry, if it is the chosen one, is the same beside the others.
+    optimizer._independence.draw = random.Random(1)
     for batch in batches:
         calls["steps"] += 1
         if calls["steps"] >= 5:
