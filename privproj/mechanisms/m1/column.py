@@ -13,6 +13,7 @@ no residual.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.curves.gaussian import gaussian_profile
@@ -31,7 +32,7 @@ ANSWER_SPACING = 2.0**-29
 """Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
 
 
-def has_residual(mechanism: M1) -> bool:
+def _has_residual(mechanism: M1) -> bool:
     """True if part of the projection acts on the residuals alone, and the residuals of the neighbours differ."""
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -43,7 +44,7 @@ def has_residual(mechanism: M1) -> bool:
 
 def is_told_apart(mechanism: M1) -> bool:
     """True if one neighbour has a residual and the other has none: seeing it tells them apart, so delta is 1."""
-    return has_residual(mechanism) and min(mechanism.norms) == 0.0
+    return _has_residual(mechanism) and min(mechanism.norms) == 0.0
 
 
 def residual_profile(mechanism: M1) -> PrivacyProfile | None:
@@ -51,7 +52,7 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
 
     Norms that differ are covered in both orders, with every ratio between theirs and 1 (C12).
     """
-    if not has_residual(mechanism):
+    if not _has_residual(mechanism):
         return None
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
@@ -189,7 +190,7 @@ def promises(mechanism: M1) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ColumnBound:
+class _ColumnBound:
     """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
 
     mechanism: M1
@@ -238,7 +239,7 @@ class ColumnBound:
         """
         # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
         (residual, rest), (t, w), (gauss, radius) = (_shares_from_odds(x) for x in odds)
-        count, there = _count_of_events(self.mechanism), has_residual(self.mechanism)
+        count, there = _count_of_events(self.mechanism), _has_residual(self.mechanism)
         if not count:
             residual = 0.0
         if not there:
@@ -267,7 +268,7 @@ COLUMN = Bound(
     example="privproj epsilon m1 --bound column --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
     "--noise-multiplier 20 --delta 1e-5",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|.
-    representation=ColumnBound,
+    representation=_ColumnBound,
     groups=False,
     splits=True,
     status=Status.CONDITIONAL,
@@ -276,36 +277,26 @@ COLUMN = Bound(
 )
 
 
-@dataclass(frozen=True)
-class _PublishedColumnBound:
-    """The published rule, with delta divided in equal parts among its events."""
+def _published_epsilon(mechanism: M1, log_delta: float) -> float:
+    """Epsilon of the published rule at this log delta, which is divided in equal parts among its events.
 
-    mechanism: M1
-
-    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule of the run; its delta is searched for."""
-        return EpsilonDeltaRule(self.epsilon, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
-
-    def epsilon(self, log_delta: float) -> float:
-        """Epsilon at this log delta.
-
-        Without a residual it is ``inf`` where the Gaussian term exceeds 1, up to which the textbook rule is proved.
-        """
-        if self.mechanism.changed_columns > 1:
-            raise InvalidParameter("changed_columns", self.mechanism.changed_columns, "1 for column-published")
-        k = self.mechanism.span_residual[0]
-        dim, rank = self.mechanism.shape
-        there = has_residual(self.mechanism)
-        # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
-        part = log_delta - math.log(4.0 if there else 2.0)
-        # t = sqrt(2 ln(1/d0)), m = min(k, r).
-        t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
-        # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
-        # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
-        shift = self.mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
-        gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
-        loss = residual_loss(self.mechanism, part, part) if there else 0.0
-        return loss + gauss if gauss <= 1.0 or there else math.inf
+    Without a residual it is ``inf`` where the Gaussian term exceeds 1, up to which the textbook rule is proved.
+    """
+    if mechanism.changed_columns > 1:
+        raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for column-published")
+    k = mechanism.span_residual[0]
+    dim, rank = mechanism.shape
+    there = _has_residual(mechanism)
+    # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
+    part = log_delta - math.log(4.0 if there else 2.0)
+    # t = sqrt(2 ln(1/d0)), m = min(k, r).
+    t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
+    # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
+    # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
+    shift = mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
+    gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
+    loss = residual_loss(mechanism, part, part) if there else 0.0
+    return loss + gauss if gauss <= 1.0 or there else math.inf
 
 
 def status_of(mechanism: M1) -> Status:
@@ -322,7 +313,9 @@ COLUMN_PUBLISHED = Bound(
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     example="privproj epsilon m1 --bound column-published --dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 "
     "--noise-multiplier 1e4 --delta 1e-5",
-    representation=_PublishedColumnBound,
+    representation=lambda mechanism: EpsilonDeltaRule(
+        partial(_published_epsilon, mechanism), margin=1.0, inverse_spacing=ANSWER_SPACING
+    ),
     groups=False,
     status=Status.REFUTED,
     status_of=status_of,
