@@ -329,9 +329,7 @@ class M2(ClippedSum):
             InvalidParameter: One of them was left out.
         """
         if self.rank is None or self.dim is None:
-            raise InvalidParameter(
-                "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
-            )
+            raise InvalidParameter("rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out")
         return self.dim, self.rank
 
     @property
