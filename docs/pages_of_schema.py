@@ -4,6 +4,7 @@ What else the schema says, of keys that go together for instance, stands in the 
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.records.run_file import FOR_ALL, PHASE_KEYS
 from privproj.runs import RUN_PARAMETERS
+from privproj.runs.sampling import Sampling
 from privproj.validation import Parameter, parameters_of
 
 SCHEMA = Path(__file__).parents[1] / "privproj" / "run_schema.json"
+RESULTS = SCHEMA.with_name("schema.json")
 OF_PHASES = {
     "name": {"type": "string"},
     "event": {"$ref": "#/$defs/event", "description": "an event of dp-accounting"},
@@ -58,4 +61,6 @@ def schema_pages() -> dict[Path, str]:
     by_hand = [rule for rule in phase["allOf"] if "mechanism" not in rule.get("if", {}).get("properties", {})]
     phase["allOf"] = [*by_hand, *(mechanism_rule(name, kind) for name, kind in kinds.items())]
     schema["properties"] = {**{name: run[name] for name in FOR_ALL}, "phase": schema["properties"]["phase"]}
-    return {SCHEMA: json.dumps(schema, indent=1) + "\n"}
+    drawn = f'"sampling": {{ "enum": {json.dumps([*Sampling, None])} }}'
+    results = re.sub(r'"sampling": \{ "enum": .* \}', drawn, RESULTS.read_text())
+    return {SCHEMA: json.dumps(schema, indent=1) + "\n", RESULTS: results}

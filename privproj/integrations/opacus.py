@@ -21,7 +21,7 @@ from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, NoisyMechanism
-from privproj.mechanisms.releases import ReleasesProjection as ReleasesProjection
+from privproj.mechanisms.m2 import ReleasesProjection as ReleasesProjection
 from privproj.records.run_file import phase_from
 from privproj.validation import probability, real, whole
 

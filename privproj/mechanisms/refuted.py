@@ -11,7 +11,7 @@ from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import R1SMG, Mechanism, Sketch, Wishart, WishartMatrix
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.sketch._divergence import tight_curve
+from privproj.mechanisms.sketch.rdp import tight_curve
 from privproj.result import Status
 from privproj.runs import Run
 

@@ -161,7 +161,7 @@ class BallInverseGammaLaw(BallGammaLaw):
     """``X = scale / U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln(c / U)``, with ``c = centre``, ``a`` by default.
 
     The density is ``c^a e^(-a t - c e^-t) / Gamma(a)``. Its twin in floats is
-    :class:`privproj.mechanisms.jl_clip._inverse_gamma.InverseGamma`.
+    :class:`privproj.mechanisms.jl_clip.exact.InverseGamma`.
     """
 
     def __init__(self, a: arb, scale: arb, centre: arb | None = None) -> None:

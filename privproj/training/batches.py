@@ -25,7 +25,7 @@ from torch.utils.data.dataset import Subset
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
 from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
-from privproj.training.plan import Plan
+from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
 from privproj.training.quiet import stand_still
 
@@ -114,15 +114,10 @@ class _CountedBatches:
         for logical in self.batches:
             if self.order is not None:
                 # Where a record stands in its batch says nothing of which others are in it.
-                logical = _drawn_from(logical, len(logical), self.order)
+                logical = drawn_from(logical, len(logical), self.order)
             batch = self.processes.share(logical)
             self.shares.append((batch, logical))
             yield batch
-
-
-def _drawn_from(batch: Sequence[int], most: int, generator: torch.Generator) -> list[int]:
-    """At most so many of these records, a uniformly random subset in a random order."""
-    return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
 class BinSampler:
@@ -344,24 +339,18 @@ class PrivateLoader(BatchTurn):
         Returns:
             A batch sampler that yields lists of record numbers, this process's share of each batch.
         """
-        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-
         plan, records, generator = self.plan, self.plan.dataset_size, self.generator
         batches: Any
         if plan.batches is not None:
             batches = BinSampler(
                 lambda epoch: self.secrets.of(epoch, self.processes), records, plan.batches, self.done(), steps
             )
-        elif plan.sampling == "fixed" or plan.sampling_rate == 1.0:
-            size = round(plan.expected_batch)
-            batches = (_drawn_from(range(records), size, generator) for _ in range(steps))
         else:
-            batches = UniformWithReplacementSampler(
-                num_samples=records, sample_rate=plan.sampling_rate, generator=generator, steps=steps
-            )
+            kind: Any = FixedBatches if plan.sampling_rate == 1.0 else KINDS[plan.sampling]
+            batches = kind.draw(plan, steps, generator)
         if plan.max_batch_size is not None:
             most, drawn = plan.max_batch_size, batches
-            batches = (_drawn_from(batch, most, generator) if len(batch) > most else batch for batch in drawn)
+            batches = (drawn_from(batch, most, generator) if len(batch) > most else batch for batch in drawn)
         # A run that is made to be repeated keeps the order of the records.
         return _CountedBatches(batches, self.processes, None if self.streams.is_insecure else generator)
 

@@ -22,7 +22,7 @@ from privproj.accounting.schedule import Phase
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2, Gaussian
 from privproj.records.ledger import Account, Ledger, read_ledger
-from privproj.runs.sampling import NeighbouringRelation, member_named
+from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.algorithms.subspace import Subspace
@@ -445,12 +445,13 @@ def _calibration_target(
 
 
 def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_size: int | None) -> NeighbouringRelation:
-    """The relation that is named; else replace for fixed-size batches at a rate below 1, and add-remove.
+    """The relation that is named; else that of the sampling at a rate below 1, and add-remove.
 
     Batches that are cut at a largest size go with zero-out, under which the number of records is public.
     """
-    fixed = "replace" if sampling == "fixed" and rate < 1.0 else "add-remove"
-    return member_named(NeighbouringRelation, "relation", relation or ("zero-out" if max_batch_size else fixed))
+    fallback = SCHEMES[Sampling(sampling)].default_relation if rate < 1.0 else "add-remove"
+    fallback = fallback if max_batch_size is None else "zero-out"
+    return member_named(NeighbouringRelation, "relation", relation or fallback)
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2
-from privproj.mechanisms.releases import ReleasesProjection
+from privproj.mechanisms.m2 import ReleasesProjection
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
@@ -434,7 +434,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
     """A private optimizer whose releases are those of :class:`privproj.M2`.
 
-    Accountants recognise it by its base class :class:`privproj.mechanisms.releases.ReleasesProjection`.
+    Accountants recognise it by its base class :class:`privproj.mechanisms.m2.ReleasesProjection`.
     """
 
     @property

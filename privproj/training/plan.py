@@ -5,6 +5,7 @@ Before it stand the records that ``make_private`` takes in place of long lists o
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -56,6 +57,15 @@ class PoissonBatches:
     sampling: ClassVar[SchemeName] = "poisson"
     count: ClassVar = None
 
+    @staticmethod
+    def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
+        """Draw so many batches of record numbers."""
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+        return UniformWithReplacementSampler(
+            num_samples=plan.dataset_size, sample_rate=plan.sampling_rate, generator=generator, steps=steps
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FixedBatches:
@@ -74,6 +84,12 @@ class FixedBatches:
     sampling: ClassVar[SchemeName] = "fixed"
     count: ClassVar = None
     max_batch_size: ClassVar = None
+
+    @staticmethod
+    def draw(plan: "Plan", steps: int, generator: Any) -> Iterable[list[int]]:
+        """Draw so many batches of record numbers."""
+        size = round(plan.expected_batch)
+        return (drawn_from(range(plan.dataset_size), size, generator) for _ in range(steps))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +145,14 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping 
 """How gradients are clipped: by one norm, by one for each tensor, with shares, adaptively, or by what is proved."""
 
 
-def batches_of(given: str | Batches) -> Batches:
+def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
+    """At most so many of these records, a uniformly random subset in a random order."""
+    import torch
+
+    return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
+
+
+def batches_of(given: "str | Batches") -> Batches:
     """The way of drawing batches that a name means, and one with its options as it is."""
     if isinstance(given, str):
         if SCHEMES[member_named(Sampling, "sampling", given)].in_positions:

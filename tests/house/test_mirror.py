@@ -13,7 +13,6 @@ ELSEWHERE = {
     "result": "every bound's result: tests/mechanisms/test_every_bound.py",
     "lazy": "public names resolve: tests/house/test_street.py, tests/training/test_registry.py",
     "schedule": "the public door of accounting/schedule",
-    "mechanisms/releases": "a marker: tests/integrations/test_opacus.py",
     **dict.fromkeys(
         ("mechanisms/bound", "mechanisms/registry"),
         "the registry: tests/mechanisms/test_every_bound.py, tests/house/test_street.py",

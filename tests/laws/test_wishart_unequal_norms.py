@@ -14,7 +14,7 @@ import privproj
 from privproj import M1, Wishart
 from privproj.laws.wishart_loss import VectorWishart
 from privproj.laws.wishart_unequal_norms import SEARCH_GOAL, UnequalNorms, search_grid
-from privproj.mechanisms.m1._one_column import residual_profile
+from privproj.mechanisms.m1.column import residual_profile
 
 
 def largest(dim, rank, m, ratio, eps):

@@ -8,7 +8,7 @@ import pytest
 import reference
 
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
-from privproj.mechanisms.jl_clip._inverse_gamma import InverseGamma
+from privproj.mechanisms.jl_clip.exact import InverseGamma
 
 
 def law(probes, z=1.0):

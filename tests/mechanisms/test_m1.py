@@ -15,7 +15,7 @@ from privproj.laws.panel_law import ScaledEnergy
 from privproj.laws.projected_energy import ProjectedEnergy
 from privproj.laws.wishart_loss import VectorWishart
 from privproj.laws.wishart_unequal_norms import UnequalNorms
-from privproj.mechanisms.m1._one_column import (
+from privproj.mechanisms.m1.column import (
     chained_log_delta,
     correlated_profile,
     correlated_shift,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import privproj
 from privproj import InvalidParameter, PublicSketch, Refused, Sketch
 from privproj.assumptions import INDEPENDENT_LAYER_PROJECTIONS
-from privproj.mechanisms.sketch._divergence import (
+from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
+from privproj.mechanisms.sketch.rdp import (
     divergence_bracket,
     sharp_curve,
     sharp_divergence_bracket,
     tight_curve,
 )
-from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
 
 sizes = st.floats(math.log(1.2), math.log(1e6)).map(math.exp)
 

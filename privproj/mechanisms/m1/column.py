@@ -1,19 +1,261 @@
 """One changed column, secret projection: quantiles of the residual, and a radius of the correlated part.
 
 Once with the second lemma corrected, and once as published (2601.21719, Theorem 4 with Lemma 14 as reconstructed),
-which is refuted where the rank exceeds the dimension of the span.
+which is refuted where the rank exceeds the dimension of the span. What all bounds on one changed column share stands
+here too: the two parts of the loss (C13).
+
+The column is ``v = a + kappa b`` with ``a`` in the span ``S`` of the others (``dim S = k``) and ``b`` a unit vector
+orthogonal to it. Given what ``S`` sees of the projection, ``M = C + M_perp``: ``M_perp`` acts on the residuals alone,
+as a vector Wishart mechanism in ``n = d - k`` dimensions with ``R = r - k`` degrees of freedom, and is independent of
+``C``. So the loss is that of the residual plus a Gaussian loss with shift ``|C (v - v')|``. For ``r <= k`` there is
+no residual.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
-from privproj.errors import InvalidParameter
+from privproj.curves.gaussian import gaussian_profile
+from privproj.curves.profile import PrivacyProfile
+from privproj.errors import InvalidParameter, Refused
+from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.m1._one_column import ANSWER_SPACING, ColumnBound, has_residual, promises, residual_loss
+from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.kernels import LEAST_LOG_QUANTILE, log_add
+from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Status
 from privproj.runs import Run
+
+ANSWER_SPACING = 2.0**-29
+"""Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
+
+
+def _has_residual(mechanism: M1) -> bool:
+    """True if part of the projection acts on the residuals alone, and the residuals of the neighbours differ."""
+    k, m, _, _ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    first, second = mechanism.norms
+    if rank <= k or first == second == 0.0:
+        return False
+    return first != second or (m > 0.0 and dim - k > 1)
+
+
+def is_told_apart(mechanism: M1) -> bool:
+    """True if one neighbour has a residual and the other has none: seeing it tells them apart, so delta is 1."""
+    return _has_residual(mechanism) and min(mechanism.norms) == 0.0
+
+
+def residual_profile(mechanism: M1) -> PrivacyProfile | None:
+    """The exact profile of the residual, a vector Wishart release in smaller dimensions (C9, C13); None without one.
+
+    Norms that differ are covered in both orders, with every ratio between theirs and 1 (C12).
+    """
+    if not _has_residual(mechanism):
+        return None
+    if is_told_apart(mechanism):
+        return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
+    from privproj.laws.wishart_loss import VectorWishart
+    from privproj.laws.wishart_unequal_norms import UnequalNorms
+
+    k, m, _, _ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    first, second = mechanism.norms
+    if first == second:
+        # (d, r) -> (d - k, r - k) (C13); its profile is that of C9.
+        return VectorWishart(dim - k, rank - k, m).profile()
+    # The same with |ln(kappa/kappa')| <= R (C12, C13).
+    return UnequalNorms(dim - k, rank - k, m, next_up(abs(math.log(first / second)))).profile()
+
+
+def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> float:
+    """The largest loss of the residual outside of two events of probabilities ``delta_T`` and ``delta_W`` (C13).
+
+    Within these quantiles ``A_- <= A <= A_+`` and ``w_- <= W <= w_+``. The loss is linear in ``W``, and in ``A`` it is
+    monotone or falls and then rises, so that its largest value is at a corner. It is ``inf`` unless ``A_- > 0``, and
+    where a share of delta is too small for the quantile functions.
+    """
+    from scipy import special
+
+    if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
+        return math.inf
+    k, m, _, _ = mechanism.span_residual
+    dim, rank = mechanism.shape
+    n, free = dim - k, rank - k
+    # P(|T_R| > t sqrt R) = I_y(R/2, 1/2) = delta_T with t^2 = (1 - y)/y.
+    y = float(special.betaincinv(0.5 * free, 0.5, math.exp(log_delta_t)))
+    t = math.sqrt((1.0 - y) / y) * (1.0 + 1e-12) if y > 0.0 else math.inf
+    # sine = sin theta = sqrt(m (2 - m)) at the promised angle, q = (n + R - 1)/2.
+    sine, half, q = math.sqrt(m * (2.0 - m)), 0.5 * math.exp(log_delta_w), 0.5 * (n + free - 1)
+    # A_- = cos theta - t sin theta = 1 - low (C13).
+    low = m + sine * t
+    if not low < 1.0:
+        return math.inf
+    # A_+ = cos theta + t sin theta, or its largest value sqrt(1 + t^2) if a smaller angle attains that (C13).
+    high = math.sqrt(1.0 + t * t) if sine > t * (1.0 - m) else 1.0 - m + sine * t
+    # w_-/2 and w_+/2, the quantiles of W/2 ~ Gamma(q) that leave out delta_W/2 each.
+    ends = (float(special.gammaincinv(q, half)) / (1.0 + 1e-12), float(special.gammainccinv(q, half)) * (1.0 + 1e-12))
+    first, second = mechanism.norms
+    ratio = math.log(first / second)
+    p = 0.5 * (n + 1 - free)
+    # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders, p = (n + 1 - R)/2 (C12, C13).
+    corners = [
+        p * log_a - q * tau + u * math.expm1(tau - log_a)
+        for log_a in (math.log1p(-low), math.log(high))
+        for u in ends
+        for tau in {ratio, -ratio}
+    ]
+    size = q * abs(ratio) + abs(p) * abs(math.log1p(-low))
+    return max(*corners, 0.0) + 1e-13 * size
+
+
+def correlated_shift(mechanism: M1, log_d: float) -> float:
+    """A bound on ``|C (v - v')| / sigma``, outside of up to three events of probability ``e^log_d`` each (C13).
+
+    :func:`_count_of_events` says how many they are (2601.21719, Lemma 14, corrected).
+    """
+    k = mechanism.span_residual[0]
+    dim, rank = mechanism.shape
+    alpha, beta = mechanism.column_shift
+    # t = sqrt(2 ln(1/d)); for k = 0 there is no correlated part.
+    t = math.sqrt(max(-2.0 * log_d, 0.0))
+    if k == 0:
+        return 0.0
+    if rank <= k:
+        # r <= k: (1/r) (sqrt d + sqrt r + t) (sqrt r + t) sqrt(alpha^2 + beta^2) (C13).
+        whole = (math.sqrt(dim) + math.sqrt(rank) + t) * (math.sqrt(rank) + t)
+        return next_up(whole / rank * math.hypot(alpha, beta))
+    # r > k: (1/r) (sqrt(d+r-k) + sqrt k + t) (alpha (sqrt r + t) + beta (sqrt k + t)) (C13).
+    stretched = alpha * (math.sqrt(rank) + t) + beta * (math.sqrt(k) + t)
+    return next_up((math.sqrt(dim + rank - k) + math.sqrt(k) + t) / rank * stretched)
+
+
+def _count_of_events(mechanism: M1) -> int:
+    """How many events :func:`correlated_shift` excludes, each of the same probability."""
+    k, (_, rank) = mechanism.span_residual[0], mechanism.shape
+    return 0 if k == 0 else 2 if rank <= k else 3
+
+
+def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
+    """The exact profile of the correlated part at a pure shift (C13); None where there is no such part.
+
+    Raises :class:`Refused` for a shift that is partly within the span and partly orthogonal to it.
+    """
+    from privproj.laws.panel_law import ScaledEnergy
+    from privproj.laws.projected_energy import ProjectedEnergy
+
+    k = mechanism.span_residual[0]
+    dim, rank = mechanism.shape
+    alpha, beta = mechanism.column_shift
+    if k == 0 and alpha == 0.0:
+        return None
+    if rank <= k or beta == 0.0:
+        # In the span, and always for r <= k: |C x|^2 = |x|^2 X_r (X_r + Y_(d-1))/r^2 (C13).
+        law = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
+    elif alpha == 0.0:
+        # Orthogonal to the span: |C x|^2 = |x|^2 X_k (X_k + Y_(d+r-k-1))/r^2 (C13).
+        law = ProjectedEnergy(0.5 * k, 0.5 * (dim + rank - k - 1), rank)
+    else:
+        raise Refused(
+            "column-exact is about a change within the span or orthogonal to it, not both; use column or "
+            "known-projection"
+        )
+    # delta(eps) = E[h_eps(|C x|^2/sigma^2)] (C4).
+    return rank_one_profile(ScaledEnergy(law, alpha * alpha + beta * beta))
+
+
+def chained_log_delta(log_delta: float, link: float, count: int) -> float:
+    """``ln delta_i`` of each of ``count`` equal links of a chain, whose losses are ``link`` (C13, chain)."""
+    # delta = sum_i delta_i e^((i-1) link), all delta_i equal (C13, chain).
+    total = -math.inf
+    for i in range(count):
+        total = log_add(total, i * link)
+    return log_delta - total
+
+
+def promises(mechanism: M1) -> tuple[str, ...]:
+    """What the data must keep for the bounds on one changed column, in words."""
+    k, m, alpha, _ = mechanism.span_residual
+    first, second = mechanism.norms
+    several = mechanism.changed_columns > 1
+    changed = f"at most {mechanism.changed_columns} columns" if several else "one column"
+    links = ", also while they are changed one after the other" if several else ""
+    return (
+        f"a record changes {changed} of the query, and the other columns span {k} dimensions{links}",
+        f"orthogonal to that span it has norm {first:g} before and {second:g} after, with 1 - cos at most {m:g}; "
+        f"within it the change is at most {alpha:g}",
+        "the projection stays secret",
+    )
+
+
+@dataclass(frozen=True)
+class _ColumnBound:
+    """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
+
+    mechanism: M1
+
+    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
+        """The rule of the run; both of its directions are searched for."""
+        split = run.split or "optimal"
+        rule = EpsilonDeltaRule(lambda x: self.epsilon(x, split), margin=1.0, inverse_spacing=ANSWER_SPACING)
+        return rule.over_run(run)
+
+    def epsilon(self, log_delta: float, split: float | str) -> float:
+        """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
+        count = self.mechanism.changed_columns
+        if is_told_apart(self.mechanism):
+            return math.inf
+        if count == 1:
+            return self.link(log_delta, split)
+        # The least link with eps(delta_i(link)) <= link; the chain costs count times as much (C13, chain).
+        link = find_crossing(
+            lambda e: self.link(chained_log_delta(log_delta, e, count), split) - e, 1.0, low=1e-9, high=1e6, rtol=1e-9
+        ).upper
+        return count * link
+
+    def link(self, log_delta: float, split: float | str) -> float:
+        """Epsilon of one changed column at this log delta, with the best shares of delta, or the given one."""
+        odds = [0.0, 0.0, 0.0]
+        if isinstance(split, float):
+            odds[0] = math.log(split) - math.log1p(-split)
+            return self.at(log_delta, odds)
+        best = self.at(log_delta, odds)
+        # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
+        for _ in range(3):
+            for i in range(3):
+
+                def trial(x: float, i: int = i) -> float:
+                    return self.at(log_delta, [*odds[:i], x, *odds[i + 1 :]])
+
+                odds[i], best = minimise(trial, -12.0, 12.0, rtol=1e-4)
+        return best
+
+    def at(self, log_delta: float, odds: list[float]) -> float:
+        """Epsilon of one changed column with these three log odds.
+
+        They divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss
+        and its radius. Any odds are sound.
+        """
+        # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
+        (residual, rest), (t, w), (gauss, radius) = (_shares_from_odds(x) for x in odds)
+        count, there = _count_of_events(self.mechanism), _has_residual(self.mechanism)
+        if not count:
+            residual = 0.0
+        if not there:
+            rest = 0.0
+        loss = residual_loss(self.mechanism, log_delta + residual + t, log_delta + residual + w) if there else 0.0
+        if not count or loss == math.inf:
+            return loss
+        shift = correlated_shift(self.mechanism, log_delta + rest + radius - math.log(count))
+        return loss + gaussian_profile(shift).epsilon(log_delta + rest + gauss).upper
+
+
+def _shares_from_odds(odds: float) -> tuple[float, float]:
+    """``ln`` of a share and of the rest, from the log odds of the share."""
+    # ln(1/(1 + e^-odds)) and ln(1/(1 + e^odds)).
+    return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))
+
 
 COLUMN = Bound(
     name="column",
@@ -26,7 +268,7 @@ COLUMN = Bound(
     example="privproj epsilon m1 --bound column --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
     "--noise-multiplier 20 --delta 1e-5",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|.
-    representation=ColumnBound,
+    representation=_ColumnBound,
     groups=False,
     splits=True,
     status=Status.CONDITIONAL,
@@ -35,36 +277,26 @@ COLUMN = Bound(
 )
 
 
-@dataclass(frozen=True)
-class _PublishedColumnBound:
-    """The published rule, with delta divided in equal parts among its events."""
+def _published_epsilon(mechanism: M1, log_delta: float) -> float:
+    """Epsilon of the published rule at this log delta, which is divided in equal parts among its events.
 
-    mechanism: M1
-
-    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule of the run; its delta is searched for."""
-        return EpsilonDeltaRule(self.epsilon, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
-
-    def epsilon(self, log_delta: float) -> float:
-        """Epsilon at this log delta.
-
-        Without a residual it is ``inf`` where the Gaussian term exceeds 1, up to which the textbook rule is proved.
-        """
-        if self.mechanism.changed_columns > 1:
-            raise InvalidParameter("changed_columns", self.mechanism.changed_columns, "1 for column-published")
-        k = self.mechanism.span_residual[0]
-        dim, rank = self.mechanism.shape
-        there = has_residual(self.mechanism)
-        # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
-        part = log_delta - math.log(4.0 if there else 2.0)
-        # t = sqrt(2 ln(1/d0)), m = min(k, r).
-        t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
-        # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
-        # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
-        shift = self.mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
-        gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
-        loss = residual_loss(self.mechanism, part, part) if there else 0.0
-        return loss + gauss if gauss <= 1.0 or there else math.inf
+    Without a residual it is ``inf`` where the Gaussian term exceeds 1, up to which the textbook rule is proved.
+    """
+    if mechanism.changed_columns > 1:
+        raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for column-published")
+    k = mechanism.span_residual[0]
+    dim, rank = mechanism.shape
+    there = _has_residual(mechanism)
+    # delta = delta_T + delta_W + delta_C + 2 d0 in equal parts; without a residual delta = delta_C + 2 d0.
+    part = log_delta - math.log(4.0 if there else 2.0)
+    # t = sqrt(2 ln(1/d0)), m = min(k, r).
+    t, m = math.sqrt(-2.0 * (part - math.log(2.0))), math.sqrt(min(k, rank))
+    # shift = (s/sigma) (sqrt d + sqrt m + t)(sqrt m + t)/r, and sqrt(2 ln(1.25/delta_C)) shift
+    # (2601.21719, Theorem 4 and Lemma 14, as reconstructed; refuted for r > k, see C13).
+    shift = mechanism.mu * (math.sqrt(dim) + m + t) * (m + t) / rank
+    gauss = math.sqrt(2.0 * (math.log(1.25) - part)) * shift
+    loss = residual_loss(mechanism, part, part) if there else 0.0
+    return loss + gauss if gauss <= 1.0 or there else math.inf
 
 
 def status_of(mechanism: M1) -> Status:
@@ -81,7 +313,9 @@ COLUMN_PUBLISHED = Bound(
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     example="privproj epsilon m1 --bound column-published --dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 "
     "--noise-multiplier 1e4 --delta 1e-5",
-    representation=_PublishedColumnBound,
+    representation=lambda mechanism: EpsilonDeltaRule(
+        partial(_published_epsilon, mechanism), margin=1.0, inverse_spacing=ANSWER_SPACING
+    ),
     groups=False,
     status=Status.REFUTED,
     status_of=status_of,

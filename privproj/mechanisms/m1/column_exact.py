@@ -10,7 +10,7 @@ from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.m1._one_column import correlated_profile, is_told_apart, promises, residual_profile
+from privproj.mechanisms.m1.column import correlated_profile, is_told_apart, promises, residual_profile
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.result import Status
 from privproj.runs import Run

@@ -4,11 +4,11 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
-from privproj.mechanisms.base import ClippedSum, Lift, Mechanism
+from privproj.mechanisms.base import ClippedSum, Lift
 from privproj.validation import LAYERS, flag, one_of, parameter, real, whole, whole_number
 
 LAYER_TEXT = re.compile(
@@ -260,11 +260,7 @@ class M2(ClippedSum):
         """
         total = sum(layer.count for layer in self.layers)
         if not self.layers:
-            if self.dim is None or self.rank is None:
-                raise InvalidParameter(
-                    "rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out"
-                )
-            return ((self.dim, self.rank, 1, 1.0),)
+            return ((*self.shape, 1, 1.0),)
         return tuple((x.dim, x.rank, x.count, (x.share / x.count) if x.share else 1.0 / total) for x in self.layers)
 
     @property
@@ -308,10 +304,9 @@ class M2(ClippedSum):
 
     def for_replacement(self) -> "M2":
         """Return the mechanism under replace: one change is taken away and one added, so the rank doubles."""
-        promised = None if self.change_rank is None else min(2 * self.change_rank, self.largest_rank)
-        return replace(super().for_replacement(), change_rank=promised)  # pyright: ignore
+        return self._with_rank_times(2, super().for_replacement())
 
-    def for_group(self, size: int) -> "Mechanism":
+    def for_group(self, size: int) -> "M2":
         """Return the mechanism as a group sees it: its sensitivity and the rank of its change grow ``size`` times.
 
         Args:
@@ -320,8 +315,11 @@ class M2(ClippedSum):
         Returns:
             The mechanism with its noise multiplier divided, and its promised rank multiplied, by ``size``.
         """
-        promised = None if self.change_rank is None else min(self.change_rank * size, self.largest_rank)
-        return replace(super().for_group(size), change_rank=promised)  # pyright: ignore[reportCallIssue]
+        return self._with_rank_times(size, super().for_group(size))
+
+    def _with_rank_times(self, size: int, seen: Any) -> "M2":
+        """The mechanism as it is seen, with a promised rank that is ``size`` times as large."""
+        return replace(seen, change_rank=self.change_rank and min(size * self.change_rank, self.largest_rank))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -331,9 +329,7 @@ class M2(ClippedSum):
             InvalidParameter: One of them was left out.
         """
         if self.rank is None or self.dim is None:
-            raise InvalidParameter(
-                "rank", "nothing", "dim with rank, or layers", "only the rank query leaves the rank out"
-            )
+            raise InvalidParameter("rank", "nothing", "dim with rank, or layers", "only the rank query leaves it out")
         return self.dim, self.rank
 
     @property
@@ -345,3 +341,13 @@ class M2(ClippedSum):
         """
         dim, rank = self.shape
         return 0.5 * rank, 0.5 * (dim - rank)
+
+
+class ReleasesProjection:
+    """Base of an optimizer that is accounted as M2; its ``release`` is the mechanism without a noise multiplier.
+
+    The marker stands here, below both sides: the training adapter makes such optimizers, and the accountants that
+    listen to optimizers look for it. Neither has to import the other, and neither torch nor Opacus is needed.
+    """
+
+    release: M2

@@ -1,4 +1,4 @@
-"""The default bound of M2: a change of any rank, and no promise on the data.
+"""The default bound of M2: a change of any rank, no promise on the data; and the exact profile of one of rank one.
 
 ``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5). It is computed in
 :mod:`privproj.laws.profiles`.
@@ -19,7 +19,7 @@ from privproj.laws.profiles import (
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledBeta, SensitivityLaw, shifted_law
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw
@@ -117,7 +117,7 @@ def provable(mechanism: M2, steps: int, *, rank_one: bool = False) -> "BallProfi
     return (BallRandomSensitivity if rank_one else BallAnyRank)(mechanism.shape, mechanism.z)
 
 
-BOUND = Bound(
+RANK_FREE = Bound(
     name="rank-free",
     mechanism=M2,
     summary="change of any rank, no promise on the data; two to three times tighter than the published bound",
@@ -132,4 +132,49 @@ BOUND = Bound(
     independent_layers=lambda mechanism: mechanism.projects_apart,
     version=5,
     counts_clipped=True,
+)
+
+
+def _rank_one_of(mechanism: M2) -> PrivacyProfile:
+    """The profile of the pair (projection, release) for a change of rank one."""
+    if mechanism.unprojected:
+        return gaussian_profile(mechanism.joint_mu)
+    # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
+    return rank_one_profile(law(mechanism.alike))
+
+
+def refuses(mechanism: M2) -> str | None:
+    """Why there is no bound for several layers: rank one in one of them need not be the worst case."""
+    if sum(layer.count for layer in mechanism.layers) > 1:
+        return "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
+    return None
+
+
+def notes(mechanism: M2) -> tuple[str, ...]:
+    """A note where a change of higher rank was promised than this bound is about."""
+    if (mechanism.change_rank or 1) > 1:
+        return (
+            f"change_rank={mechanism.change_rank} is given, but this bound holds only if every change has rank one",
+        )
+    return ()
+
+
+EXACT_RANK1 = Bound(
+    name="exact-rank1",
+    mechanism=M2,
+    summary="exact for changes of rank one where the projection is known: one linear layer, one input vector each",
+    formula="delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2), h_eps(x) the Gaussian delta at sqrt(x)",
+    source="privproj: the privacy loss given the projection is Gaussian",
+    proof="C4",
+    example="privproj epsilon m2 --bound exact-rank1 --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
+    representation=_rank_one_of,
+    allows=lambda mechanism: allowed(mechanism)[:1],
+    provable=lambda mechanism, steps: provable(mechanism, steps, rank_one=True),
+    columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
+    sees_projection=True,
+    refuses=refuses,
+    notes=notes,
+    version=6,
+    counts_clipped=True,
+    **OF_RANK_ONE,
 )

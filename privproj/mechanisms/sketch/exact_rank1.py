@@ -7,7 +7,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
-from privproj.mechanisms.sketch._promises import column_promises, has_several_layers
+from privproj.mechanisms.sketch import column_promises, has_several_layers
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Status
 from privproj.runs.sampling import NeighbouringRelation

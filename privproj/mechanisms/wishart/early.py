@@ -1,25 +1,26 @@
 """Theorem 1 of the early version of 2601.21719, with its parameters optimised (C11).
 
-It bounds the loss where ``r v.y`` is not small and ``M`` not large.
+It bounds the loss where ``r v.y`` is not small and ``M`` not large: once as proved, and once with the exact probability
+that ``r v.y`` or ``r v'.y`` is small (its Figure 1a).
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._promises import OF_ALIGNMENT, refuses_unequal_norms
+from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.enclosure import log1m_exp
-from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_tail
+from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
+from privproj.numerics.quadrature import log_integral
 from privproj.numerics.search import find_crossing, minimise
-from privproj.runs import Run
 
-ANSWER_SPACING = 2.0**-29
-"""Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
 
 THRESHOLD_RTOL = 1e-5
 """Relative width in which the best threshold is sought; every threshold is sound. Speed only."""
@@ -54,11 +55,11 @@ def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
     z = (t * m - (1.0 - m) * eta) / math.sqrt(m * (2.0 - m) * (t + eta))
     # 1 - PhiBar(z) P(chi2_r > t + eta) = Phi(z) + PhiBar(z) P(chi2_r <= t + eta) (C11).
     first = float(special.log_ndtr(z))
-    second = log_below(rank, t + eta)
+    second = _log_below(rank, t + eta)
     return min(0.0, log_add(first, second + log1m_exp(first)))
 
 
-def log_below(rank: int, x: float) -> float:
+def _log_below(rank: int, x: float) -> float:
     """``ln P(chi2_r <= x)``, from the smaller of the two tails."""
     place = 0.5 * rank, (x - rank) / rank, x / rank
     return log1m_exp(log_gamma_tail(*place)) if x > rank else log_gamma_below(*place)
@@ -78,61 +79,50 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
     return (math.sqrt(dim) + math.sqrt(rank) + math.sqrt(max(math.log(2.0) - log_bad, 0.0) / SPECTRAL_CONSTANT)) ** 2
 
 
-@dataclass(frozen=True)
-class EarlyBound:
-    """The rule for any run at the best ``t`` and ``R``; ``log_tail(t)`` is the part of delta that depends on ``t``."""
-
-    mechanism: Wishart
-    log_tail: Callable[[float], float]
-
-    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule of the run; its lower end is unknown, since ``t`` and ``R`` are searched for."""
-        return EpsilonDeltaRule(self.epsilon, self.log_delta, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
-
-    def epsilon(self, log_delta: float) -> float:
-        """Epsilon at this log delta: ``t`` ends where its tail uses delta up, ``R`` follows from what is left."""
-        rank = vars(self.mechanism)["rank"]
-        x = find_crossing(lambda x: self.log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
-        if x == math.inf:
-            return math.inf
-
-        def at(share: float) -> float:
-            t = rank / x * math.exp(-math.exp(share))
-            # 2 exp(-c (...)^2) = delta - tail(t).
-            left = log_delta + log1m_exp(min(self.log_tail(t) - log_delta, -1e-300))
-            return (
-                _early_loss(self.mechanism, t, _spectral_radius(self.mechanism, left)) if left > -math.inf else math.inf
-            )
-
-        return minimise(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
-
-    def log_delta(self, eps: float) -> float:
-        """The least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``, as a logarithm; 0 where none is below 1.
-
-        The loss grows with ``R`` and falls with ``t``, so ``t`` begins where the least ``R`` already spends ``eps``.
-        """
-        least = _least_radius(self.mechanism)
-
-        def excess(t: float, radius: float) -> float:
-            return _early_loss(self.mechanism, t, radius) - eps if radius > t else -eps
-
-        x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
-        smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
-
-        def at(share: float) -> float:
-            t = smallest * math.exp(math.exp(share))
-            room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
-            if room == math.inf:
-                return 0.0
-            return log_add(self.log_tail(t), _log_spectral(self.mechanism, least / room))
-
-        return min(0.0, minimise(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
+def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
+    """The rule at the best ``t`` and ``R``, searched for both ways; ``log_tail(t)`` is what ``t`` takes of delta."""
+    # Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only.
+    both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
+    return EpsilonDeltaRule(*both, margin=1.0, inverse_spacing=2.0**-29)
 
 
-def _least_radius(mechanism: Wishart) -> float:
-    """A little more than ``(sqrt d + sqrt r)^2``, which every ``R`` must exceed."""
+def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:
+    """Epsilon at this log delta: ``t`` ends where its tail uses delta up, ``R`` follows from what is left."""
+    rank = mechanism.needed_rank
+    x = find_crossing(lambda x: log_tail(rank / x) - log_delta, 2.0, low=1e-3, high=1e60, rtol=1e-6).upper
+    if x == math.inf:
+        return math.inf
+
+    def at(share: float) -> float:
+        t = rank / x * math.exp(-math.exp(share))
+        # 2 exp(-c (...)^2) = delta - tail(t).
+        left = log_delta + log1m_exp(min(log_tail(t) - log_delta, -1e-300))
+        return _early_loss(mechanism, t, _spectral_radius(mechanism, left)) if left > -math.inf else math.inf
+
+    return minimise(at, -14.0, 4.0, rtol=THRESHOLD_RTOL, points=17)[1]
+
+
+def _early_log_delta(mechanism: Wishart, log_tail: Callable[[float], float], eps: float) -> float:
+    """The least ``tail(t) + spectral(R)`` with ``loss(t, R) <= eps``, as a logarithm; 0 where none is below 1.
+
+    The loss grows with ``R`` and falls with ``t``, so ``t`` begins where the least ``R`` already spends ``eps``.
+    """
     dim, rank, _ = mechanism.shape
-    return (math.sqrt(dim) + math.sqrt(rank)) ** 2 * (1.0 + 1e-12)
+    # A little more than (sqrt d + sqrt r)^2, which every R must exceed.
+    least = (math.sqrt(dim) + math.sqrt(rank)) ** 2 * (1.0 + 1e-12)
+
+    def excess(t: float, radius: float) -> float:
+        return _early_loss(mechanism, t, radius) - eps if radius > t else -eps
+
+    x = find_crossing(lambda x: -excess(least / x, least), 2.0, low=1.0, high=1e60, rtol=1e-6)
+    smallest = least / x.lower if x.upper < math.inf and x.lower > 0.0 else least * 1e-60
+
+    def at(share: float) -> float:
+        t = smallest * math.exp(math.exp(share))
+        room = find_crossing(lambda y: excess(t, least / y), 1e-3, low=1e-60, high=1.0, rtol=1e-12).upper
+        return 0.0 if room == math.inf else log_add(log_tail(t), _log_spectral(mechanism, least / room))
+
+    return min(0.0, minimise(at, -14.0, 5.0, rtol=THRESHOLD_RTOL, points=17)[1] + 1e-12)
 
 
 def early_bound_at(
@@ -149,7 +139,7 @@ def early_bound_at(
     return _early_loss(mechanism, t, radius), min(0.0, bad + 1e-12)
 
 
-def _early_of(mechanism: Wishart) -> EarlyBound:
+def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
     """The early rule, with ``eta`` optimised for every ``t``."""
 
     @cache
@@ -157,7 +147,7 @@ def _early_of(mechanism: Wishart) -> EarlyBound:
         # 1 - PhiBar(z) P(chi2_r > t + eta) at the best eta = t e^s (C11).
         return minimise(lambda s: _log_two_tails(mechanism, t, t * math.exp(s)), -25.0, 5.0, rtol=1e-9)[1]
 
-    return EarlyBound(mechanism, log_tail)
+    return _early_rule(mechanism, log_tail)
 
 
 def refuses(mechanism: Wishart) -> str | None:
@@ -178,5 +168,88 @@ EARLY = Bound(
     example="privproj epsilon wishart --bound early --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
     representation=_early_of,
     refuses=refuses,
+    **OF_ALIGNMENT,
+)
+
+
+def log_mixed_tail(mechanism: Wishart, t: float) -> float:
+    """The log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
+    # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
+    _, rank, m = mechanism.shape
+    spread = math.sqrt(m * (2.0 - m))
+    # Below this share of ``1 - rho^2`` a threshold ``t`` is integrated over decades. Speed only: both routes are exact.
+    beyond = _log_beyond if t < 0.1 * spread * spread else _log_just_beyond
+    return min(0.0, log_add(_log_below(rank, t), beyond(rank, m, spread, t)))
+
+
+def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
+    """The log of the expectation over ``X > t``, integrated over ``ln w`` with ``X = t e^w``.
+
+    It is for a ``t`` that is not tiny: the mass then lies close to ``t``.
+    """
+    import numpy as np
+    from scipy import special
+
+    def integrand(s: float) -> float:
+        w = math.exp(s)
+        x = t * math.exp(w)
+        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) (m e^(w/2) - 2 sinh(w/2))/sqrt(1-rho^2), X = t e^w, w = e^s.
+        z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
+        return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank) + s
+
+    def at_many(s: "Array") -> "Array":
+        w = np.exp(s)
+        # The same z with m e^(w/2) - 2 sinh(w/2) = e^(-w/2) (m e^w - (e^w - 1))
+        z = math.sqrt(t) * np.exp(-0.5 * w) * (m * np.exp(w) - np.expm1(w)) / spread
+        return special.log_ndtr(z) + _log_fronts(rank, math.log(t / rank) + w) + s
+
+    width = max(spread / math.sqrt(t), m, 1e-15)
+    value, error = log_integral(integrand, math.log(width), 0.5, math.log(40.0), at_many)
+    return value + error + 1e-12
+
+
+def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
+    """The log of the expectation over ``X > t``, integrated over ``ln(1/X)``.
+
+    Where ``t`` is tiny, the mass lies near ``1 - rho^2``, decades above ``t``.
+    """
+    import numpy as np
+    from scipy import special
+
+    def integrand(u: float) -> float:
+        x = math.exp(-u)
+        # z = (t - rho X)/sqrt((1-rho^2) X) with rho = 1 - m, X = e^-u.
+        z = (t - x + m * x) / (spread * math.sqrt(x))
+        return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank)
+
+    def at_many(u: "Array") -> "Array":
+        z = (t - np.exp(-u) * (1.0 - m)) / (spread * np.exp(-0.5 * u))
+        return special.log_ndtr(z) + _log_fronts(rank, -u - math.log(rank))
+
+    middle = max(min(float(rank), spread * spread * rank), 2.0 * t)
+    value, error = log_integral(integrand, -math.log(middle), 0.5, -math.log(t), at_many)
+    return value + error + 1e-12
+
+
+def _log_fronts(rank: int, w: "Array") -> "Array":
+    """``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
+    from privproj.numerics.gamma_mills import deviance
+
+    # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).
+    return log_gamma_front(0.5 * rank, 0.0, 1.0) - 0.5 * rank * deviance(w)
+
+
+EARLY_EXACT_TAIL = Bound(
+    name="early-exact-tail",
+    summary="the early version's bound with its tail evaluated exactly",
+    formula="early with 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))], X ~ chi2_r, in place of the first part "
+    "of delta",
+    source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
+    proof="C11",
+    example="privproj epsilon wishart --bound early-exact-tail --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    # The early rule with the exact tail in place of its bound.
+    representation=lambda mechanism: _early_rule(mechanism, cache(partial(log_mixed_tail, mechanism))),
+    refuses=refuses,
+    version=2,
     **OF_ALIGNMENT,
 )

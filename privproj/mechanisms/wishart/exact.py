@@ -7,7 +7,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart._promises import OF_ALIGNMENT
+from privproj.mechanisms.wishart import OF_ALIGNMENT
 from privproj.numerics.enclosure import next_up, widen_outward
 
 if TYPE_CHECKING:

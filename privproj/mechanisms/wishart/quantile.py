@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.wishart._promises import OF_ALIGNMENT, refuses_unequal_norms
+from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.search import minimise
 from privproj.runs import Run
