@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from privproj.training.algorithms.subspace import (
         Subspace as Subspace, Trajectory as Trajectory, leading as leading,
     )  # fmt: skip
-    from privproj.training.engine import make_private as make_private
+    from privproj.training.engine import Method as Method, make_private as make_private
     from privproj.training.independence import is_checking as is_checking
     from privproj.training.optimizer import PrivateOptimizer as PrivateOptimizer
     from privproj.training.plan import (
-        BallsInBins as BallsInBins, FeatureBound as FeatureBound, FixedBatches as FixedBatches, Method as Method,
-        Plan as Plan, PoissonBatches as PoissonBatches,
+        BallsInBins as BallsInBins, FeatureBound as FeatureBound, FixedBatches as FixedBatches, Plan as Plan,
+        PoissonBatches as PoissonBatches,
     )  # fmt: skip
     # isort: on
 
@@ -35,10 +35,10 @@ HOMES = {
     "algorithms.prism": ("PrismLinear", "Steps", "add_prism"),
     "algorithms.projected_descent": ("ProjectedDescent",),
     "algorithms.subspace": ("Subspace", "Trajectory", "leading"),
-    "engine": ("make_private",),
+    "engine": ("Method", "make_private"),
     "independence": ("is_checking",),
     "optimizer": ("PrivateOptimizer",),
-    "plan": ("BallsInBins", "FeatureBound", "FixedBatches", "Method", "Plan", "PoissonBatches"),
+    "plan": ("BallsInBins", "FeatureBound", "FixedBatches", "Plan", "PoissonBatches"),
 }
 """Where each public name is, by module. Contract: these names stay importable from here."""
 
