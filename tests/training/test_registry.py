@@ -47,7 +47,7 @@ def test_every_record_has_a_line_and_every_public_name_a_home():
 
     files = {line.file: import_module(f"privproj.training.algorithms.{line.file}") for line in LINES}
     assert sorted(record.name for file in files.values() for record in file.RECORDS) == sorted(ALGORITHMS)
-    for name in (name for names in privproj.training.HOMES.values() for name in names):
+    for name in privproj.training.__all__:
         assert getattr(privproj.training, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute"):
         privproj.training.nothing  # noqa: B018
