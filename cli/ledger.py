@@ -14,9 +14,9 @@ from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .answer import EXIT_CODES
 from .options import command_with, file_argument, json_option, option, options_from
 from .output import write
+from .query import EXIT_CODES
 
 
 @command_with(

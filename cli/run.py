@@ -11,10 +11,9 @@ from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
-from .answer import show, with_proof
 from .options import Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
 from .output import write
-from .query import proof_options
+from .query import proof_options, show, with_proof
 
 
 @command_with(

@@ -15,9 +15,9 @@ from privproj.training.settings import Settings
 from privproj.validation import parameters_of
 
 from . import render
-from .answer import EXIT_CODES
 from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
+from .query import EXIT_CODES
 from .report import as_markdown
 
 
