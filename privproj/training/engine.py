@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -31,18 +31,60 @@ from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import Clipping, Drawing, FeatureBound, Method, Plan, batches_of, calibrated, rate_and_steps
+from privproj.training.plan import Clipping, Drawing, FeatureBound, Plan, batches_of, calibrated, option, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
 from privproj.training.taps import Tap
 from privproj.training.view import Algorithm
-from privproj.validation import real, whole
+from privproj.validation import check_parameters, real, whole
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
 
 LARGEST_SUM_ERROR = 1e-9
 """How far from 1 the sum of the shares may be, as rounding leaves it; no unit. Contract."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
+
+    Args:
+        name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
+            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
+            its adapters, and any other module of a projecting algorithm needs a rank.
+        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
+            release is lifted back, not its privacy. None: Haar.
+        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
+        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
+            ``flora`` serves. The other algorithms do not use it.
+        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
+        bound: Name of the bound that accounts the run. None: the default of the mechanism.
+
+    Raises:
+        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
+
+    >>> from privproj.training import Method
+    >>> Method("m2", rank=16).name
+    'm2'
+    """
+
+    name: str = "dp-sgd"
+    rank: int | None = option("rank")
+    frame: Literal["haar", "wishart"] | None = option("frame")
+    subspace: Subspace | None = None
+    every: int = option("every", 1)
+    beta: float = option("beta", 0.9)
+    bound: str | None = None
+
+    def __post_init__(self) -> None:
+        algorithm = load(self.name)
+        check_parameters(self)
+        if self.frame is not None and not algorithm.has_frame:
+            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
+        if self.rank is not None and algorithm.rank == "none":
+            raise InvalidParameter("rank", self.rank, f"no rank, since {self.name} has none here")
 
 
 def make_private(

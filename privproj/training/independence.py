@@ -332,9 +332,10 @@ def first_difference(
 def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, list[float]]]:
     """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
     names, ones, others = zip(*pairs, strict=True)
-    many: Any = torch
-    norms = [norm for part in (ones, others, many._foreach_sub(ones, others)) for norm in many._foreach_norm(part)]
-    found = torch.stack([per_example.to_double(norm) for norm in norms]).view(3, -1).T
+    # In double precision, where the device has it: the norm of a long gradient overflows before the gradient does.
+    many, wide = _torch, None if ones[0].device.type == "mps" else torch.float64
+    parts = ones, others, many._foreach_sub(ones, others)
+    found = torch.stack([norm for part in parts for norm in many._foreach_norm(part, 2, wide)]).view(3, -1).T
     return list(zip(names, found.tolist(), strict=True))
 
 
@@ -385,6 +386,8 @@ def _autocast(device: torch.device) -> set[torch.dtype]:
     """The type that autocast shortens to on a device; empty where it is off."""
     return {torch.get_autocast_dtype(device.type)} if torch.is_autocast_enabled(device.type) else set()
 
+
+_torch: Any = torch
 
 _checks: list[bool] = []
 

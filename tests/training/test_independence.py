@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, dropout  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
 
-from privproj.training.independence import first_difference  # noqa: E402
+from privproj.training.independence import _norms, first_difference  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
 
@@ -1180,3 +1180,10 @@ def test_a_layer_that_is_clipped_alone_is_not_excused_by_the_length_of_another(c
             with pytest.raises(InvalidParameter, match="a gradient at short that changes"):
                 optimizer.step_on(lambda part: module(part[0]), batch)
     optimizer.close()
+
+
+def test_gradients_whose_norms_overflow_in_their_type_are_compared():
+    one, other = torch.full((4,), 1e25), torch.full((4,), 2e25)
+    found = first_difference(_norms([("layer", one, other)]), 1e-3, 1e-4, 1.0, True)
+    assert found is not None and found[1] == pytest.approx(0.5)
+    assert first_difference(_norms([("layer", one, one * (1.0 + 1e-6))]), 1e-3, 1e-4, 1.0, True) is None

@@ -72,7 +72,7 @@ def test_a_calibrated_run_costs_what_was_asked():
     ("changed", "words"),
     [
         ({"frame": "orthogonal"}, "frame=orthogonal"), ({"every": 0}, "every=0"), ({"beta": 1.5}, "beta=1.5"),
-        ({"rank": 0}, "rank=0"), ({"algorithm": "m3"}, "m3"), ({"algorithm": "dp-sgd"}, "haar or wishart, with m2"),
+        ({"rank": 0}, "rank=0"), ({"beta": float("nan")}, "beta=nan"),
     ],
 )  # fmt: skip
 def test_a_plan_made_by_hand_has_the_options_that_make_private_takes(changed, words):
