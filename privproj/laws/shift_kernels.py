@@ -35,7 +35,7 @@ from privproj.numerics.kernels import (
     log_residual,
     stirling_remainder,
 )
-from privproj.numerics.tables import GAUSS_24
+from privproj.numerics.quadrature import gauss_legendre, legendre
 
 TAIL_GROWTH = 4.0
 """More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).
@@ -74,6 +74,12 @@ MOST_TERMS = 20_000
 
 LARGEST_RISE = 60.0
 """Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
+
+GAUSS_24 = tuple(
+    (x, w, 45.0 * w * legendre(22, 2.0 * x - 1.0)[0], 47.0 * w * legendre(23, 2.0 * x - 1.0)[0])
+    for x, w in gauss_legendre(24)
+)
+"""Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness."""
 
 MOST_POWER = math.exp(LARGEST_RISE)
 """``e^LARGEST_RISE``. Soundness."""
