@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
+from numpy.polynomial import polynomial
 from numpy.typing import NDArray
 
 from privproj.curves.gaussian_arrays import scaled_tails
@@ -20,6 +21,7 @@ from privproj.errors import NotConverged
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.enclosure import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
+from privproj.numerics.tables import MILLS
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -451,16 +453,13 @@ def gaussian_delta_values(eps: float | Array, x: Array) -> Array:
 
 
 def _mills_slopes(x: Array) -> Array:
-    """Return ``-R'(x) = 1 - x R(x)`` at every entry, for ``x > -1``."""
-    # R(x) = 1/(x + c), where 1/c is Laplace's fraction from 2 on, so 1 - x R(x) = c/(x + c) for large x
-    far = np.maximum(x, 4.0)
-    last = int(9.0 + 320.0 / far.min() ** 2)
-    fraction = 0.5 * (far + np.sqrt(far * far + 4.0 * (last + 1.0)))
-    for k in range(last, 1, -1):
-        fraction = far + k / fraction
-    near = ROOT_2PI * np.where(x < 0.0, np.exp(0.5 * np.square(np.minimum(x, 4.0))), 0.0)
-    ratio = near + np.copysign(ROOT_2PI * scaled_tails(np.abs(x)), x)
-    return np.where(x >= 4.0, 1.0 / (1.0 + far * fraction), 1.0 - x * ratio)
+    """Return ``-R'(x)`` at every entry: the array twin of :func:`privproj.numerics.kernels.mills_slope`."""
+    # R = y P(t) with dy/dx = -y^2/4 and dt/dy = 32: -R' = (y^2/4) (P + 32 y P'), and all terms are positive
+    y = 4.0 / (4.0 + x)
+    piece = (32.0 * y).astype(np.intp)
+    ratio = np.array(MILLS).T[:, piece]
+    ratio, rise = (polynomial.polyval(32.0 * y - piece - 0.5, c, False) for c in (ratio, polynomial.polyder(ratio)))
+    return 0.25 * y * y * (ratio + 32.0 * y * rise)
 
 
 @lru_cache(maxsize=64)
