@@ -28,6 +28,7 @@ from privproj.numerics.inverse_kernels import inverse_of, newton_start, newton_s
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
+    beta_fraction,
     gamma_fraction,
     gamma_series,
     gaussian_terms,
@@ -394,27 +395,6 @@ def integral_below(eps, law, cut, guess, whole):
 # --- the tail of the law, and the tangent of C5 ---------------------------------------------------
 
 
-def beta_fraction(a, b, x, y, excess):
-    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``; -1 where that is slow.
-
-    ``excess`` is ``(a+b) x - a``. It is the continued fraction of :func:`privproj.numerics.kernels.log_beta_fraction`.
-    """
-    offset = 1.0 - excess
-    d = (a + 1.0) / (a * offset)
-    step, total = d, d
-    for n in range(1, TERMS_OF_FRACTION):
-        odd = a + 2.0 * n - 1.0
-        w = n * (b - n) * x
-        alpha = (a + n - 1.0) / odd * ((a + b + n - 1.0) / odd) * w * x
-        beta = n + w / odd + (a + n) / (odd + 2.0) * (offset + n * (1.0 + y))
-        d = 1.0 / (beta + alpha * d)
-        step = step * (beta * d - 1.0)
-        total += step
-        if fabs(step) <= 1e-17 * total:
-            return total
-    return -1.0
-
-
 def mass_outwards(s, shape, side, law):
     """Return ``int f(s + side z)/f(s) dz`` over ``z > 0``, away from the hill of ``f``, by Gauss rules."""
     a, _, _, q, rest, _, _, _ = law
@@ -458,11 +438,17 @@ def tail_of_law(s, growth, rise, law):
     spread = rest + q * growth
     x, y = q * growth / spread, rest / spread
     if s >= 0.0:
-        over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
+        if b == inf:
+            over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION)
+        else:
+            over = beta_fraction(b, a, y, x, -a * y * rise, TERMS_OF_FRACTION)
         if over <= 0.0:
             over = mass_outwards(s, shape, 1.0, law)
         return min(0.0, front + shape + log(over)), 1.0 / over
-    under = gamma_series(a, growth, TERMS_OF_FRACTION) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
+    if b == inf:
+        under = gamma_series(a, growth, TERMS_OF_FRACTION)
+    else:
+        under = beta_fraction(a, b, x, y, a * y * rise, TERMS_OF_FRACTION)
     if under <= 0.0:
         under = mass_outwards(s, shape, -1.0, law)
     density = exp(front + shape)

@@ -444,52 +444,32 @@ class GammaGain:
 
     def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
         """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
-        unit = 1.0 / math.sqrt(self.k)
-        log_density = self.log_front - self.k * deviance(w)
-        found = np.empty_like(w)
-        high = w >= -unit
-        # F e^(-k D(w)) [above(w) - above(w + x)] (C20, Mills ratios)
-        found[high] = log_density[high] + np.log(self.drop(self.above, w[high], x[high]))
-        low = ~high
-        if np.any(low):
-            found[low] = np.log(self.over_from_below(w[low], x[low], tilt[low], np.exp(log_density[low])))
-        return found
-
-    def over_from_below(self, w: Array, x: Array, tilt: Array, density: Array) -> Array:
-        """Return the gain of :meth:`log_over`, no log, for ``w < -1/sqrt(k)``, mostly from the table ``below``."""
-        far = w + x > 2.0 / math.sqrt(self.k)
-        found, near = np.empty_like(w), ~far
-        # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
-        # 1 - F e^(-k D(w)) [below(w) + above(w + x)] (C20, Mills ratios)
-        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.below, w[near] + x[near], x[near])
-        rest = 1.0 / self.k + self.below.at(w[far]) + self.above.at(w[far] + x[far])
-        found[far] = 1.0 - density[far] * rest
-        return np.clip(found, 0.0, 1.0)
+        return self.log_gain(w, x, tilt, 1.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
         """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
-        found = np.empty_like(w)
-        low = w < 1.0 / math.sqrt(self.k)
-        # F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
-        found[low] = self.log_front - self.k * deviance(w[low]) + np.log(self.drop(self.below, w[low], x[low]))
-        high = ~low
-        if np.any(high):
-            found[high] = np.log(self.under_from_above(w[high], x[high]))
-        return found
+        # E' = k (x - e^w (1 - e^-x))
+        return self.log_gain(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
 
-    def under_from_above(self, w: Array, x: Array) -> Array:
-        """Return the gain of :meth:`log_under`, no log, for ``w >= 1/sqrt(k)``, mostly from the table ``above``."""
-        k, unit = self.k, 1.0 / math.sqrt(self.k)
-        density = np.exp(self.log_front - k * deviance(w))
-        found, far = np.empty_like(w), w - x < -2.0 * unit
+    def log_gain(self, w: Array, x: Array, tilt: Array, sign: float) -> Array:
+        """Return :meth:`log_over` (``sign = 1``) or :meth:`log_under` (-1), on either side of the mean of ``U``."""
+        own, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
+        log_density = self.log_front - self.k * deviance(w)
+        found = np.empty_like(w)
+        beyond = sign * w >= -1.0 / math.sqrt(self.k)
+        # F e^(-k D(w)) [above(w) - above(w + x)], or F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
+        found[beyond] = log_density[beyond] + np.log(self.drop(own, w[beyond], x[beyond]))
+        if np.all(beyond):
+            return found
+        w, moved, x, tilt, log_density = (part[~beyond] for part in (w, w + sign * x, x, tilt, log_density))
+        gain, density, far = np.empty_like(w), np.exp(log_density), sign * moved > 2.0 / math.sqrt(self.k)
         near = ~far
-        # 1 - e^E' + F e^(-k D(w)) [above(w - x) - above(w)], E' = k (x - e^w (1 - e^-x)), or where w - x is below the
-        # mean 1 - F e^(-k D(w)) [above(w) + below(w - x)] (C20, Mills ratios)
-        tilt = k * (x + np.exp(w) * np.expm1(-x))
-        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.above, w[near] - x[near], x[near])
-        rest = 1.0 / k + self.above.at(w[far]) + self.below.at(w[far] - x[far])
-        found[far] = 1.0 - density[far] * rest
-        return np.clip(found, 0.0, 1.0)
+        # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
+        # 1 - F e^(-k D(w)) [below(w) + above(w + x)]; likewise with w - x and the ratios exchanged (C20, Mills ratios)
+        gain[near] = -np.expm1(tilt[near]) + density[near] * self.drop(other, moved[near], x[near])
+        gain[far] = 1.0 - density[far] * (1.0 / self.k + other.at(w[far]) + own.at(moved[far]))
+        found[~beyond] = np.log(np.clip(gain, 0.0, 1.0))
+        return found
 
 
 @lru_cache(maxsize=64)

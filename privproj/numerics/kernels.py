@@ -252,17 +252,21 @@ def log_beta_front(a, b, x, y):
 
 
 def log_beta_fraction(a, b, x, y, constant):
-    """Return ``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`.
+    """Return ``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`."""
+    return beta_deviance(a, b, x, y) + constant + log(beta_fraction(a, b, x, y, beta_excess(a, b, x, y), 100000))
 
-    It is the front times the even contraction of the continued fraction of the incomplete beta (Didonato and Morris
-    1992, equation 9), by Steed's forward sums.
+
+def beta_fraction(a, b, x, y, excess, most):
+    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``; -1 where so many terms are too few.
+
+    ``excess`` is ``(a+b) x - a``. It is the even contraction of the continued fraction of the incomplete beta (Didonato
+    and Morris 1992, equation 9), by Steed's forward sums.
     """
-    offset = 1.0 - beta_excess(a, b, x, y)
-    beta = a / (a + 1.0) * offset
-    d = 1.0 / beta
+    offset = 1.0 - excess
+    d = 1.0 / (a / (a + 1.0) * offset)
     step = d
     total = d
-    for n in range(1, 100000):
+    for n in range(1, most):
         odd = a + 2.0 * n - 1.0
         w = n * (b - n) * x
         alpha = (a + n - 1.0) / odd * ((a + b + n - 1.0) / odd) * w * x
@@ -271,8 +275,8 @@ def log_beta_fraction(a, b, x, y, constant):
         step = step * (beta * d - 1.0)
         total = total + step
         if fabs(step) <= 1e-17 * fabs(total):
-            break
-    return beta_deviance(a, b, x, y) + constant + log(total)
+            return total
+    return -1.0
 
 
 def log_beta_tail(a, b, x, y):
