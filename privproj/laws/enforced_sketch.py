@@ -14,7 +14,7 @@ import numpy as np
 
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
-from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
 
 NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value. Speed only."""
