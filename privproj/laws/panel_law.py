@@ -37,9 +37,6 @@ Soundness (measured)."""
 LEAST_SHAPE_OVER_LENGTH = 300.0
 """``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
 
-PANEL_ERROR_SHARE = 1e-12
-"""A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
-
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 
@@ -274,7 +271,8 @@ class _LawPanels:
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
             fine, coarse = piece.sums(gaussian_delta_values(eps, scale * piece.x))
             gap = np.abs(fine - coarse)
-            wide = gap > 0.1 * PANEL_ERROR_SHARE * (value + float(fine.sum()))
+            # A panel whose error is above this share of the value is halved. What remains is added. Speed only.
+            wide = gap > 0.1 * 1e-12 * (value + float(fine.sum()))
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
             value += float(fine[~wide].sum())

@@ -155,9 +155,6 @@ def _reach_above_centre(a: float, b: float) -> float:
 LEAST_CENTRE_OVER_XI = 40.0
 """``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Soundness."""
 
-LEAST_SHIFT = 1e-300
-"""Least ``c + xi`` whose log is taken, where Newton's method strays. Speed only."""
-
 
 @dataclass(frozen=True)
 class SecretShift:
@@ -264,8 +261,9 @@ class SecretShift:
         # d ln S/dv + (dc/dv)/(c + xi), where d ln S/dv = 1 - (g/r)/(2 tau^2) and
         # dc/dv = c (g/r) sin^2 eta / (2 (sigma^2 + (g/r) sin^2 eta))
         slope_c = 0.5 * c * share * sine2 / (self.sigma**2 + share * sine2)
+        # Newton's method may stray to where there is no logarithm. Speed only.
         slope = 1.0 - 0.5 * share / (self.sigma**2 + share) + slope_c / (c + xi)
-        return np.log(scale) + np.log(np.maximum(c + xi, LEAST_SHIFT)), slope
+        return np.log(scale) + np.log(np.maximum(c + xi, 1e-300)), slope
 
 
 def _row_sums_exp(logs: Array) -> Array:

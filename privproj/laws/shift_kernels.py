@@ -36,7 +36,7 @@ from privproj.numerics.kernels import (
     log_residual,
     stirling_remainder,
 )
-from privproj.numerics.quadrature import gauss_legendre, legendre
+from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
 
 TAIL_GROWTH = 4.0
 """More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).
@@ -61,9 +61,6 @@ NATS_OF_SLACK = 7.0
 CUT_ERROR = 2e-14
 """Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Soundness."""
 
-LARGEST_PANEL_ERROR = 1e-13
-"""Relative error from which a panel is halved; smaller ones only widen. Speed only."""
-
 STEP_IN_WIDTHS = 1.4
 """Step of one of the four sums, in widths of the hill: a normal density then has ``D_1 = 9e-5``. Speed only."""
 
@@ -84,9 +81,6 @@ GAUSS_24 = tuple(
 
 MOST_POWER = math.exp(LARGEST_RISE)
 """``e^LARGEST_RISE``. Soundness."""
-
-LOG_NEGLIGIBLE_HEIGHT = -1000.0
-"""Log of an integrand's height below which a sum that fails is taken as it is, with an error of 3. Contract."""
 
 
 def shift_law(row):
@@ -377,7 +371,7 @@ def integral_below(eps, law, cut, guess, whole):
     bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + (1.0 - y) * y * max(k - a * rise, 0.0)
     left = left_edge(eps, law, s, max(y * (k - a * rise), 0.0), bend, height)
     # an error of 1e-13 of the sum, or of what it is added to
-    most = LARGEST_PANEL_ERROR * max(0.1 * (s - left), exp(min(whole - height, 300.0)))
+    most = 1e-13 * max(0.1 * (s - left), exp(min(whole - height, 300.0)))
     if cut - top <= 2.0 * width:
         total, fall, error = split_panel_sum(eps, law, left, cut, height, most)
         return height + log(total), fall / total, error / total + CUT_ERROR, top

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
@@ -37,12 +38,6 @@ PANEL_COEFFICIENTS = 26
 
 PANEL_ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
-
-WIDE_PANELS = (0.8, 1.6)
-"""Width of panels where ``|w|`` is above :data:`WIDE_PANELS_FROM`, of ``above`` and of ``below``. Speed only."""
-
-WIDE_PANELS_FROM = 3.0
-"""``|w|`` from which panels have the widths :data:`WIDE_PANELS`. Speed only."""
 
 PIECES = 8
 """Equal pieces of a panel; on each a polynomial of lower degree stands for that of the panel. Speed only."""
@@ -262,11 +257,12 @@ def _panel_edges(k: float, sign: float) -> Array:
     """Return edges of panels, a few to the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
-    place, wide = -2.2 * unit, WIDE_PANELS[0 if sign > 0.0 else 1]
+    # Width of panels where ``|w|`` is above 3, of ``above`` and of ``below``. Speed only.
+    place, wide = -2.2 * unit, 0.8 if sign > 0.0 else 1.6
     while place < end:
         edges.append(place)
         # Width of a panel in units of the natural scale at its inner end. Speed only.
-        place += wide if place > WIDE_PANELS_FROM else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
+        place += wide if place > 3.0 else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
@@ -288,15 +284,8 @@ def _chebyshev_transform() -> Array:
 @lru_cache(maxsize=64)
 def _chebyshev_to_powers(terms: int) -> Array:
     """Return the matrix from Chebyshev coefficients to those of powers, of shape ``(terms, terms)``."""
-    powers = np.zeros((terms, terms))
-    powers[0, 0] = 1.0
-    if terms > 1:
-        powers[1, 1] = 1.0
-    for j in range(2, terms):
-        # T_j = 2 y T_(j-1) - T_(j-2)
-        powers[1:, j] = 2.0 * powers[:-1, j - 1]
-        powers[:, j] -= powers[:, j - 2]
-    return powers
+    columns = [np.pad(cheb2poly(np.eye(terms)[j, : j + 1]), (0, terms - 1 - j)) for j in range(terms)]
+    return np.stack(columns, axis=1)
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
@@ -499,9 +488,6 @@ QUADRATURE_RELATIVE_ERROR = 2e-11
 Soundness (measured).
 """
 
-LAYER_GROWTH = 300.0
-"""Each layer is this many times as wide as the one before. Speed only."""
-
 FARTHEST_PLACE = 1e30
 """Largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained. Soundness."""
 
@@ -548,7 +534,7 @@ def _deviance_interval(t: Array) -> tuple[Array, Array]:
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
 ) -> Array:
-    """Return ``ln`` of the integral by layers from ``place``, each :data:`LAYER_GROWTH` times as wide as the last."""
+    """Return ``ln`` of the integral by layers from ``place``, ever wider ones."""
     # Rise of the gain's exponent, in nats, over the first layer. Speed only.
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
@@ -556,7 +542,8 @@ def _log_integral_by_layers(
         ends = (low, corner) if sign > 0.0 else (corner, high)
         parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign, inner))
         low, high = (corner, high) if sign > 0.0 else (low, corner)
-        layer = LAYER_GROWTH * layer
+        # Each layer is this many times as wide as the one before. Speed only.
+        layer = 300.0 * layer
     return np.logaddexp.reduce(parts)
 
 
