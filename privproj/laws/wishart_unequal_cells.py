@@ -48,9 +48,6 @@ HUGE_BOUND = 1e280
 """Value of an exponential with a larger exponent: above every probability, so the bound then says nothing.
 Soundness."""
 
-LEAST_LOG_ARGUMENT = 1e-300
-"""Least argument of a logarithm or a density. Soundness."""
-
 LARGEST_THRESHOLD = 1e300
 """Finite stand-in for an infinite threshold, where all tails and densities are 0. Soundness."""
 
@@ -65,17 +62,6 @@ def _safe_difference(first: Array, exponent: Array, second: Array) -> Array:
     return np.where(
         (second < INVISIBLE_PROBABILITY) & (exponent > 0.0), -1.0, first - _exp_from_above(exponent) * second
     )
-
-
-@dataclass(frozen=True)
-class _SlopePanels:
-    """Bounds of the slope of a gain between neighbouring nodes, each of shape ``(n - 1, e)``.
-
-    Beyond ``tau``, ``high >= G' >= low``. Before ``tau``, where the gain falls, ``high >= -G' >= low``.
-    """
-
-    high: Array
-    low: Array
 
 
 @dataclass(frozen=True)
@@ -120,13 +106,12 @@ class ConditionalGain:
         """Return ``Q(k, v)`` before ``tau`` (``side = 1``), and ``P(k, v)`` beyond (-1)."""
         return (special.gammaincc if side > 0.0 else special.gammainc)(self.constants[0], v)
 
-    def density(self, v: Array) -> Array:
-        """Return ``N(v) = v g_k(v)``, where ``g_k`` is the density of ``Gamma(k)``; 0 for ``v <= 0``."""
+    def log_density(self, v: Array) -> Array:
+        """Return ``ln N(v)``, ``N(v) = v g_k(v)``, where ``g_k`` is the density of ``Gamma(k)``, for ``v > 0``."""
         k = self.constants[0]
         # v g_k(v) = sqrt(k/2 pi) e^-R e^(-k (w - 1 - ln w)), w = v/k, R the remainder of Stirling's formula
-        w = np.maximum(v, LEAST_LOG_ARGUMENT) / k
-        log_value = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
-        return np.where(v > 0.0, np.exp(log_value), 0.0)
+        w = np.maximum(v, LEAST_POSITIVE) / k
+        return k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
 
     def slope_rate(self, v: Array, side: float) -> Array:
         """Return ``R(v)`` before ``tau`` (``side = 1``), and ``J(v)`` beyond (-1).
@@ -134,10 +119,14 @@ class ConditionalGain:
         The slope of both is ``(a - v) g_k(v)`` (C12, step 1).
         """
         # R(v) = v g_k(v) + (r-1) Q(k, v),  J(v) = v g_k(v) - (r-1) P(k, v)
-        return self.density(v) + side * self.constants[2] * self.tail(np.maximum(v, 0.0), side)
+        return np.where(v > 0.0, np.exp(self.log_density(v)), 0.0) + side * self.constants[2] * self.tail(
+            np.maximum(v, 0.0), side
+        )
 
-    def slopes(self, y: Array, start: Array, side: float) -> _SlopePanels:
-        """Return bounds of the slope between neighbouring ``y``, which increase from 0 or above.
+    def slopes(self, y: Array, start: Array, side: float) -> tuple[Array, Array]:
+        """Return bounds ``(high, low)`` of the slope's size between neighbouring ``y``, which increase from 0 or above.
+
+        Each is of shape ``(n - 1, e)``. Beyond ``tau``, ``high >= G' >= low``; before it, ``high >= -G' >= low``.
 
         Before ``tau`` (``side = 1``) ``-G'(tau - y) = e^(e' - (r-1) y) R(v)`` at ``v = (a y + e')/(1 - e^-y)``. Beyond
         (-1) ``G'(tau + y) = e^(e' + (r-1) y) J(v)`` at ``v = (a y - e')/(e^y - 1)``. ``R(v(y))`` and ``J(v(y))`` are
@@ -169,7 +158,7 @@ class ConditionalGain:
         exponent = start - side * c * y
         larger, smaller = (exponent[:-1], exponent[1:]) if side > 0.0 else (exponent[1:], exponent[:-1])
         heavy, light = _exp_from_above(larger), np.exp(np.minimum(smaller, LARGEST_BOUND_EXPONENT))
-        return _SlopePanels(np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least)
+        return np.where(top > 0.0, heavy, light) * top, np.where(least > 0.0, light, heavy) * least
 
 
 @dataclass(frozen=True)
@@ -227,9 +216,6 @@ SLOPE_RELATIVE_ERROR = 1e-9
 
 LEAST_POSITIVE = 1e-300
 """Least argument of a logarithm, and least distance of ``y`` from 0. Soundness."""
-
-UNBOUNDED_THRESHOLD = 1e300
-"""Finite stand-in for an unbounded threshold. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -437,8 +423,8 @@ def _fill_panels_before(
     """Fill in ``part`` and ``values`` of ratio ``i`` on the panels left of ``tau``, where the gain grows with ``y``."""
     side = np.maximum.accumulate(np.vstack([own, gain.at(y[1:], start, 1.0)]), axis=0)
     # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken.
-    slopes, change = gain.slopes(y, start, 1.0), np.diff(side, axis=0)
-    spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * slopes.high)
+    (high, low), change = gain.slopes(y, start, 1.0), np.diff(side, axis=0)
+    spread = 0.25 * np.diff(y)[:, None] * (high - low + SLOPE_RELATIVE_ERROR * high)
     fine, at = spread < 0.5 * change, len(y) - 1
     for target, found in zip(
         (part.fine, part.coarse, part.spread), (change * fine, change * ~fine, spread * fine), strict=True
@@ -452,11 +438,11 @@ def _fill_panels_beyond(
 ) -> None:
     """Fill in the parts of ratio ``i`` right of ``tau``: falling to the least node, rising from there."""
     # (h/4) (S - s) as before the ratio; where G' may change its sign, means are taken too (C12, step 3).
-    slopes, change, count = gain.slopes(y, start, -1.0), np.diff(side, axis=0), len(y) - 1
-    size = np.maximum(np.abs(slopes.high), np.abs(slopes.low))
-    spread = 0.25 * np.diff(y)[:, None] * (slopes.high - slopes.low + SLOPE_RELATIVE_ERROR * size)
+    (high, low), change, count = gain.slopes(y, start, -1.0), np.diff(side, axis=0), len(y) - 1
+    size = np.maximum(np.abs(high), np.abs(low))
+    spread = 0.25 * np.diff(y)[:, None] * (high - low + SLOPE_RELATIVE_ERROR * size)
     falls = np.arange(count)[:, None] < np.argmin(side, axis=0)[None, :]
-    fine = (spread < 0.5 * np.abs(change)) | ((slopes.high > 0.0) & (slopes.low < 0.0))
+    fine = (spread < 0.5 * np.abs(change)) | ((high > 0.0) & (low < 0.0))
     for part, sign, chosen in ((parts[0], -1.0, falls), (parts[1], 1.0, ~falls)):
         size = np.maximum(sign * change, 0.0) * chosen
         part.fine[-count:, i], part.coarse[-count:, i] = size * fine, size * ~fine
@@ -481,9 +467,9 @@ def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> t
     on_panels = _exp_from_above(np.maximum(left, right))
     reached = a * (first - LOWEST_LOG_ALIGNMENT) + eps + c * first if a > 0.0 else 0.0 * (first + eps)
     under = (
-        _log_largest_bend(gain, reached, np.maximum(reached, UNBOUNDED_THRESHOLD), 1.0) + eps + c * LOWEST_LOG_ALIGNMENT
+        _log_largest_bend(gain, reached, np.maximum(reached, LARGEST_THRESHOLD), 1.0) + eps + c * LOWEST_LOG_ALIGNMENT
     )
-    over = k * float(gain.density(np.array(k)))
+    over = k * float(np.exp(gain.log_density(np.array(k))))
     return on_panels, _exp_from_above(under)[0], np.full_like(under[0], over)
 
 
@@ -503,12 +489,10 @@ def _threshold_range(k: float, low: Array, high: Array, least: Array, most: Arra
 def _log_largest_bend(gain: ConditionalGain, low: Array, high: Array, sign: float) -> Array:
     """Return ``ln`` of the largest ``N(v) (sign (v - k))_+`` for ``low <= v <= high``."""
     k = gain.constants[0]
-    # N(v) |v - k| is largest where (v - k)^2 = v, and N(v) = sqrt(k/2 pi) e^-R e^(-k (w - 1 - ln w)) at v = k w.
+    # N(v) |v - k| is largest where (v - k)^2 = v.
     peak = k + 0.5 + sign * math.sqrt(k + 0.25)
     v = np.minimum(np.maximum(peak, low), np.maximum(high, low))
-    w = np.maximum(v, LEAST_POSITIVE) / k
-    log_density = k * (np.log(w) - (w - 1.0)) + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
-    return np.where(high > 0.0, log_density + np.log(np.maximum(sign * (v - k), LEAST_POSITIVE)), -np.inf)
+    return np.where(high > 0.0, gain.log_density(v) + np.log(np.maximum(sign * (v - k), LEAST_POSITIVE)), -np.inf)
 
 
 # --- bounds over cells ------------------------------------------------------------------------------
