@@ -12,7 +12,7 @@ from clock import best_of, timed
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
-from privproj import beta_tail_epsilons
+from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
 from privproj.numerics import kernels
 from privproj.numerics.compiled import compiled
 

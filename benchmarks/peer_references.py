@@ -8,6 +8,7 @@ from contextlib import suppress
 import mpmath as mp
 
 import privproj
+from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
 from privproj.numerics.enclosure import Enclosure
 
 DIGITS = 50
@@ -78,7 +79,7 @@ def beta_tail(rows):
     """Epsilon of each row: one secant step from privproj's, which is right to many digits."""
     found = []
     for row in rows:
-        (near,) = privproj.beta_tail_epsilons(*zip(row, strict=True))
+        (near,) = beta_tail_epsilons(*zip(row, strict=True))
         at = [mp.log(beta_tail_delta(row, mp.mpf(eps))) for eps in (near, near * (1 + 1e-6))]
         found.append(near + (mp.log(mp.mpf(row[4])) - at[0]) * near * mp.mpf(1e-6) / (at[1] - at[0]))
     return found

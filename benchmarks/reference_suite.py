@@ -16,6 +16,7 @@ from pathlib import Path
 import mpmath as mp
 
 import privproj
+from privproj.curves.epsilon_delta import advanced_composition, basic_composition
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -77,10 +78,8 @@ def truth(setting, seconds=SECONDS):
 
 
 RULES = {
-    "rule.basic-composition.epsilon": lambda epsilon, steps: privproj.basic_composition(epsilon, 0.0, steps),
-    "rule.advanced-composition.epsilon": lambda epsilon, steps, slack: privproj.advanced_composition(
-        epsilon, 0.0, steps, slack
-    ),
+    "rule.basic-composition.epsilon": lambda epsilon, steps: basic_composition(epsilon, 0.0, steps),
+    "rule.advanced-composition.epsilon": lambda epsilon, steps, slack: advanced_composition(epsilon, 0.0, steps, slack),
 }
 
 

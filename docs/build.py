@@ -1,8 +1,9 @@
-"""Writes the pages of ``docs/`` that have a source elsewhere.
+"""Writes the pages of ``docs/`` that have a source elsewhere, and what else is derived from declarations.
 
 ``docs/bounds`` comes from the registry and ``docs/notes.toml``, ``docs/api`` from the docstrings (with griffe, of
 the extra ``docs``), ``docs/explain.md`` from the words of ``privproj explain``, and ``privproj/run_schema.json`` from
-the declarations of parameters.
+the declarations of parameters. The indices and the two data files are kept in git; other pages are not, and ``mkdocs``
+writes them before it makes the site.
 
 ``python docs/build.py`` writes; ``python docs/build.py --check`` exits 1 if a file differs or should not be there.
 """
@@ -49,14 +50,24 @@ def write(wanted: dict[Path, str]) -> None:
     """Write every file, and remove what has no source any more."""
     for path in left_over(wanted):
         path.unlink()
-    for path, text in wanted.items():
+    for path in outdated(wanted):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+        path.write_text(wanted[path])
+
+
+def outdated(wanted: dict[Path, str]) -> set[Path]:
+    """Files that are missing or say something else."""
+    return {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+
+
+def is_kept(path: Path) -> bool:
+    """True for what git keeps: the indices of the folders, and files of data."""
+    return path.suffix != ".md" or path.name == "README.md"
 
 
 def differing(wanted: dict[Path, str]) -> list[str]:
-    """Files that are missing, outdated, or left over."""
-    old = {path for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+    """Files that are outdated, left over, or missing though git keeps them."""
+    old = {path for path in outdated(wanted) if path.exists() or is_kept(path)}
     return sorted(f"{path.parent.name}/{path.name}" for path in old | left_over(wanted))
 
 

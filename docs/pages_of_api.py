@@ -17,6 +17,10 @@ API = ROOT / "docs" / "api"
 HEADER = "<!-- Written by docs/build.py from the docstrings: edit those. -->\n"
 MODULES = {
     "privproj": "questions, mechanisms, answers",
+    "privproj.accounting": "what comparisons, choices and columns return",
+    "privproj.errors": "what is raised on purpose",
+    "privproj.extensions.privacy_loss": "a run as laws of its privacy loss, and in the words of other tools",
+    "privproj.runs": "what is said of a run: its steps, its batches, who are neighbours",
     "privproj.schedule": "runs of several phases",
     "privproj.records": "certificates and ledgers",
     "privproj.training": "the torch adapter (extra `torch`)",
@@ -57,7 +61,10 @@ def _member(package: Documented, path: str) -> Documented:
 def _index() -> str:
     """The list of modules."""
     rows = "\n".join(f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items())
-    head = "Written from the docstrings; every example on these pages is run by the tests."
+    head = (
+        "Written by `mkdocs serve` or `python docs/build.py` from the docstrings, whose examples are run by the tests; "
+        "`help(privproj.epsilon)` says the same."
+    )
     return f"{HEADER}\n# Python API\n\n{head}\n\n| module | holds |\n| --- | --- |\n{rows}\n"
 
 

@@ -1,10 +1,11 @@
-"""What ``mkdocs`` does besides: pages that live outside ``docs/``, links to them, and MathJax from its package.
+"""What ``mkdocs`` does besides: written pages, pages outside ``docs/``, links to them, and MathJax from its package.
 
 The Markdown stays readable without the site, so its links lead to files of the repository. Here they become links of
 the site. MathJax comes with the site, so that a reader's browser asks no other host.
 """
 
 import re
+import sys
 from importlib.metadata import distribution
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -36,7 +37,11 @@ LINKED = re.compile(r"^\| (?:`(?P<group>[\w-]+)` \| )?\[`(?P<title>[\w.-]+)`\]\(
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A folder in the navigation becomes the pages of its index, in that order."""
+    """Pages with a source elsewhere are written; a folder in the navigation becomes the pages of its index."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    from build import pages, write
+
+    write(pages())
     for section in config.nav or ():
         for title, entry in section.items():
             if isinstance(entry, str) and entry.endswith("/"):

@@ -5,6 +5,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+__all__ = [
+    "InvalidParameter",
+    "MissingPackage",
+    "NotConverged",
+    "PrecisionLimit",
+    "PrivprojError",
+    "Refused",
+    "Unanswered",
+]
+
 
 class PrivprojError(Exception):
     """Base class of all errors that the package raises on purpose; its message is one sentence.
@@ -36,7 +46,8 @@ class Unanswered(PrivprojError):
         outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
         result: The result without a value; None until the query that failed has set it.
 
-    >>> from privproj import Gaussian, Unanswered, epsilon
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.errors import Unanswered
     >>> try:
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, bound="classical")
     ... except Unanswered as error:
@@ -118,7 +129,7 @@ class MissingPackage(InvalidParameter):
         extra: The extra that has it.
         otherwise: What to do instead, in words.
 
-    >>> from privproj import MissingPackage
+    >>> from privproj.errors import MissingPackage
     >>> print(MissingPackage("matplotlib", "--plot", "plot"))
     expected matplotlib to be installed, which --plot needs; pip install 'privproj[plot]'
     """
@@ -162,7 +173,8 @@ class NotConverged(Unanswered):
     Attributes:
         result: The :class:`Result` without a value, of outcome not_converged; None where no query had begun.
 
-    >>> from privproj import Gaussian, NotConverged, steps
+    >>> from privproj import Gaussian, steps
+    >>> from privproj.errors import NotConverged
     >>> try:
     ...     steps(Gaussian(noise_multiplier=1e6), epsilon=100.0, delta=1e-5)
     ... except NotConverged as error:
@@ -174,7 +186,8 @@ class NotConverged(Unanswered):
 class PrecisionLimit(Unanswered):
     """Raised where the number that was asked for lies below what the arithmetic in use can certify.
 
-    >>> from privproj import Gaussian, PrecisionLimit, epsilon
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.errors import PrecisionLimit
     >>> try:
     ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-14, steps=9, sampling_rate=0.1, composer="dp-accounting")
     ... except PrecisionLimit as error:

@@ -1,41 +1,48 @@
 """What is imported when it is asked for: public names, so that importing a package loads nothing slow, and extras."""
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from os.path import splitext
 from typing import Any
 
 LazyNames = tuple[Callable[[str], object], Callable[[], list[str]]]
 """The ``__getattr__`` and the ``__dir__`` of a module (PEP 562)."""
+STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
+"""An import of a stub: where its names live, and the names, each said again after ``as``."""
 
 
-def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]], extra: str = "") -> LazyNames:
-    """The ``__getattr__`` and ``__dir__`` of a package whose public names, ``__all__``, live in these modules of it.
+def lazy_names(module: str, extra: str = "") -> LazyNames:
+    """The ``__getattr__`` and ``__dir__`` of a module whose public names, its ``__all__``, are what its stub imports.
 
-    What is missing where the ``extra`` is not installed stays an import error, and names the extra.
+    The stub is the ``.pyi`` beside the module's file: type checkers read the same lines, so a name is said once. What
+    is missing where the ``extra`` is not installed stays an import error, and names the extra.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    with open(f"{splitext(str(sys.modules[module].__file__))[0]}.pyi", encoding="utf-8") as stub:
+        imports = STUB_IMPORT.findall(stub.read())
+    home_of = {name: home for home, names in imports for name in re.findall(r"\bas ([^\W_]\w*)", names)}
 
     def find(name: str) -> object:
         if name == "__all__":
             return [*home_of]
         if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:
-            return getattr(import_module(f"{package}.{home_of[name]}"), name)
+            return getattr(import_module(home_of[name]), name)
         except ModuleNotFoundError as error:
             if not extra or error.name is None or error.name.startswith("privproj"):
                 raise
             from privproj.errors import MissingPackage
 
-            words = MissingPackage(error.name, f"{package}.{name}", extra).sentence("")
+            words = MissingPackage(error.name, f"{module}.{name}", extra).sentence("")
             raise ModuleNotFoundError(words, name=error.name) from error
 
-    return find, lambda: [*(name for name in vars(sys.modules[package]) if name.startswith("__")), *home_of]
+    return find, lambda: [*(name for name in vars(sys.modules[module]) if name.startswith("__")), *home_of]
 
 
 def import_extra(module: str, needed_by: str, extra: str, otherwise: str = "") -> Any:
-    """A module that needs an optional extra; :class:`privproj.MissingPackage` where that is not installed.
+    """A module that needs an optional extra; :class:`privproj.errors.MissingPackage` where that is not installed.
 
     ``needed_by`` says who needs it, and ``otherwise`` what to do instead, in words.
     """

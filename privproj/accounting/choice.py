@@ -95,7 +95,7 @@ def choose(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
-        A row for each way and rank, in :class:`privproj.Rows`, the best first.
+        A row for each way and rank, in :class:`privproj.accounting.Rows`, the best first.
 
     Raises:
         InvalidParameter: A value is outside its range, or nothing is projected.

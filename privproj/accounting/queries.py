@@ -175,8 +175,9 @@ def compare(
         **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
-        A row for each bound, in :class:`privproj.Rows`: first the proved ones without a promise, then the conditional
-        ones, each group from the smallest value to the largest; last those without an answer, with their reasons.
+        A row for each bound, in :class:`privproj.accounting.Rows`: first the proved ones without a promise, then the
+        conditional ones, each group from the smallest value to the largest; last those without an answer, with their
+        reasons.
 
     Raises:
         InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.

@@ -105,7 +105,7 @@ def basic_composition(eps: float, delta: float, steps: int) -> tuple[float, floa
     Raises:
         InvalidParameter: An argument is outside its range.
 
-    >>> from privproj import basic_composition
+    >>> from privproj.curves.epsilon_delta import basic_composition
     >>> eps, delta = basic_composition(0.1, 1e-7, 100)
     >>> f"{eps:.4g} {delta:.4g}"
     '10 1e-05'
@@ -137,7 +137,7 @@ def advanced_composition(eps: float, delta: float, steps: int, slack: float) -> 
     Raises:
         InvalidParameter: An argument is outside its range.
 
-    >>> from privproj import advanced_composition
+    >>> from privproj.curves.epsilon_delta import advanced_composition
     >>> eps, delta = advanced_composition(0.1, 1e-7, 100, slack=1e-6)
     >>> f"{eps:.4f} {delta:.4g}"
     '5.7561 1.1e-05'

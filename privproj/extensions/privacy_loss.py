@@ -26,6 +26,8 @@ from privproj.result import Result, Side, as_html_table
 from privproj.runs import Run, RunOptions
 from privproj.validation import real
 
+__all__ = ["Conversion", "PrivacyLoss", "convert", "privacy_loss"]
+
 if TYPE_CHECKING:
     from privproj.composition.dominating_pairs import DominatingPair, ExcessBounds
     from privproj.numerics.arrays import Array
@@ -57,7 +59,8 @@ class PrivacyLoss:
     Args:
         schedule: The run.
 
-    >>> from privproj import Gaussian, privacy_loss
+    >>> from privproj import Gaussian
+    >>> from privproj.extensions.privacy_loss import privacy_loss
     >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
     >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
     0.125
@@ -190,7 +193,8 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
         InvalidParameter: A value is outside its domain, or a schedule is given options.
         Refused: The bound proves nothing for this mechanism and run.
 
-    >>> from privproj import M2, Gaussian, privacy_loss
+    >>> from privproj import M2, Gaussian
+    >>> from privproj.extensions.privacy_loss import privacy_loss
     >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
     >>> loss.above.at_infinity < 1e-14, loss.below, privacy_loss(Gaussian(noise_multiplier=1.0)).below is None
     (True, None, False)

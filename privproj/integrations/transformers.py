@@ -3,13 +3,6 @@
 Importing this loads neither torch nor transformers; the class is loaded when it is asked for.
 """
 
-from typing import TYPE_CHECKING
-
 from privproj.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from privproj.training.trainer import PrivateTrainer
-
-__all__ = ["PrivateTrainer"]
-
-__getattr__, __dir__ = lazy_names("privproj.training", {"trainer": ("PrivateTrainer",)}, extra="peft")
+__getattr__, __dir__ = lazy_names(__name__, extra="peft")

@@ -102,7 +102,8 @@ def registry() -> tuple[Bound, ...]:
     Returns:
         A record for each theorem.
 
-    >>> from privproj import M2, registry
+    >>> from privproj import M2
+    >>> from privproj.mechanisms.registry import registry
     >>> [bound.name for bound in registry() if bound.mechanism is M2][:3]
     ['rank-free', 'exact-rank1', 'mixture-rdp']
     """

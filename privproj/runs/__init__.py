@@ -33,6 +33,8 @@ from privproj.validation import (
     whole_number,
 )
 
+__all__ = ["NeighbouringRelation", "RunOptions", "Sampling"]
+
 ComposerName = Literal["privproj", "dp-accounting"]
 
 
@@ -50,8 +52,8 @@ class RunOptions(TypedDict):
     Attributes:
         steps: The number of releases (of epochs, for partition, balls-in-bins and shuffle), at least 1; 1 unless given.
         sampling_rate: The probability that a record is in a batch, above 0 and at most 1; 1 unless given.
-        sampling: "poisson", "fixed", "partition", "balls-in-bins" or "shuffle", see :class:`privproj.Sampling`; below
-            rate 1 it is Poisson unless given.
+        sampling: "poisson", "fixed", "partition", "balls-in-bins" or "shuffle" (:class:`Sampling`); below rate 1 it is
+            Poisson unless given.
         batches: The number of batches of an epoch, at least 1, for balls-in-bins and shuffle.
         batches_per_record: The number of different batches of an epoch that a record is in, at least 1, for
             balls-in-bins; 1 unless given.
@@ -60,7 +62,7 @@ class RunOptions(TypedDict):
         dataset_size: The number of records, which is public; with ``batch_size`` or ``max_batch_size``.
         batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
         epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
-        relation: "add-remove", "replace" or "zero-out", see :class:`privproj.NeighbouringRelation`; unless given, it is
+        relation: "add-remove", "replace" or "zero-out", see :class:`NeighbouringRelation`; unless given, it is
             that of the bound, else of the mechanism, else of the sampling.
         group_size: The number of records of one person, from 1 to 1e6; 1 unless given.
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
@@ -70,7 +72,8 @@ class RunOptions(TypedDict):
         allow_refuted: True evaluates a refuted bound too, and marks the number as no guarantee.
         public_size: True says that rate or steps were computed from a number of records that is public.
 
-    >>> from privproj import M2, RunOptions, epsilon
+    >>> from privproj import M2, epsilon
+    >>> from privproj.runs import RunOptions
     >>> run: RunOptions = {"steps": 2000, "sampling_rate": 0.01}
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, **run).value, 4)
     0.2705

@@ -28,7 +28,7 @@ class NeighbouringRelation(StrEnum):
         REPLACE: One record is replaced by any other.
         ZERO_OUT: One record is replaced by nothing; the number of records stays.
 
-    >>> from privproj import NeighbouringRelation
+    >>> from privproj.runs import NeighbouringRelation
     >>> NeighbouringRelation("replace").clip_factor
     2.0
     """
@@ -53,7 +53,8 @@ class Sampling(StrEnum):
         BALLS_IN_BINS: In each epoch every record picks one batch at random, independently of the others.
         SHUFFLE: In each epoch the data are shuffled and cut into batches of equal size.
 
-    >>> from privproj import Gaussian, Sampling, epsilon
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.runs import Sampling
     >>> epochs = epsilon(Gaussian(noise_multiplier=10.0), delta=1e-5, steps=3, sampling=Sampling.PARTITION)
     >>> round(epochs.value, 4), epochs.run["relation"]
     (0.62, 'zero-out')

@@ -9,7 +9,7 @@ from helpers import RUN, eps_of, full_if, m2
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
 from privproj.accounting.phase import phase_for
-from privproj.errors import PrecisionLimit, PrivprojError
+from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.kernels import log_add
 from privproj.schedule import phase_of
@@ -109,7 +109,7 @@ def test_fixed_batches_use_the_replace_relation():
 def test_absurd_questions_have_an_answer_or_a_reason():
     far = privproj.delta(privproj.Laplace(noise_multiplier=2.0), epsilon=1e6, steps=2)
     assert far.value <= 1e-30
-    with pytest.raises(privproj.NotConverged, match="steps fit"):
+    with pytest.raises(NotConverged, match="steps fit"):
         privproj.steps(privproj.Laplace(noise_multiplier=1e5), epsilon=1.0, delta=1e-12)
     tiny = [
         privproj.epsilon(privproj.PublicSketch(rank=3, noise_multiplier=5.0), delta=d).value for d in (1e-299, 1e-300)

@@ -17,14 +17,13 @@ from privproj import (
     Gaussian,
     InvalidParameter,
     Laplace,
-    PrivacyLoss,
     Refused,
     Side,
     Wishart,
     convert,
-    privacy_loss,
 )
 from privproj.curves.profile import log_delta_above
+from privproj.extensions.privacy_loss import PrivacyLoss, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
 RUNS = {

@@ -17,7 +17,10 @@ from helpers import ROOT, needs, parsed
 
 from privproj.errors import PrivprojError
 
-CORE = ("privproj", "privproj.schedule", "privproj.records", "privproj.diagnostics")
+CORE = (
+    *("privproj", "privproj.accounting", "privproj.errors", "privproj.extensions.privacy_loss", "privproj.runs"),
+    *("privproj.schedule", "privproj.records", "privproj.diagnostics"),
+)
 EXAMPLES_NEED = {"privproj.records": ("flint",)}
 """Modules of the core whose examples need an extra."""
 EXTRAS = {

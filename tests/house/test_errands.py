@@ -9,7 +9,7 @@ import sys
 import pytest
 from helpers import ROOT
 
-LISTS = ("privproj/__init__.py", "privproj/mechanisms/__init__.py", "privproj/mechanisms/registry.py",
+LISTS = ("privproj/__init__.pyi", "privproj/mechanisms/__init__.pyi", "privproj/mechanisms/registry.py",
          "tests/reference/__init__.py")  # fmt: skip
 """Files that list the mechanisms, or their references in more digits."""
 

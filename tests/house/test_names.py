@@ -16,7 +16,10 @@ RECORD_FIELDS = {"representation", "provable", "promises", "needs", "refuses", "
 """Functions of a bound that are named after the field of its record."""
 
 WORDS = {
-    path: set(re.findall(r"\w+", path.read_text())) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
+    path: set(re.findall(r"\w+", path.read_text()))
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py*")
+    if path.suffix in (".py", ".pyi")
 }
 FILES_WITH = Counter(word for words in WORDS.values() for word in words)
 """In how many files a word stands."""
@@ -31,7 +34,11 @@ def test_what_only_its_own_file_uses_begins_with_an_underscore(path):
     if path.name.endswith("kernels.py"):
         return  # compiled together, as one namespace
     named = [node.name for node in parsed(path).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    public = {name for name in named if not name.startswith("_")} - RECORD_FIELDS
+    listed = [
+        node.value for node in parsed(path).body if isinstance(node, ast.Assign) and "__all__" in ast.unparse(node)
+    ]
+    exported = {name.value for value in listed for name in ast.walk(value) if isinstance(name, ast.Constant)}
+    public = {name for name in named if not name.startswith("_")} - RECORD_FIELDS - exported
     assert not [name for name in public if FILES_WITH[name] <= (name in WORDS[path])]
 
 

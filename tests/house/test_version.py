@@ -17,10 +17,11 @@ def test_the_wheel_holds_every_folder():
 
 def test_the_wheel_holds_every_file_of_data():
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert data.pop("*") == ["*.pyi"]
     homes = {package: "cli" if package == "privproj_cli" else package.replace(".", "/") for package in data}
     named = {f"{homes[package]}/{name}" for package, names in data.items() for name in names}
     paths = [path for room in ("privproj", "cli") for path in (ROOT / room).rglob("*.*") if path.is_file()]
-    data = [path for path in paths if path.suffix != ".py" and path.parent.name != "__pycache__"]
+    data = [path for path in paths if path.suffix not in (".py", ".pyi") and path.parent.name != "__pycache__"]
     assert named == {str(path.relative_to(ROOT)) for path in data}
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.records import certificate, data_file
 
@@ -85,7 +86,7 @@ def test_thousands_of_random_settings():
 def test_an_answer_on_the_unsafe_side_is_refused():
     found = answered("m2.rank-free")
     assert found.delta is not None
-    with pytest.raises(privproj.NotConverged, match="unsafe side"):
+    with pytest.raises(NotConverged, match="unsafe side"):
         certificate.certify(replace(found, delta=found.delta * (1 - 1e-9)))
 
 

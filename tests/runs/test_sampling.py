@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 import privproj
-from privproj import Gaussian, InvalidParameter, NeighbouringRelation, Refused, Sampling
-from privproj.runs import BATCH_OPTIONS, Run
+from privproj import Gaussian, InvalidParameter, Refused
+from privproj.runs import BATCH_OPTIONS, NeighbouringRelation, Run, Sampling
 from privproj.runs.sampling import SCHEMES, WHOLE_DATA, scheme_of
 
 GIVEN = {"batches": 10, "batches_per_record": 1, "max_batch_size": 900, "dataset_size": 1000}

@@ -188,7 +188,7 @@ def beta_tail_epsilons(
     Raises:
         InvalidParameter: The sequences have different lengths, or a value of a row is outside its range.
 
-    >>> from privproj import beta_tail_epsilons
+    >>> from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
     >>> found = beta_tail_epsilons([2048, 2048], [16, 64], [10, 10], [1.25, 1.25], [1e-5, 1e-5])
     >>> [round(epsilon, 4) for epsilon in found]
     [0.9731, 1.4564]

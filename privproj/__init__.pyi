@@ -1,0 +1,35 @@
+from privproj.accounting.calibration import (
+    misalignment as misalignment,
+    rank as rank,
+    rate as rate,
+    sigma as sigma,
+    steps as steps,
+)
+from privproj.accounting.choice import choose as choose
+from privproj.accounting.columns import deltas as deltas, epsilons as epsilons, sigmas as sigmas
+from privproj.accounting.mixing_plan import mixing_plan as mixing_plan
+from privproj.accounting.queries import compare as compare, delta as delta, epsilon as epsilon
+from privproj.accounting.spec import evaluate as evaluate
+from privproj.accounting.worth import worth as worth
+from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
+from privproj.extensions.filter import Filter as Filter
+from privproj.extensions.gdp import gdp_mu as gdp_mu
+from privproj.extensions.privacy_loss import convert as convert
+from privproj.extensions.selection import draw_trials as draw_trials, select as select
+from privproj.mechanisms import (
+    M1 as M1,
+    M2 as M2,
+    R1SMG as R1SMG,
+    Gaussian as Gaussian,
+    JLClip as JLClip,
+    Laplace as Laplace,
+    Layer as Layer,
+    Mixing as Mixing,
+    PublicSketch as PublicSketch,
+    Sketch as Sketch,
+    Wishart as Wishart,
+    WishartMatrix as WishartMatrix,
+)
+from privproj.records.run_file import Accountant as Accountant
+from privproj.result import Outcome as Outcome, Result as Result, Side as Side, Status as Status
+from privproj.version import __version__ as __version__

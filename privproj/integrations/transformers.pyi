@@ -1,0 +1,1 @@
+from privproj.training.trainer import PrivateTrainer as PrivateTrainer
