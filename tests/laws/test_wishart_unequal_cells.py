@@ -47,5 +47,5 @@ def test_gains_and_their_slopes(dim, rank, tau, eps):
             exact = mean_over_w(tau - side * y[1:], tau, eps, dim, rank)
         assert values[:, 0] == pytest.approx(exact, rel=1e-6, abs=1e-12)
         change = np.diff(values[:, 0]) / np.diff(y[1:])
-        slack = 1e-9 * (np.abs(slopes.high[1:, 0]) + np.abs(slopes.low[1:, 0])) + 1e-10
+        slack = 1e-9 * (np.abs(high[1:, 0]) + np.abs(low[1:, 0])) + 1e-10
         assert np.all(change <= high[1:, 0] + slack) and np.all(change >= low[1:, 0] - slack)
