@@ -1,12 +1,11 @@
 """The Gaussian profile for many epsilons at once (C3): the array twin of :mod:`privproj.curves.gaussian`."""
 
-import math
 from functools import lru_cache
 
 import numpy as np
 
+from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
-from privproj.numerics.tables import MILLS
 
 PROFILE_SAFETY = 1.0 + 1e-9
 """Factor for the rounding of the special functions used here (measured: far smaller). Soundness (measured)."""
@@ -14,13 +13,21 @@ PROFILE_SAFETY = 1.0 + 1e-9
 SMALLEST_UPPER_DELTA = 1e-300
 """Smallest upper end that is returned, and smallest divisor. It enlarges what it replaces. Soundness."""
 
+TAIL_PIECES = 128
+"""Pieces of the table of :func:`scaled_tails`. Soundness (measured): with :data:`TAIL_DEGREE` right to 1.3e-15."""
+
+TAIL_DEGREE = 6
+"""Degree of the polynomial on each piece of that table. Soundness: as :data:`TAIL_PIECES`."""
+
 
 def scaled_tails(x: Array) -> Array:
-    """Return ``e^(x^2/2) Phi(-x)`` for every ``x >= 0``, right to a relative 1e-15 (measured)."""
-    # The Mills ratio over sqrt(2 pi): y times a polynomial on each piece of y = 4/(4 + x)
-    y = 4.0 / (4.0 + x)
-    place = 32.0 * y
-    piece = place.astype(np.intp)
+    """Return ``e^(x^2/2) Phi(-x)`` for every ``x >= 0``, right to a relative 1.3e-15 up to 500 (measured).
+
+    Beyond 500 the error is at most 1e-15 of the value there.
+    """
+    # On each piece of t = 4/(4 + x) a polynomial in the distance from its middle.
+    place = (4.0 * TAIL_PIECES) / (4.0 + x)
+    piece = np.minimum(place, TAIL_PIECES - 0.5).astype(np.intp)
     place -= piece
     place -= 0.5
     first, *others = _tail_coefficients()
@@ -28,14 +35,24 @@ def scaled_tails(x: Array) -> Array:
     for coefficients in others:
         found *= place
         found += coefficients.take(piece)
-    found *= y
     return found
 
 
 @lru_cache(maxsize=1)
 def _tail_coefficients() -> tuple[Array, ...]:
-    """Return the coefficients of :func:`scaled_tails`, highest first: each an array with one for every piece."""
-    return tuple(np.array(MILLS).T[::-1] / math.sqrt(2.0 * math.pi))
+    """Return the coefficients of :func:`scaled_tails`, highest first: each an array with one for every piece.
+
+    They interpolate in the Chebyshev nodes of each piece.
+    """
+    nodes = 0.5 * np.cos(np.pi * (np.arange(TAIL_DEGREE + 1) + 0.5) / (TAIL_DEGREE + 1))
+    places = (np.arange(TAIL_PIECES)[:, None] + 0.5 + nodes) / TAIL_PIECES
+    values = np.array([[_scaled_tail(4.0 / t - 4.0) for t in piece] for piece in places.tolist()])
+    return tuple(np.linalg.solve(np.vander(nodes), values.T))
+
+
+def _scaled_tail(x: float) -> float:
+    """Return ``e^(x^2/2) Phi(-x)`` for ``x >= 0``."""
+    return kernels.mills(x) / (2.0 * kernels.SQRT_HALF_PI)
 
 
 def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:
