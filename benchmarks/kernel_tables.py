@@ -11,13 +11,10 @@ PIECES = 32
 DEGREE = 7
 """Degree of the polynomial of a piece."""
 
-NODES = 24
-"""Nodes of the Gauss rule."""
-
 HEAD = '''"""Constants of the kernels, written by ``benchmarks/kernel_tables.py`` from mpmath.
 
-The Mills ratio ``R`` and its slope ``S = -R'`` are tabulated in ``y = 4/(4 + x)``, for ``x`` from -1/2 to infinity: on
-piece ``k``, with ``t = 32 y - k - 1/2``, ``R/y`` and ``S/y^2`` are polynomials in ``t``.
+The Mills ratio ``R`` is tabulated in ``y = 4/(4 + x)``, for ``x`` from -1/2 to infinity: on piece ``k``, with
+``t = 32 y - k - 1/2``, ``R/y`` is a polynomial in ``t``.
 """
 
 '''
@@ -30,30 +27,11 @@ def ratio(x):
     return mp.sqrt(mp.pi / 2) * mp.exp(x * x / 2) * mp.erfc(x / mp.sqrt(2))
 
 
-def slope(x):
-    """``1 - x R(x)``."""
-    if x > 1000:
-        return sum((-1) ** (k + 1) * mp.fac2(2 * k - 1) / x ** (2 * k) for k in range(1, 14))
-    return 1 - x * ratio(x)
-
-
 def coefficients(f, k):
     """Those of the polynomial through Chebyshev points of a piece."""
     points = [mp.cos(mp.pi * (i + mp.mpf(1) / 2) / (DEGREE + 1)) / 2 for i in range(DEGREE + 1)]
     rows = mp.matrix([[t**j for j in range(DEGREE + 1)] for t in points])
     return list(mp.lu_solve(rows, mp.matrix([f((k + mp.mpf(1) / 2 + t) / PIECES) for t in points])))
-
-
-def gauss_rule():
-    """Rows ``(node, weight, weight of the coefficient of P_22, of P_23)`` on [0, 1]."""
-    for i in range(NODES):
-        x = mp.cos(mp.pi * (i + mp.mpf(3) / 4) / (NODES + mp.mpf(1) / 2))
-        for _ in range(8):
-            # P_n' = n (P_(n-1) - x P_n) / (1 - x^2)
-            slope = NODES * (mp.legendre(NODES - 1, x) - x * mp.legendre(NODES, x)) / (1 - x * x)
-            x -= mp.legendre(NODES, x) / slope
-        weight = 1 / ((1 - x * x) * slope**2)
-        yield [(1 + x) / 2, weight, *((2 * k + 1) * weight * mp.legendre(k, x) for k in (22, 23))]
 
 
 def written(name, rows, words):
@@ -70,20 +48,7 @@ def main():
     mp.mp.dps = 60
     pieces = range(PIECES * 8 // 7 + 1)
     mills = [coefficients(lambda y: ratio(4 / y - 4) / y, k) for k in pieces]
-    slopes = [coefficients(lambda y: slope(4 / y - 4) / y**2, k) for k in pieces]
-    print(
-        HEAD
-        + written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness.")
-        + "\n"
-        + written("MILLS_SLOPE", slopes, "Coefficients of ``S/y^2``, right to 2e-16. Soundness.")
-        + "\n"
-        + written(
-            "GAUSS_24",
-            gauss_rule(),
-            "Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness.",
-        ),
-        end="",
-    )
+    print(HEAD + written("MILLS", mills, "Coefficients of ``R/y``, right to 2e-16. Soundness."), end="")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
-from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
 
 NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value. Speed only."""
@@ -22,9 +22,6 @@ NODES_FINE = 16
 NODES_CHECK = 11
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
 Soundness (measured)."""
-
-PANEL_ERROR_SHARE = 1e-12
-"""A panel whose error is above this share of the value is halved. What remains is added. Speed only."""
 
 MOST_LEVELS = 10
 """How often panels are halved; what remains then is added to the answer. Speed only."""
@@ -54,20 +51,11 @@ Soundness."""
 WIDEST_PANEL = 2.0
 """Width of a panel in deviations of the eigenvalue's noise. Speed only."""
 
-PANEL_GROWTH = 4.0
-"""Panels beside a kink or an end are each so many times as wide as the one before. Speed only."""
-
 NEGLIGIBLE_PANEL_NATS = 46.0
 """Nats below the largest panel where one is left out: less than a rounding. Soundness."""
 
-LOG_ROOT_2PI = 0.5 * math.log(2.0 * math.pi)
-"""``ln sqrt(2 pi)``."""
-
 NODES_AT_ONCE = 2**9
 """Nodes whose sketches are evaluated together, so that they stay in the cache. Speed only."""
-
-LEAST_EXCESS = 1e-40
-"""Excess below which the tail is cut however fast it falls. Speed only."""
 
 LADDER = 600.0 * 1.3 ** -np.arange(40.0)[::-1]
 """Losses in nats at which a tail may be cut. Speed only."""
@@ -131,9 +119,10 @@ class EnforcedSketch:
         found = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
-            # A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last.
+            # A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last, or
+            # below 1e-40.
             # Speed only.
-            ended = log_excess < max(log_excess[-1] + math.log(5.0), math.log(LEAST_EXCESS))
+            ended = log_excess < max(log_excess[-1] + math.log(5.0), math.log(1e-40))
             found.append(float(LADDER[np.argmax(ended)]))
         return -found[0], found[1]
 
@@ -149,7 +138,7 @@ class EnforcedSketch:
         mu = 1.0 / self.eigen_noise
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
-            return math.log((mu - u) * math.exp(-LOG_ROOT_2PI) + 0.5)
+            return math.log((mu - u) * math.exp(-kernels.LOG_SQRT_2PI) + 0.5)
         far = u - mu if present else u
         return kernels.log_normal_density(far) + math.log(kernels.mills(far))
 
@@ -199,7 +188,8 @@ class EnforcedSketch:
             )
             whole, apart = total.copy(), np.abs(fine - check)
             np.add.at(whole, owner, fine)
-            done = (apart <= PANEL_ERROR_SHARE * whole[owner]) | (level == MOST_LEVELS)
+            # A panel whose error is above this share of the value is halved. What remains is added. Speed only.
+            done = (apart <= 1e-12 * whole[owner]) | (level == MOST_LEVELS)
             np.add.at(total, owner[done], fine[done])
             np.add.at(error, owner[done], apart[done])
             left, right, owner = left[~done], right[~done], owner[~done]
@@ -227,14 +217,14 @@ class EnforcedSketch:
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
         parts = [slice(i, i + NODES_AT_ONCE) for i in range(0, len(u), NODES_AT_ONCE)]
         log_h = np.concatenate([_log_sketch(0.5 * self.rank, nu[part], left[part], present) for part in parts])
-        return -0.5 * u * u - LOG_ROOT_2PI + log_h + (ratio if present else 0.0)
+        return -0.5 * u * u - kernels.LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
 
 
 def _steps(first: float) -> list[float]:
-    """Distances from ``first`` (above 0) on, each :data:`PANEL_GROWTH` times the one before, up to a panel's width."""
+    """Distances from ``first`` (above 0) on, each four times the one before, up to a panel's width."""
     found = [first]
     while found[-1] < WIDEST_PANEL:
-        found.append(PANEL_GROWTH * found[-1])
+        found.append(4.0 * found[-1])
     return found
 
 

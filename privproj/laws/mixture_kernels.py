@@ -54,9 +54,6 @@ Between this and :data:`SCALAR_ENDS` a row is not answered.
 SCALAR_ENDS = -2e-7
 """``ln delta`` above which both answer 0: ``F`` is positive from ``t = -e ln delta`` on. Soundness."""
 
-MOST_STEPS = 80
-"""Most steps of the search for an order. Speed only."""
-
 LEAST_ORDER = 1e-30
 """Least ``t = alpha - 1`` that is tried. Every order is sound. Speed only."""
 
@@ -134,7 +131,8 @@ def _mixture_ends(eps, row, state):
     """Return ``(lower, upper, -d ln delta/deps, state)``; ``state`` is ``alpha - 1`` where the search begins."""
     t, low, high = min(max(state, LEAST_ORDER), MOST_ORDER), 0.0, inf
     best, place, below = inf, t, -inf
-    for _ in range(MOST_STEPS):
+    # Most steps of the search for an order. Speed only.
+    for _ in range(80):
         level, slope, bend, more = _order_terms(eps, t, row)
         if level + more < best:
             best, place = level + more, t

@@ -1,10 +1,10 @@
 """Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
 
 ``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable
-(:mod:`privproj.laws.projected_energy`, :mod:`privproj.laws.secret_shift`): all functions are analytic and decay at both
-ends, so the sum converges geometrically. Panels are halved where two Gauss rules disagree, and remembered: an epsilon
-after the first costs little more than the Gaussian profile at the nodes. The difference of the two rules is added as an
-error; that it bounds the error is observed, not proved.
+(:mod:`privproj.laws.shift_densities`): all functions are analytic and decay at both ends, so the sum converges
+geometrically. Panels are halved where two Gauss rules disagree, and remembered: an epsilon after the first costs little
+more than the Gaussian profile at the nodes. The difference of the two rules is added as an error; that it bounds the
+error is observed, not proved.
 """
 
 import math
@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
+from numpy.polynomial import polynomial
 from numpy.typing import NDArray
 
 from privproj.curves.gaussian_arrays import scaled_tails
@@ -20,6 +21,7 @@ from privproj.errors import NotConverged
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.enclosure import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
+from privproj.numerics.tables import MILLS
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -34,9 +36,6 @@ Soundness (measured)."""
 
 LEAST_SHAPE_OVER_LENGTH = 300.0
 """``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
-
-PANEL_ERROR_SHARE = 1e-12
-"""A panel whose error is above a tenth of this share of the value is halved. What remains is added. Speed only."""
 
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
@@ -53,12 +52,8 @@ PANEL_BINS = 144
 LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
 
-LEAST_DIVIDED_PANEL_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
-Soundness."""
-
 INTERPOLATION_ERROR = 1e-12
-"""Difference of logs up to which a panel is interpolated, and 4e-15 more per nat; else densities are evaluated.
+"""Difference of logs up to which tails are interpolated, and 4e-15 more per nat; else densities are evaluated.
 Soundness.
 
 Most of it is rounding of the density, which is there in both cases.
@@ -141,30 +136,17 @@ class _LawPanels:
         )
         # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
-        density = None if "base" not in self.__dict__ else self.interpolate_density(y)
-        if density is None:
-            density = self.law.density(y.ravel()).reshape(y.shape)
+        density = self.law.density(y.ravel()).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
-    def interpolate_density(self, y: Array) -> Array | None:
-        """Return the density at ``y``, each row within a panel of level 0; None where interpolation fits badly."""
-        low, width, count = self.grid
-        parents = np.clip(((y[:, 0] - low) / width).astype(np.intp), 0, count - 1)
-        logs, _, fits = self.interpolants
-        if not fits[parents].all():
-            return None
-        places = (y - low) / width - parents[:, None]
-        return np.exp(np.einsum("pij,pj->pi", _lagrange(places), logs[parents]))
-
     @cached_property
-    def interpolants(self) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """What is known within the panels of level 0: log densities, polynomials of log tails, and whether both fit.
+    def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
+        """What is known of tails within the panels of level 0: polynomials of their logs, and whether they fit.
 
-        * the first, of shape ``(panels, nodes)``: the log density at the nodes of the fine rule.
-        * the second, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)``
+        * the first, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)``
           and of ``ln E[X; X > x]``, highest power first.
-        * the third: True where the first give the density at the nodes of the check, and the second the tails at the
-          left edge, within :data:`INTERPOLATION_ERROR`.
+        * the second: True where log densities that are interpolated from the nodes of the fine rule are right at the
+          nodes of the check, and the polynomials at the left edge, within :data:`INTERPOLATION_ERROR`.
         """
         _, width, _ = self.grid
         weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
@@ -194,7 +176,7 @@ class _LawPanels:
             at_left = polynomials @ np.vander(points[-1:], NODES_FINE)[0]
             error = np.maximum(error, np.abs(at_left - values[..., -1]).max(axis=1))
             most = INTERPOLATION_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(known).max(axis=1)
-        return known, polynomials, good & (error < most)
+        return polynomials, good & (error < most)
 
     def at(self, level: int, indices: NDArray[np.intp]) -> _Nodes:
         """Return the nodes of the panels of this level with these indices, from memory where they are there."""
@@ -241,7 +223,7 @@ class _LawPanels:
             return float(mass[0]), float(moment[0])
         if place >= count:
             return 0.0, 0.0
-        _, polynomials, fits = self.interpolants
+        polynomials, fits = self.interpolants
         if fits[int(place)]:
             t = 2.0 * (place - int(place)) - 1.0
             found = polynomials[int(place)].tolist()
@@ -289,7 +271,8 @@ class _LawPanels:
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
             fine, coarse = piece.sums(gaussian_delta_values(eps, scale * piece.x))
             gap = np.abs(fine - coarse)
-            wide = gap > 0.1 * PANEL_ERROR_SHARE * (value + float(fine.sum()))
+            # A panel whose error is above this share of the value is halved. What remains is added. Speed only.
+            wide = gap > 0.1 * 1e-12 * (value + float(fine.sum()))
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
             value += float(fine[~wide].sum())
@@ -311,7 +294,7 @@ class _LawPanels:
         Each bin is a panel of one level. The first bin holds what is below the panels, and the last, which has no end,
         what is beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
-        from privproj.laws.binned import Bins
+        from privproj.laws.binned import LEAST_DIVIDED_MASS, Bins
 
         _, width, panels = self.grid
         mass, moment = self.above
@@ -329,7 +312,7 @@ class _LawPanels:
         masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), LEAST_OUTER_MASS)]])
         moments = np.concatenate([[below[1]], moments, [float(moment[end])]])
         edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
-        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > LEAST_DIVIDED_PANEL_MASS)
+        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > LEAST_DIVIDED_MASS)
         mean = np.clip(mean, edges[:-1], edges[1:])
         return Bins(scale * edges, masses * (1.0 + DENSITY_MARGIN), scale * mean, unbounded=True)
 
@@ -401,7 +384,6 @@ def _lagrange(places: Array) -> Array:
     """Return the weights of the nodes of the fine rule that interpolate at ``places`` in [0, 1], in a new last axis."""
     nodes = gauss_nodes(NODES_FINE)[0]
     gaps = places[..., None] - nodes
-    gaps[gaps == 0.0] = 1e-300
     # barycentric: (w_j / (x - x_j)) / sum of these
     terms = _barycentric_weights() / gaps
     return terms / terms.sum(axis=-1, keepdims=True)
@@ -451,16 +433,13 @@ def gaussian_delta_values(eps: float | Array, x: Array) -> Array:
 
 
 def _mills_slopes(x: Array) -> Array:
-    """Return ``-R'(x) = 1 - x R(x)`` at every entry, for ``x > -1``."""
-    # R(x) = 1/(x + c), where 1/c is Laplace's fraction from 2 on, so 1 - x R(x) = c/(x + c) for large x
-    far = np.maximum(x, 4.0)
-    last = int(9.0 + 320.0 / far.min() ** 2)
-    fraction = 0.5 * (far + np.sqrt(far * far + 4.0 * (last + 1.0)))
-    for k in range(last, 1, -1):
-        fraction = far + k / fraction
-    near = ROOT_2PI * np.where(x < 0.0, np.exp(0.5 * np.square(np.minimum(x, 4.0))), 0.0)
-    ratio = near + np.copysign(ROOT_2PI * scaled_tails(np.abs(x)), x)
-    return np.where(x >= 4.0, 1.0 / (1.0 + far * fraction), 1.0 - x * ratio)
+    """Return ``-R'(x)`` at every entry: the array twin of :func:`privproj.numerics.kernels.mills_slope`."""
+    # R = y P(t) with dy/dx = -y^2/4 and dt/dy = 32: -R' = (y^2/4) (P + 32 y P'), and all terms are positive
+    y = 4.0 / (4.0 + x)
+    piece = (32.0 * y).astype(np.intp)
+    ratio = np.array(MILLS).T[:, piece]
+    ratio, rise = (polynomial.polyval(32.0 * y - piece - 0.5, c, False) for c in (ratio, polynomial.polyder(ratio)))
+    return 0.25 * y * y * (ratio + 32.0 * y * rise)
 
 
 @lru_cache(maxsize=64)

@@ -28,6 +28,7 @@ from privproj.numerics.inverse_kernels import inverse_of, newton_start, newton_s
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
+    beta_fraction,
     gamma_fraction,
     gamma_series,
     gaussian_terms,
@@ -35,7 +36,7 @@ from privproj.numerics.kernels import (
     log_residual,
     stirling_remainder,
 )
-from privproj.numerics.tables import GAUSS_24
+from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
 
 TAIL_GROWTH = 4.0
 """More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).
@@ -60,9 +61,6 @@ NATS_OF_SLACK = 7.0
 CUT_ERROR = 2e-14
 """Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Soundness."""
 
-LARGEST_PANEL_ERROR = 1e-13
-"""Relative error from which a panel is halved; smaller ones only widen. Speed only."""
-
 STEP_IN_WIDTHS = 1.4
 """Step of one of the four sums, in widths of the hill: a normal density then has ``D_1 = 9e-5``. Speed only."""
 
@@ -75,11 +73,14 @@ MOST_TERMS = 20_000
 LARGEST_RISE = 60.0
 """Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
 
+GAUSS_24 = tuple(
+    (x, w, 45.0 * w * legendre(22, 2.0 * x - 1.0)[0], 47.0 * w * legendre(23, 2.0 * x - 1.0)[0])
+    for x, w in gauss_legendre(24)
+)
+"""Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness."""
+
 MOST_POWER = math.exp(LARGEST_RISE)
 """``e^LARGEST_RISE``. Soundness."""
-
-LOG_NEGLIGIBLE_HEIGHT = -1000.0
-"""Log of an integrand's height below which a sum that fails is taken as it is, with an error of 3. Contract."""
 
 
 def shift_law(row):
@@ -370,7 +371,7 @@ def integral_below(eps, law, cut, guess, whole):
     bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + (1.0 - y) * y * max(k - a * rise, 0.0)
     left = left_edge(eps, law, s, max(y * (k - a * rise), 0.0), bend, height)
     # an error of 1e-13 of the sum, or of what it is added to
-    most = LARGEST_PANEL_ERROR * max(0.1 * (s - left), exp(min(whole - height, 300.0)))
+    most = 1e-13 * max(0.1 * (s - left), exp(min(whole - height, 300.0)))
     if cut - top <= 2.0 * width:
         total, fall, error = split_panel_sum(eps, law, left, cut, height, most)
         return height + log(total), fall / total, error / total + CUT_ERROR, top
@@ -386,27 +387,6 @@ def integral_below(eps, law, cut, guess, whole):
 
 
 # --- the tail of the law, and the tangent of C5 ---------------------------------------------------
-
-
-def beta_fraction(a, b, x, y, excess):
-    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``; -1 where that is slow.
-
-    ``excess`` is ``(a+b) x - a``. It is the continued fraction of :func:`privproj.numerics.kernels.log_beta_fraction`.
-    """
-    offset = 1.0 - excess
-    d = (a + 1.0) / (a * offset)
-    step, total = d, d
-    for n in range(1, TERMS_OF_FRACTION):
-        odd = a + 2.0 * n - 1.0
-        w = n * (b - n) * x
-        alpha = (a + n - 1.0) / odd * ((a + b + n - 1.0) / odd) * w * x
-        beta = n + w / odd + (a + n) / (odd + 2.0) * (offset + n * (1.0 + y))
-        d = 1.0 / (beta + alpha * d)
-        step = step * (beta * d - 1.0)
-        total += step
-        if fabs(step) <= 1e-17 * total:
-            return total
-    return -1.0
 
 
 def mass_outwards(s, shape, side, law):
@@ -452,11 +432,17 @@ def tail_of_law(s, growth, rise, law):
     spread = rest + q * growth
     x, y = q * growth / spread, rest / spread
     if s >= 0.0:
-        over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION) if b == inf else beta_fraction(b, a, y, x, -a * y * rise)
+        if b == inf:
+            over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION)
+        else:
+            over = beta_fraction(b, a, y, x, -a * y * rise, TERMS_OF_FRACTION)
         if over <= 0.0:
             over = mass_outwards(s, shape, 1.0, law)
         return min(0.0, front + shape + log(over)), 1.0 / over
-    under = gamma_series(a, growth, TERMS_OF_FRACTION) if b == inf else beta_fraction(a, b, x, y, a * y * rise)
+    if b == inf:
+        under = gamma_series(a, growth, TERMS_OF_FRACTION)
+    else:
+        under = beta_fraction(a, b, x, y, a * y * rise, TERMS_OF_FRACTION)
     if under <= 0.0:
         under = mass_outwards(s, shape, -1.0, law)
     density = exp(front + shape)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
 from privproj.numerics.arrays import Array, Index, gauss_nodes
-from privproj.numerics.gamma_mills import GammaGain, gamma_gain, gauss_error
+from privproj.numerics.gamma_gain import GammaGain, gamma_gain, gauss_error
 
 Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""

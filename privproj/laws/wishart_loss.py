@@ -60,9 +60,6 @@ GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)
 GUESS_POINTS = 5
 """Values of the profile that are interpolated for a guess. Speed only."""
 
-KEPT_VALUES = 20000
-"""Values of profiles that are remembered. Speed only."""
-
 
 def log_gamma_ratio(r: float) -> float:
     """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
@@ -115,7 +112,8 @@ def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) 
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
-@lru_cache(maxsize=KEPT_VALUES)
+# Values of profiles that are remembered. Speed only.
+@lru_cache(maxsize=20000)
 def _kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
     """Return :meth:`VectorWishart.log_delta_anew`, remembered for the next question."""
     return pair.log_delta_anew(eps)

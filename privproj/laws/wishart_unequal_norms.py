@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.wishart_conditional_gain import AlignmentLaw, ConditionalGain
 from privproj.laws.wishart_unequal_cells import (
     HIGHEST_LOG_ALIGNMENT,
     LOWEST_LOG_ALIGNMENT,
+    AlignmentLaw,
     CellBounds,
     CellGrid,
+    ConditionalGain,
     bounds_on,
 )
 from privproj.numerics.arrays import Array

@@ -1,7 +1,7 @@
 """Kernels as machine code: made by numba from the plain functions, kept on disk, run over rows.
 
-A kernel is a plain function of floats on ``math``, and what it calls are others, of this module or of any other. All
-of them are rebuilt over globals in which each stands in its compiled form, so that compiled callers call compiled
+A kernel is a plain function of floats on ``math``, and what it calls by name are others, of any module. All of them
+are rebuilt over globals in which each stands in its compiled form, so that compiled callers call compiled
 callees. Only the entry point is kept on disk. numba asks for the age of one file, that of the entry point; so the file
 in which machine code is kept is named after a digest of every function and constant that it is made of.
 
@@ -215,18 +215,6 @@ def _used_globals(function: Any) -> Iterator[tuple[str, Any]]:
             yield name, function.__globals__[name]
 
 
-def _used_attributes(function: Any, module: types.ModuleType) -> Iterator[tuple[str, Any]]:
-    """The plain functions and numbers of a module of this package that a function names."""
-    for name in sorted(set(function.__code__.co_names)):
-        if isinstance(value := getattr(module, name, None), (types.FunctionType, int, float, tuple)):
-            yield name, value
-
-
-def _is_own(value: Any) -> bool:
-    """True for a module of kernels, whose functions may be called as attributes."""
-    return inspect.ismodule(value) and value.__name__.startswith("privproj.")
-
-
 def _rebuilt(function: Any, done: dict[Any, Any], compiler: Any, name: str | None = None) -> Any:
     """The function compiled over compiled globals; one with a ``name`` is an entry point."""
     if function in done:
@@ -244,12 +232,7 @@ def _rebuilt(function: Any, done: dict[Any, Any], compiler: Any, name: str | Non
         return value
 
     table = {"__builtins__": __builtins__, "__name__": function.__module__}
-    for key, value in _used_globals(function):
-        if _is_own(value):
-            table[key] = types.ModuleType(value.__name__)
-            table[key].__dict__.update((k, translated(v)) for k, v in _used_attributes(function, value))
-        else:
-            table[key] = translated(value)
+    table.update((key, translated(value)) for key, value in _used_globals(function))
     copy = types.FunctionType(function.__code__, table, name or function.__name__, function.__defaults__)
     copy.__module__, copy.__qualname__ = function.__module__, name or function.__qualname__
     done[function] = compiler(copy)
@@ -264,9 +247,7 @@ def _digest_of(function: Any) -> str:
         code = function.__code__
         parts = (code.co_code, code.co_consts, code.co_names, code.co_varnames, function.__defaults__)
         digest.update(repr((function.__qualname__, parts)).encode())
-        used = list(_used_globals(function))
-        used += [pair for _, value in used if _is_own(value) for pair in _used_attributes(function, value)]
-        for name, value in used:
+        for name, value in _used_globals(function):
             if not isinstance(value, types.FunctionType):
                 digest.update(repr((name, None if inspect.ismodule(value) else value)).encode())
             elif value not in seen:

@@ -27,6 +27,14 @@ CHECK_NODES = 13
 Soundness (measured)."""
 
 
+def legendre(n: int, x: float) -> tuple[float, float]:
+    """Return the Legendre polynomials ``P_n(x)`` and ``P_(n-1)(x)``, ``n >= 1``."""
+    p, previous = x, 1.0
+    for k in range(2, n + 1):
+        p, previous = ((2 * k - 1) * x * p - (k - 1) * previous) / k, p
+    return p, previous
+
+
 @lru_cache(maxsize=8)
 def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
     """Return the nodes and weights of the n-point Gauss-Legendre rule on [0, 1], as pairs ``(node, weight)``."""
@@ -35,9 +43,7 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
         x = math.cos(math.pi * (i + 0.75) / (n + 0.5))
         slope = 1.0
         for _ in range(8):
-            p, previous = x, 1.0
-            for k in range(2, n + 1):
-                p, previous = ((2 * k - 1) * x * p - (k - 1) * previous) / k, p
+            p, previous = legendre(n, x)
             # Newton's method for a root of P_n, P_n' = n (x P_n - P_(n-1)) / (x^2 - 1); its weight is
             # 1 / ((1 - x^2) P_n'^2) on [0, 1].
             slope = n * (x * p - previous) / (x * x - 1.0)

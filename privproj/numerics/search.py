@@ -9,9 +9,6 @@ from privproj.numerics.enclosure import Enclosure
 LEAST_RELATIVE_VALLEY = 2.0**-26
 """Least relative width of a valley: nearer to the bottom, values differ by less than a rounding. Speed only."""
 
-GOLDEN_SHARE = 0.5 * (3.0 - math.sqrt(5.0))
-"""Share of the larger side that a golden section goes. Speed only."""
-
 
 def find_crossing(
     excess: Callable[[float], float],
@@ -149,7 +146,8 @@ def _descend(
         middle, nearest = 0.5 * (a + b), 0.5 * max(rtol, LEAST_RELATIVE_VALLEY) * (abs(a) + abs(b)) + floor
         if abs(x - middle) <= nearest - 0.5 * (b - a):
             return x, at_x
-        golden = GOLDEN_SHARE * ((b if x < middle else a) - x)
+        # Share of the larger side that a golden section goes. Speed only.
+        golden = 0.5 * (3.0 - math.sqrt(5.0)) * ((b if x < middle else a) - x)
         move = _parabola_step(x, at_x, w, at_w, v, at_v)
         # the parabola is trusted where it stays inside, and moves less than half of the step before the last
         fits = a - x + nearest < move < b - x - nearest and abs(move) < 0.5 * abs(before)

@@ -31,7 +31,6 @@ ELSEWHERE = {
     "numerics/arrays": "arrays against scalars: tests/laws/test_binned_profiles.py",
     "numerics/inverse_kernels": "both ends were evaluated: tests/curves/test_columns.py",
     "numerics/tables": "tests/numerics/test_kernels.py",
-    "numerics/gamma_mills": "tests/numerics/test_gamma_hockey_stick.py",
     "rigorous/grids": "any grid is sound: tests/records/test_certified_runs.py",
     "rigorous/integral": "enclosures: tests/records/test_certificate.py",
     "rigorous/profiles": "enclosures: tests/records/test_certificate.py",

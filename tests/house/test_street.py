@@ -35,11 +35,11 @@ STREET = (
 """A room imports rooms of earlier sets only."""
 
 NUMERICAL = {
-    "numerics/arrays", "numerics/compiled", "numerics/gamma_hockey_stick", "numerics/gamma_mills",
+    "numerics/arrays", "numerics/compiled", "numerics/gamma_gain",
     "curves/gaussian_arrays",
     "laws/enforced_sketch",
-    "laws/panel_law", "laws/projected_energy", "laws/secret_shift", "laws/binned", "laws/binned_profiles",
-    "laws/wishart_loss", "laws/wishart_integral", "laws/wishart_conditional_gain",
+    "laws/panel_law", "laws/shift_densities", "laws/binned", "laws/binned_profiles",
+    "laws/wishart_loss", "laws/wishart_integral",
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
     "composition/allocation", "composition/groups", "composition/moments", "composition/depths", "accounting/columns",

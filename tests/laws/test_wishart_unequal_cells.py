@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from laws.pairs import one_pair
+from laws.pairs import mean_over_w, one_pair
 from scipy import stats
 
-from privproj.laws.wishart_conditional_gain import AlignmentLaw, ConditionalGain
-from privproj.laws.wishart_unequal_cells import CellGrid, bounds_on, tails_on_grid
+from privproj.laws.wishart_unequal_cells import AlignmentLaw, CellGrid, ConditionalGain, bounds_on, tails_on_grid
 from privproj.laws.wishart_unequal_norms import UnequalNorms
 
 
@@ -35,3 +34,18 @@ def test_means_of_tails_are_between_their_bounds():
             mean = np.trapezoid(stats.t.cdf((np.exp(inner) - 1 + m) * math.sqrt(5 / (m * (2 - m))), 5), inner)
             low, high = tails.below_means[1][row, i], tails.below_means[0][row, i]
             assert low * (1 - 1e-3) <= mean / (right - left) <= high * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(("dim", "rank", "tau", "eps"), [(5, 3, 0.3, 0.5), (5, 9, -0.4, 0.6), (400, 30, -0.1, 0.2)])
+def test_gains_and_their_slopes(dim, rank, tau, eps):
+    """The gain is the mean over ``W``, and its differences are within the bounds of its slope on every panel."""
+    gain, y = ConditionalGain(dim, rank), np.linspace(0.0, 1.2, 60)
+    start = np.array([eps + (rank - 1.0) * tau])
+    for side in (1.0, -1.0):
+        values, (high, low) = gain.at(y[1:], start, side), gain.slopes(y, start, side)
+        with np.errstate(all="ignore"):
+            exact = mean_over_w(tau - side * y[1:], tau, eps, dim, rank)
+        assert values[:, 0] == pytest.approx(exact, rel=1e-6, abs=1e-12)
+        change = np.diff(values[:, 0]) / np.diff(y[1:])
+        slack = 1e-9 * (np.abs(high[1:, 0]) + np.abs(low[1:, 0])) + 1e-10
+        assert np.all(change <= high[1:, 0] + slack) and np.all(change >= low[1:, 0] - slack)

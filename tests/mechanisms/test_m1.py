@@ -12,7 +12,7 @@ from privproj import M1, Gaussian, InvalidParameter, Refused
 from privproj.curves import gaussian_arrays
 from privproj.laws import binned_profiles
 from privproj.laws.panel_law import ScaledEnergy
-from privproj.laws.projected_energy import ProjectedEnergy
+from privproj.laws.shift_densities import ProjectedEnergy
 from privproj.laws.wishart_loss import VectorWishart
 from privproj.laws.wishart_unequal_norms import UnequalNorms
 from privproj.mechanisms.m1.column import (

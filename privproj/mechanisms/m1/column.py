@@ -143,7 +143,7 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
     Raises :class:`Refused` for a shift that is partly within the span and partly orthogonal to it.
     """
     from privproj.laws.panel_law import ScaledEnergy
-    from privproj.laws.projected_energy import ProjectedEnergy
+    from privproj.laws.shift_densities import ProjectedEnergy
 
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape

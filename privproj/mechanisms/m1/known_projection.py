@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def law(mechanism: M1) -> "ScaledEnergy":
     """The law of the squared shift of a unit direction, in units of the noise."""
     from privproj.laws.panel_law import ScaledEnergy
-    from privproj.laws.projected_energy import ProjectedEnergy
+    from privproj.laws.shift_densities import ProjectedEnergy
 
     dim, rank = mechanism.shape
     # X = mu^2 |M u|^2 for a unit vector u: mu^2 U (U + Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1) (C7).

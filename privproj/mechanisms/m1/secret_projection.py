@@ -9,9 +9,9 @@ from privproj.result import Status
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.laws.secret_shift`."""
+    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.laws.shift_densities`."""
     from privproj.laws.panel_law import ScaledEnergy
-    from privproj.laws.secret_shift import SecretShift
+    from privproj.laws.shift_densities import SecretShift
 
     if mechanism.misalignment is None:
         raise InvalidParameter("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")

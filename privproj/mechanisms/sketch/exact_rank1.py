@@ -23,7 +23,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         import numpy as np
 
         from privproj.numerics.arrays import widen_outward_each
-        from privproj.numerics.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+        from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
 
         # half = r ln(1+nu)/2, k = nu/(1+nu), U = X/2 ~ Gamma(r/2) (C14).
         spread, at = np.array([nu]), np.array([eps])

@@ -233,7 +233,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 def _log_fronts(rank: int, w: "Array") -> "Array":
     """``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
-    from privproj.numerics.gamma_mills import deviance
+    from privproj.numerics.gamma_gain import deviance
 
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).
     return log_gamma_front(0.5 * rank, 0.0, 1.0) - 0.5 * rank * deviance(w)

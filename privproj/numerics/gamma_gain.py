@@ -16,6 +16,9 @@ and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss tha
 lower degree on pieces of panels. All are entire, and on the line
 through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``, ``|below(w + i v)| <=
 below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that feed them.
+
+For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` returns such a mean by a quadrature of positive
+terms: below it, *hockey stick* is the mean and *gain* the function under it.
 """
 
 import math
@@ -23,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
@@ -34,12 +38,6 @@ PANEL_COEFFICIENTS = 26
 
 PANEL_ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
-
-WIDE_PANELS = (0.8, 1.6)
-"""Width of panels where ``|w|`` is above :data:`WIDE_PANELS_FROM`, of ``above`` and of ``below``. Speed only."""
-
-WIDE_PANELS_FROM = 3.0
-"""``|w|`` from which panels have the widths :data:`WIDE_PANELS`. Speed only."""
 
 PIECES = 8
 """Equal pieces of a panel; on each a polynomial of lower degree stands for that of the panel. Speed only."""
@@ -259,11 +257,12 @@ def _panel_edges(k: float, sign: float) -> Array:
     """Return edges of panels, a few to the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
-    place, wide = -2.2 * unit, WIDE_PANELS[0 if sign > 0.0 else 1]
+    # Width of panels where ``|w|`` is above 3, of ``above`` and of ``below``. Speed only.
+    place, wide = -2.2 * unit, 0.8 if sign > 0.0 else 1.6
     while place < end:
         edges.append(place)
         # Width of a panel in units of the natural scale at its inner end. Speed only.
-        place += wide if place > WIDE_PANELS_FROM else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
+        place += wide if place > 3.0 else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
 
 
@@ -285,15 +284,8 @@ def _chebyshev_transform() -> Array:
 @lru_cache(maxsize=64)
 def _chebyshev_to_powers(terms: int) -> Array:
     """Return the matrix from Chebyshev coefficients to those of powers, of shape ``(terms, terms)``."""
-    powers = np.zeros((terms, terms))
-    powers[0, 0] = 1.0
-    if terms > 1:
-        powers[1, 1] = 1.0
-    for j in range(2, terms):
-        # T_j = 2 y T_(j-1) - T_(j-2)
-        powers[1:, j] = 2.0 * powers[:-1, j - 1]
-        powers[:, j] -= powers[:, j - 2]
-    return powers
+    columns = [np.pad(cheb2poly(np.eye(terms)[j, : j + 1]), (0, terms - 1 - j)) for j in range(terms)]
+    return np.stack(columns, axis=1)
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
@@ -444,52 +436,32 @@ class GammaGain:
 
     def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
         """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
-        unit = 1.0 / math.sqrt(self.k)
-        log_density = self.log_front - self.k * deviance(w)
-        found = np.empty_like(w)
-        high = w >= -unit
-        # F e^(-k D(w)) [above(w) - above(w + x)] (C20, Mills ratios)
-        found[high] = log_density[high] + np.log(self.drop(self.above, w[high], x[high]))
-        low = ~high
-        if np.any(low):
-            found[low] = np.log(self.over_from_below(w[low], x[low], tilt[low], np.exp(log_density[low])))
-        return found
-
-    def over_from_below(self, w: Array, x: Array, tilt: Array, density: Array) -> Array:
-        """Return the gain of :meth:`log_over`, no log, for ``w < -1/sqrt(k)``, mostly from the table ``below``."""
-        far = w + x > 2.0 / math.sqrt(self.k)
-        found, near = np.empty_like(w), ~far
-        # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
-        # 1 - F e^(-k D(w)) [below(w) + above(w + x)] (C20, Mills ratios)
-        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.below, w[near] + x[near], x[near])
-        rest = 1.0 / self.k + self.below.at(w[far]) + self.above.at(w[far] + x[far])
-        found[far] = 1.0 - density[far] * rest
-        return np.clip(found, 0.0, 1.0)
+        return self.log_gain(w, x, tilt, 1.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
         """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
-        found = np.empty_like(w)
-        low = w < 1.0 / math.sqrt(self.k)
-        # F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
-        found[low] = self.log_front - self.k * deviance(w[low]) + np.log(self.drop(self.below, w[low], x[low]))
-        high = ~low
-        if np.any(high):
-            found[high] = np.log(self.under_from_above(w[high], x[high]))
-        return found
+        # E' = k (x - e^w (1 - e^-x))
+        return self.log_gain(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
 
-    def under_from_above(self, w: Array, x: Array) -> Array:
-        """Return the gain of :meth:`log_under`, no log, for ``w >= 1/sqrt(k)``, mostly from the table ``above``."""
-        k, unit = self.k, 1.0 / math.sqrt(self.k)
-        density = np.exp(self.log_front - k * deviance(w))
-        found, far = np.empty_like(w), w - x < -2.0 * unit
+    def log_gain(self, w: Array, x: Array, tilt: Array, sign: float) -> Array:
+        """Return :meth:`log_over` (``sign = 1``) or :meth:`log_under` (-1), on either side of the mean of ``U``."""
+        own, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
+        log_density = self.log_front - self.k * deviance(w)
+        found = np.empty_like(w)
+        beyond = sign * w >= -1.0 / math.sqrt(self.k)
+        # F e^(-k D(w)) [above(w) - above(w + x)], or F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
+        found[beyond] = log_density[beyond] + np.log(self.drop(own, w[beyond], x[beyond]))
+        if np.all(beyond):
+            return found
+        w, moved, x, tilt, log_density = (part[~beyond] for part in (w, w + sign * x, x, tilt, log_density))
+        gain, density, far = np.empty_like(w), np.exp(log_density), sign * moved > 2.0 / math.sqrt(self.k)
         near = ~far
-        # 1 - e^E' + F e^(-k D(w)) [above(w - x) - above(w)], E' = k (x - e^w (1 - e^-x)), or where w - x is below the
-        # mean 1 - F e^(-k D(w)) [above(w) + below(w - x)] (C20, Mills ratios)
-        tilt = k * (x + np.exp(w) * np.expm1(-x))
-        found[near] = -np.expm1(tilt[near]) + density[near] * self.drop(self.above, w[near] - x[near], x[near])
-        rest = 1.0 / k + self.above.at(w[far]) + self.below.at(w[far] - x[far])
-        found[far] = 1.0 - density[far] * rest
-        return np.clip(found, 0.0, 1.0)
+        # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
+        # 1 - F e^(-k D(w)) [below(w) + above(w + x)]; likewise with w - x and the ratios exchanged (C20, Mills ratios)
+        gain[near] = -np.expm1(tilt[near]) + density[near] * self.drop(other, moved[near], x[near])
+        gain[far] = 1.0 - density[far] * (1.0 / self.k + other.at(w[far]) + own.at(moved[far]))
+        found[~beyond] = np.log(np.clip(gain, 0.0, 1.0))
+        return found
 
 
 @lru_cache(maxsize=64)
@@ -505,3 +477,112 @@ def gamma_gain(k: float) -> GammaGain:
     if not error < LARGEST_GAIN_ERROR:
         raise NotConverged(f"the table of the Gamma law is only right to {error:.1e}; please report k={k!r}")
     return GammaGain(k, above, below, log_front, error)
+
+
+INNER_NODES = 64
+"""Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many. Soundness (measured)."""
+
+QUADRATURE_RELATIVE_ERROR = 2e-11
+"""Relative error of the quadrature (measured against 200 nodes and 30 digits: below 4e-12, k from 1/2 to 5e6).
+
+Soundness (measured).
+"""
+
+FARTHEST_PLACE = 1e30
+"""Largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained. Soundness."""
+
+DROPPED_NATS = 40.0
+"""Nats below its largest value where an integrand is left out: less than :data:`QUADRATURE_RELATIVE_ERROR` counts.
+Soundness.
+"""
+
+LARGEST_DENSITY_EXPONENT = 600.0
+"""Exponents beyond this are not evaluated, to avoid overflow; none is reached within the range. Soundness."""
+
+
+def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inner: int = INNER_NODES) -> Array:
+    """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
+
+    ``rate`` and ``start`` are arrays of equal shape, which is that of the result. The quadrature is over ``w = U/k``
+    where the integrand is within ``e^-40`` of its largest: the density falls as ``e^(-k D)`` with the deviance ``D = w
+    - 1 - ln w``. Where the gain rises within a small part of that range, its first layer and ever wider ones get nodes
+    of their own (not with fewer than :data:`INNER_NODES` nodes, a rough look). The relative error is below
+    :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
+    """
+    # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
+    place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
+    reached = _deviance_at_start(place, sign)
+    low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
+    low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
+    log_total = _log_panel_integral(k, rate, place, reached, low, high, sign, inner)
+    # Largest rise of the gain's exponent, in nats, over a range without layers of its own. Speed only.
+    steep = rate * k * (high - low) > 60.0
+    if inner >= INNER_NODES and np.any(steep):
+        some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
+        log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
+    return log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
+
+
+def _deviance_interval(t: Array) -> tuple[Array, Array]:
+    """Return ``(w, w')``, ``w < 1 < w'``, where the deviance is a little above ``t``: a series in ``sqrt(2 t)``."""
+    # w = 1 - s + s^2/3 - s^3/24 and w' = 1 + s + min(s^2/2, s^2/3 + s^3/36), s = sqrt(2 t)
+    s = np.sqrt(2.0 * t)
+    low = -s + s * s * (1.0 / 3.0 - s / 24.0)
+    return np.maximum(1.0 + low, 0.0), 1.0 + s + np.minimum(t, s * s * (1.0 / 3.0 + s / 36.0))
+
+
+def _log_integral_by_layers(
+    k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
+) -> Array:
+    """Return ``ln`` of the integral by layers from ``place``, ever wider ones."""
+    # Rise of the gain's exponent, in nats, over the first layer. Speed only.
+    layer, parts = 30.0 / (k * rate), []
+    while np.any(low < high):
+        corner = np.clip(place + sign * layer, low, high)
+        ends = (low, corner) if sign > 0.0 else (corner, high)
+        parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign, inner))
+        low, high = (corner, high) if sign > 0.0 else (low, corner)
+        # Each layer is this many times as wide as the one before. Speed only.
+        layer = 300.0 * layer
+    return np.logaddexp.reduce(parts)
+
+
+def _deviance_at_start(place: Array, sign: float) -> Array:
+    """Return the deviance ``D`` at ``place`` where the gain starts beyond the mean, else 0."""
+    beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
+    return beyond - np.log1p(beyond)
+
+
+def _log_panel_integral(
+    k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
+) -> Array:
+    """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
+    width = np.maximum(high - low, 0.0)
+    share, rest, weights = _crowded_nodes(sign, inner)
+    w = low[..., None] + width[..., None] * share
+    beyond, part = (low - place, share) if sign > 0.0 else (place - high, rest)
+    gain = -np.expm1((-rate * k)[..., None] * (beyond[..., None] + width[..., None] * part))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # -k D(w) - ln w = (k - 1)(ln w - (w - 1)) - (w - 1), less its value where the gain starts
+        away = w - 1.0
+        exponent = (k - 1.0) * (np.log1p(away) - away) - away + k * reached[..., None]
+        total = (np.exp(np.minimum(exponent, LARGEST_DENSITY_EXPONENT)) * gain) @ weights * width
+        return np.where(width > 0.0, np.log(total) - reached * k, -np.inf)
+
+
+@lru_cache(maxsize=8)
+def _crowded_nodes(sign: float, inner: int) -> tuple[Array, Array, Array]:
+    """Return ``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
+
+    * ``place``: the nodes, of shape ``(inner,)``.
+    * ``1 - place``: their distances from 1, without cancellation.
+    * ``weight``: their weights in the rule.
+
+    For ``sign = -1`` they crowd at 0 too, where ``U`` starts.
+    """
+    nodes, weights = gauss_nodes(inner)
+    # int_0^1 f(x) dx at x = u^2, or at x = u^2 (3 - 2u), which turns at both ends
+    if sign > 0.0:
+        return nodes**2, 1.0 - nodes**2, 2.0 * nodes * weights
+    share, rest = nodes**2 * (3.0 - 2.0 * nodes), (1.0 - nodes) ** 2 * (1.0 + 2.0 * nodes)
+    return share, rest, 6.0 * nodes * (1.0 - nodes) * weights
