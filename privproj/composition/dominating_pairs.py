@@ -58,6 +58,7 @@ from numpy.typing import NDArray
 
 from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import PrecisionLimit
+from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 
 FloatArray = NDArray[np.floating[Any]]
@@ -224,9 +225,31 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
 
 
 def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
-    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17)."""
+    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
+
+    That holds from above only, so where a rate was raised nothing is known from below.
+    """
     least = LEAST_GRID_RATE
-    return [(p, r if r.sampling_rate >= least else replace(r, sampling_rate=least)) for p, r in phases]
+    return [
+        (p, r) if r.sampling_rate >= least else (_without_lower(p), replace(r, sampling_rate=least)) for p, r in phases
+    ]
+
+
+def _without_lower(profile: PrivacyProfile) -> PrivacyProfile:
+    """The profile with the same upper bounds, and no lower ones."""
+
+    def log_delta(eps: float) -> Enclosure:
+        return Enclosure(-math.inf, profile.log_delta(eps).upper)
+
+    table = profile.table
+    if table is not None:
+        table = SplitTable(np.zeros_like, partial(_table_above, table))
+    return replace(profile, log_delta=log_delta, table=table)
+
+
+def _table_above(table: Callable[[Any], tuple[FloatArray, FloatArray]], at: FloatArray) -> FloatArray:
+    """The upper bounds of a table."""
+    return _read_table(table, at)[1]
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
