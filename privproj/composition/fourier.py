@@ -1,8 +1,8 @@
 """Composition of pairs on a lattice by Fourier inversion of a tilted law, every error bounded.
 
-``P`` of a run is tilted by ``e^(theta loss)`` so that its bulk is near ``eps``: then a relative error of the bulk is one
-of delta, however small. On a window of ``n`` cells ``a <= S < a + n`` the finite part of delta is ``scale / n sum_k R_k
-W_k`` but for aliasing, with the transform ``R_k`` of the tilted law and two geometric series ``W_k``. All of it is
+``P`` of a run is tilted by ``e^(theta loss)`` so that its bulk is near ``eps``: then a relative error of the bulk is
+one of delta, however small. On a window of ``n`` cells ``a <= S < a + n`` the finite part of delta is ``scale / n sum_k
+R_k W_k`` but for aliasing, with the transform ``R_k`` of the tilted law and two geometric series ``W_k``. All of it is
 claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
 
 * (i) the tail outside the window and (ii) aliasing, which are absolute; the others are relative to ``scale``;
@@ -399,17 +399,17 @@ class TiltedSum:
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.losses, phase.pair.cells
         log_mass = _tilt_masses(exponent, phase.logs)[0]
-        tilted = phase.pair.masses * np.exp(exponent - log_mass)
         # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
         # is absolute, rounding e^(-K).
-        relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
+        relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
+        if not relative.max() < 1.0:
+            raise GridLimit(f"expected losses that doubles can follow on this grid, got larger ones; {REMEDY}")
+        tilted, relative = phase.pair.masses * np.exp(exponent - log_mass), relative + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ cells)
         self.logs.append(log_mass)
         self.masses.append(tilted)
         self.errors.append(float(tilted @ relative) + at_one)
-        if not self.errors[-1] < 1.0:
-            raise GridLimit(f"expected losses and tails that doubles can hold on this grid, got larger ones; {REMEDY}")
         self.variances.append(float(tilted @ (cells - mean) ** 2))
         # sum_i T_i ln(1 + (|p~_i| - 1)^+), as |phi_i| <= |p~_i|
         self.log_growth += phase.steps * max(float(tilted.sum()) * (1.0 + 1e-12) + self.errors[-1] - 1.0, 0.0)
