@@ -6,16 +6,13 @@ from typing import Any
 
 import click
 
-from privproj.diagnostics import alignment
-from privproj.diagnostics.lora_moments import lora_noise
+from privproj.diagnostics import directions
 from privproj.result import round_outward
 
 from . import render
-from .options import CommandGroup, command_with, json_option, options_from, with_options
+from .options import Group, command_with, json_option, options_from
 
-command = CommandGroup(
-    "alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent."
-)
+command = Group("alignment", help="Misalignment of means, the gain of pre-processing, the price of projected descent.")
 
 
 BATCHES = (
@@ -24,59 +21,49 @@ BATCHES = (
 )
 """The mean of a batch moves more than that of all records."""
 
-
-UNITS = {
-    "misalignment": "1 - cosine: 0 is the same direction, 1 a right angle, 2 the opposite",
-    "condition number": "largest over smallest eigenvalue: 1 is best",
-}
-"""The scale of each number, for whoever asks "of what?"."""
+MISALIGNMENT = "misalignment", "1 - cosine: 0 is the same direction, 1 a right angle, 2 the opposite"
+CONDITION = "condition number", "largest over smallest eigenvalue: 1 is best"
+"""What a helper finds, and the scale of the number, for whoever asks "of what?"."""
 
 
-def helper(name: str, ask: Callable[..., float], label: str, note: str, example: str, assumes: str = "") -> None:
-    """Add one helper: it prints ``label = value``, what to do with it, and what it assumes of the parameters given."""
+def helper(ask: Callable[..., float], found: tuple[str, str], note: str, example: str, assumes: str = "") -> None:
+    """Add one helper: it prints a number, what to do with it, and what it assumes of the parameters given."""
+    label, scale = found
 
     def run(json: bool, **given: Any) -> int:
-        value = ask(**given)
-        assumed = [assumes.format(**given)] if assumes else []
-        lines = [f"{label} = {round_outward(value)}  ({UNITS[label]})", f"  {note}"]
-        lines += render.labelled({"assumes": assumed})
-        click.echo(render.as_json({label: value, "note": note, "assumes": assumed}) if json else "\n".join(lines))
+        record = {label: ask(**given), "note": note, "assumes": [assumes.format(**given)] if assumes else []}
+        lines = [f"{label} = {round_outward(record[label])}  ({scale})", f"  {note}"]
+        lines += render.labelled({"assumes": record["assumes"]})
+        click.echo(render.as_json(record) if json else "\n".join(lines))
         return 0
 
-    full = f"{ask.__doc__.splitlines()[0] if ask.__doc__ else name}\n\n\b\nExample:\n  privproj alignment {example}"
-    options = [*options_from(ask), json_option()]
-    command.add_command(with_options(options, run, name=name, help=full, short_help=note))
+    full = f"{(ask.__doc__ or '').splitlines()[0]}\n\n\b\nExample:\n  privproj alignment {example}"
+    params = [*options_from(ask), json_option()]
+    command.command(example.split()[0], params=params, help=full, short_help=note)(run)
 
 
 helper(
-    "mean",
-    alignment.mean_misalignment,
-    "misalignment",
+    directions.mean_misalignment,
+    MISALIGNMENT,
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
     BATCHES,
 )
 helper(
-    "preprocess",
-    alignment.preprocessed_misalignment,
-    "misalignment",
+    directions.preprocessed_misalignment,
+    MISALIGNMENT,
     "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
-    "descent",
-    alignment.descent_condition,
-    "condition number",
+    directions.descent_condition,
+    CONDITION,
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )
 
 
-@command_with(
-    "lora-noise",
-    *options_from(lora_noise),
-    json_option(),
-)
+@command_with("lora-noise", *options_from(directions.lora_noise), json_option())
 def lora_noise_command(json: bool, **options: Any) -> int:
     """Exact moments of LoRA's noise term u = q (A^T A - I), entry by entry. Not a privacy guarantee.
 
@@ -84,15 +71,13 @@ def lora_noise_command(json: bool, **options: Any) -> int:
     Example:
       privproj lora-noise --rank 16 --entry 0.1 --row-norm 1 --initialisation uniform --variance 0.0026
     """
-    moments = lora_noise(**{name: value for name, value in options.items() if value is not None})
-    if json:
-        click.echo(render.as_json(asdict(moments)))
-        return 0
-    click.echo(f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}")
-    click.echo("  of one entry of the noise term, in the unit of the gradient row")
+    moments = directions.lora_noise(**{name: value for name, value in options.items() if value is not None})
+    lines = [f"mean = {moments.mean:.6g}, standard deviation = {moments.variance**0.5:.6g}"]
+    lines.append("  of one entry of the noise term, in the unit of the gradient row")
     if moments.rank_rate is not None:
-        click.echo(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
-    click.echo(f"  this is {moments.warning}")
+        lines.append(f"  Gaussian up to an open constant times {moments.rank_rate:.4g} in total variation")
+    lines.append(f"  this is {moments.warning}")
+    click.echo(render.as_json(asdict(moments)) if json else "\n".join(lines))
     return 0
 
 

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from multiprocessing import get_context
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +13,19 @@ from privproj.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
+from privproj.records.sweep import run_in_processes
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import privacy_epsilon, probability, whole_number
 
 from . import render
-from .options import CommandGroup, Number, Once, OneOf, help_of, json_option, option, with_options
-from .output import bar, write
+from .options import Group, Number, Once, OneOf, json_option, option
+from .output import bar
 
 if TYPE_CHECKING:
     from privproj.audit import AuditVerdict
 
-command = CommandGroup("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
+command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
 
 def needing_torch(name: str) -> Any:
@@ -77,12 +77,20 @@ def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None)
     other = query.copy()
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
-    verdict = "separates" if test.separates else "does not separate"
-    nothing = dict.fromkeys(("epsilon_lower", "confidence", "ceiling"))
-    found = {"auc": test.auc, **nothing, "claimed_epsilon": claim, "verdict": verdict, "trials": test.draws}
+    verdict = word_of(test.separates)
+    found = {**NOTHING, "auc": test.auc, "claimed_epsilon": claim, "verdict": verdict, "trials": test.draws}
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
     attack = f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"
     return found, [f"{verdict}: {words}", attack], test.separates and claim is not None
+
+
+NOTHING = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
+"""What an audit without a bound on epsilon has not."""
+
+
+def word_of(separates: bool) -> str:
+    """The verdict of such an audit."""
+    return "separates" if separates else "does not separate"
 
 
 # --- the release itself -----------------------------------------------------------------------------
@@ -90,75 +98,52 @@ def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None)
 
 def mechanism(trials: int, workers: int, delta: float, confidence: float, **given: Any) -> Found:
     """A canary gradient through the real release code."""
-    release, own = needing_torch("mechanism"), {name: given[name] for name in ("steps", "fault", "seed")}
+    release, own = needing_torch("scenes"), {name: given[name] for name in ("steps", "fault", "seed")}
     scene = release.Scene(mechanism=mechanism_of(given), **own)
     runs = trials // 2
     parts = max(1, min(50, runs // 20))
-    sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
-    inside, outside = [], []
-    with bar(parts, "auditing") as step, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for a, b in pool.map(score_part, [scene] * parts, sizes, range(parts)):
-            inside.extend(a)
-            outside.extend(b)
+    batches = [[(scene, runs // parts + (i < runs % parts), i)] for i in range(parts)]
+    scores: Any = ([], [])
+    with bar(parts, "auditing") as step:
+        for (found,), _ in run_in_processes(workers)(score_parts, iter(batches)):
+            for arm, more in zip(scores, loads(found), strict=True):
+                arm.extend(more)
             step(1)
-    import numpy as np
-
-    scores = np.array(inside), np.array(outside)
     return judged(release.judge_scene(scene, scores, delta, confidence, given["claim"]), fault=given["fault"])
 
 
-def score_part(scene: Any, runs: int, worker: int) -> Any:
-    """Score a part of the runs; this is called in a process of its own."""
+def score_parts(parts: list[Any]) -> list[str]:
+    """Score parts of the runs, as JSON; this is called in a process of its own."""
     import torch
 
     torch.set_num_threads(1)
-    return scene.scores(runs, runs, worker)
+    return [dumps([arm.tolist() for arm in scene.scores(runs, runs, worker)]) for scene, runs, worker in parts]
 
 
 def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
     """Return the mechanism that is audited."""
-    z = given["noise_multiplier"]
+    z, dim, rank = (given[name] for name in ("noise_multiplier", "dim", "rank"))
     if given["mechanism"] == "gaussian":
         return Gaussian(noise_multiplier=z)
-    for name in ("dim", "rank"):
-        if given[name] is None:
-            raise InvalidParameter(f"--{name}", "nothing", "--dim and --rank for m2")
-    return M2(dim=given["dim"], rank=given["rank"], noise_multiplier=z)
+    if dim is None or rank is None:
+        raise InvalidParameter("--dim", "nothing" if dim is None else dim, "--dim and --rank for m2")
+    return M2(dim=dim, rank=rank, noise_multiplier=z)
 
 
 def loader(trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> Found:
     """A canary in the batches of the real balls-in-bins loader."""
-    audit, z = needing_torch("loader"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
+    audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
     scene = audit.LoaderScene(mechanism=z, **given)
-    scores = scene.scores(trials // 2, trials // 2)
-    return judged(audit.judge_loader(scene, scores, delta, confidence, claim), fault=given["fault"])
+    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
+    return judged(verdict, fault=given["fault"])
 
 
-def one_run(
-    canaries: float, guesses: float, delta: float, confidence: float, claim: float | None, **given: Any
-) -> Found:
+def one_run(noise_multiplier: float, **given: Any) -> Found:
     """Many canaries in one release."""
-    audit, bounds = needing_torch("one_run"), needing_torch("epsilon_lower")
-    z = Gaussian(noise_multiplier=given["noise_multiplier"])
-    if claim is None:
-        from privproj.accounting.queries import epsilon
-
-        claim = privacy_epsilon(epsilon(z, delta=delta).value, zero=True)
-    lower, right, area = audit.one_run(z, canaries, guesses, delta, confidence, given["seed"])
-    made = int(guesses) // 2 * 2
-    top = bounds.one_run_epsilon(int(canaries), made, made, delta, confidence)
-    verdict = bounds.AuditVerdict(
-        auc=area,
-        epsilon_lower=lower,
-        confidence=confidence,
-        ceiling=top,
-        trials=made,
-        claimed_epsilon=claim,
-        delta=delta,
-    )
-    hits = f"{right} of {made} guesses right" + (f" ({render.percent(right / made)})" if made else "")
+    verdict, right = needing_torch("scenes").one_run(Gaussian(noise_multiplier=noise_multiplier), **given)
     found, lines, refuted = judged(verdict, "guesses")
-    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(area)}, in one run"], refuted
+    hits = f"{right} of {verdict.trials} guesses right ({render.percent(right / verdict.trials)})"
+    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(verdict.auc)}, in one run"], refuted
 
 
 # --- trained models -----------------------------------------------------------------------------------
@@ -176,29 +161,26 @@ def membership(
     game = module.Game(**chosen)
     if attack == "calibrated":
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
-        nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "ceiling"))
-        verdict = "separates" if beyond else "does not separate"
-        found = {"auc": area, "rates": [asdict(rate) for rate in rates], "confidence": confidence, "trials": 1}
+        found = {"auc": area, "verdict": word_of(beyond), "rates": rates, "confidence": confidence, "trials": 1}
         lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
-        lines += [rate_line(rate, confidence) for rate in rates]
-        return {**found, **nothing, "verdict": verdict}, lines, False
+        return {**NOTHING, **found}, lines + [rate_line(rate, confidence) for rate in rates], False
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
     from privproj.audit.epsilon_lower import balanced_accuracy, judge
 
-    claim, best = game.claim(delta) if claim is None else claim, balanced_accuracy(*scores)
-    verdict = judge(*scores, delta=delta, confidence=confidence, claim=claim)
-    found, lines, refuted = judged(verdict, balanced_accuracy=best)
+    best, own = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
+    found, lines, refuted = judged(
+        judge(*scores, delta=delta, confidence=confidence, claim=own), balanced_accuracy=best
+    )
     words = f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"
     return found, [*lines, words], refuted
 
 
-def rate_line(rate: Any, confidence: float) -> str:
+def rate_line(rate: dict[str, float], confidence: float) -> str:
     """Say the true positive rate at a false positive rate, with its interval."""
-    share, low, high = map(render.percent, (rate.value, rate.low, rate.high))
-    sure = f"{low} to {high} with {render.percent(confidence)} confidence"
-    return f"  true positive rate {share} at a false positive rate of {render.percent(rate.at)} ({sure})"
+    at, share, low, high, sure = map(render.percent, (*rate.values(), confidence))
+    return f"  true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
 
 def count(name: str, words: str, letter: str, low: int, high: int, default: int | None = None) -> Once:
@@ -230,11 +212,11 @@ def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
         found, lines, refuted = audit(**given)
         seconds = time.monotonic() - began
         text = "\n".join([*lines, f"  took:     {seconds:.1f} s"])
-        write(render.as_json({**found, "seconds": seconds}) if json else text)
+        click.echo(render.as_json({**found, "seconds": seconds}) if json else text)
         return int(refuted)
 
     name = audit.__name__.replace("_", "-")
-    command.add_command(with_options([*options, json_option()], run, name=name, help=help_of(audit)))
+    command.command(name, params=[*options, json_option()], help=audit.__doc__)(run)
 
 
 add(symmetry, [

@@ -6,8 +6,7 @@ from typing import Any
 
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
-from privproj.records.atomic import read_bounded
-from privproj.records.data_file import read_data, refuse_same_file, write_text
+from privproj.records.files import read_bounded, read_data, refuse_same_file, write_text
 from privproj.records.regression import CheckVerdict, change_words, entries_from
 
 from .options import Once, command_with, file_argument, json_option, option

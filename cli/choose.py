@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import click
+
 from privproj.accounting.choice import Choice, choose
 from privproj.errors import InvalidParameter
 from privproj.extensions.selection import select
@@ -11,10 +13,19 @@ from privproj.runs import RunOptions
 from privproj.validation import parameters_of
 
 from . import output, render
-from .answer import COMPUTED, saying_unanswered, show, take_run, with_clip_and_size
-from .options import option, option_of, options_from, with_options
-from .output import write
-from .query import QuestionGroup, bound_option, json_option, refuted_option, run_options
+from .options import SectionedCommand, option, option_of, options_from
+from .query import (
+    COMPUTED,
+    QuestionGroup,
+    bound_option,
+    json_option,
+    refuted_option,
+    run_options,
+    saying_unanswered,
+    show,
+    take_run,
+    with_clip_and_size,
+)
 
 LEGEND = {
     "noise": "how many times as much noise as DP-SGD's the update has, at this privacy",
@@ -35,21 +46,11 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
     """The rows as text, the best first, with what they mean and what they ask of the program."""
     run: Any = rows[0].result.run
     title = f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"
-    lines = render.fit_line("", title)
-    lines.append(
-        f"  {'algorithm':28}{'rank':>6}{'noise multiplier':>18}{'noise':>8}{'missed: step':>14}{'run':>9}{'size':>9}"
-    )
-    for row in rows:
-        worth, rank = row.worth, "-" if row.rank is None else str(row.rank)
-        part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
-        lines.append(
-            f"  {row.name:28}{rank:>6}{round_outward(row.result.value or 0.0):>18}"
-            f"{worth.noise_over_dp_sgd:>8.3f}{worth.projection_error:>14.4g}{worth.projection_error_of_run:>9.2g}{part:>9}"
-        )
+    head = ("algorithm", "rank", "noise multiplier", "noise", "missed: step", "run", "size")
+    lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
-    assumed: dict[str, dict[str, None]] = {name: {} for name in named}
-    for row in rows:
-        assumed[row.name] |= dict.fromkeys(row.result.assumes)
+    # What any of the ranks of an algorithm assumes.
+    assumed = {name: dict.fromkeys(w for row in rows if row.name == name for w in row.result.assumes) for name in named}
     plain = next(row for row in rows if row.rank is None)
     parts = {
         **LEGEND,
@@ -60,17 +61,19 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
         "assumes": render.each_with_owners(assumed),
         "warning": with_clip_and_size(plain.result, plain.mechanism, None, size).warnings,
     }
-    return "\n".join(lines + render.labelled(parts))
+    return "\n".join([*render.fit_line("", title), *lines, *render.labelled(parts)])
+
+
+def cells(row: Choice) -> tuple[str, ...]:
+    """A row of the table."""
+    worth, noise = row.worth, round_outward(row.result.value or 0.0)
+    missed = f"{worth.projection_error:.4g}", f"{worth.projection_error_of_run:.2g}"
+    part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
+    return row.name, str(row.rank or "-"), noise, f"{worth.noise_over_dp_sgd:.3f}", *missed, part
 
 
 def choose_algorithm(
-    layer: tuple[Any, ...],
-    rank: tuple[float, ...],
-    epsilon: float,
-    delta: float,
-    json: bool,
-    plot: str | None,
-    **options: Any,
+    layer: Any, rank: Any, epsilon: float, delta: float, json: bool, plot: str | None, **options: Any
 ) -> int:
     """What to train with: every algorithm at one epsilon and delta, with the noise and the error of its update.
 
@@ -79,10 +82,10 @@ def choose_algorithm(
       privproj choose --layer 1024x16x24 --batch-size 512 --dataset-size 120000 --epochs 5 --epsilon 2 --delta 1e-6
     """
     size, run = options.get("dataset_size"), take_run(options, "sigma")
-    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)  # pyright: ignore[reportArgumentType]
+    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
+    click.echo(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
     return 0
 
 
@@ -93,31 +96,28 @@ def draw(path: str, rows: tuple[Choice, ...], ranks: list[int]) -> None:
     errors = {(row.name, row.rank): row.worth.error for row in rows if row.algorithm}
     names = [name for name in dict.fromkeys(row.name for row in rows) if (name, ranks[-1]) in errors]
     columns = {name: [errors[name, rank] for rank in ranks] for name in names} | {"dp-sgd": [1.0] * len(ranks)}
-    limits = {
-        "xscale": "log",
-        "xticks": ranks,
-        "xticklabels": ranks,
-        "yscale": "linear",
-        "ylim": (0.9, 1.1 * max(errors.values())),
-    }
-    output.draw(
-        path, [*map(float, ranks)], columns, "rank", "over the noise of DP-SGD", "Error of the mean update", **limits
-    )
+    axes: Any = {"xscale": "log", "xticks": ranks, "xticklabels": ranks, "yscale": "linear"}
+    axes |= {"ylim": (0.9, 1.1 * max(errors.values()))}
+    title, label = "Error of the mean update", "over the noise of DP-SGD"
+    output.draw(path, [*map(float, ranks)], columns, "rank", label, title, **axes)
 
 
-LAYER = option_of("layers", parameters_of(M2)["layers"], required=True)
-RANK = option("--rank", "Ranks to try, in place of the layers' own. May be repeated.", metavar="R", multiple=True)
-PLOT = option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", type=str, metavar="FILE")
-
-choose_command = with_options(
+choose_command = SectionedCommand(
     {
-        "Layers": [LAYER, RANK],
+        "Layers": [
+            option_of("layers", parameters_of(M2)["layers"], required=True),
+            option("--rank", "Ranks to try, in place of the layers' own.", metavar="R", multiple=True),
+        ],
         "Run": [one for one in run_options("sigma") if one.name not in COMPUTED],
         "Target": options_from(choose, "epsilon", "delta"),
-        "Answer": [json_option(), PLOT],
+        "Answer": [
+            json_option(),
+            option("--plot", "Picture of the error against the rank (.png, .svg, .pdf).", metavar="FILE"),
+        ],
     },
-    choose_algorithm,
+    callback=choose_algorithm,
     name="choose",
+    help=choose_algorithm.__doc__,
 )  # fmt: skip
 
 
@@ -146,13 +146,12 @@ def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float |
 def select_text(result: Result) -> str:
     """Say the number, what it rests on, the law of the number of runs, and what is often quoted in its place."""
     law: Any = result.run["selection"]
+    numerics: Any = result.numerics
     shown = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
     words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shown}"
-    numerics: Any = result.numerics
-    beside = [f"{label} {round_outward(numerics[key])}" for key, label in BESIDE.items() if key in numerics]
     parts = {
         "trials": words,
-        "beside": "; ".join(beside),
+        "beside": "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in BESIDE.items() if key in numerics),
         "numerics": render.numerics_words(result) if result.outcome is Outcome.OK else "",
         **render.closing(result),
     }
@@ -164,7 +163,7 @@ select_command = QuestionGroup(
     select_best,
     [json_option(), bound_option(), refuted_option()],
     own_run=options_from(select, "trials", "distribution", "shape"),
-    ending=lambda kind: "--trials 10 --delta 1e-5",
+    ending="--trials 10 --delta 1e-5",
 )
 
 

@@ -8,37 +8,36 @@ import click
 from privproj.accounting.phase import numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
 from privproj.curves.tradeoff import profile_points, tradeoff
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
-from privproj.records.data_file import write_text
+from privproj.records.files import write_text
 from privproj.result import Result, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target
 from privproj.validation import privacy_epsilon, whole
 
 from . import render
-from .answer import EXIT_CODES
 from .options import Once, OneOf, option
 from .output import draw
-from .query import QuestionGroup, bound_option
+from .query import EXIT_CODES, QuestionGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
+POINTS = {"delta": profile_points, "trade-off": tradeoff}
+"""What a curve is drawn over, and its points there."""
 
 
-def questions(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions) -> list[Question]:
-    """Put one question for each bound; "all" stands for every bound that answers."""
+def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: Callable[[Question], Any]) -> list[Any]:
+    """What each bound that is named answers; "all" stands for every bound that answers."""
     if names != ("all",):
-        return [ask_by_name(mechanism, name, run) for name in names or (None,)]
+        return [ask(ask_by_name(mechanism, name, run)) for name in names or (None,)]
     found = []
     for bound in bounds_of(type(mechanism)):
-        question = question_about(phase_for(mechanism, bound, run))
         try:
-            question.curve().log_delta(1.0)
+            found.append(ask(question_about(phase_for(mechanism, bound, run))))
         except PrivprojError:
             continue
-        found.append(question)
     return found
 
 
@@ -58,20 +57,29 @@ def show_curves(
     style: str | None, output: str | None, plot: str | None, size: float | None, **given: float | None,
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
-    code, warnings = 0, {}
-    if what == "gdp":
-        for name, value in {**given, "plot": plot}.items():
-            if value is not None:
-                raise InvalidParameter("--what", "gdp", f"no --{name.replace('_', '-')} with --what gdp")
-        found = gdp_results(mechanism, bound, run, DEFAULT_SLACK if delta is None else delta)
+    code, warnings, shape = 0, {}, what or "delta"
+    of_other = {**given, "plot": plot} if shape == "gdp" else {"delta": delta}
+    for name, value in of_other.items():
+        if value is not None:
+            wrong = f"--{name.replace('_', '-')}"
+            raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
+    if shape == "gdp":
+        target = slack_target(DEFAULT_SLACK if delta is None else delta)
+        found = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
+        found = [result for result in found if result.usable or bound != ("all",)]
         text = gdp_text(style, found)
         code = max((EXIT_CODES[result.outcome] for result in found), default=0)
     else:
-        if delta is not None:
-            raise InvalidParameter("--delta", delta, "--what gdp with --delta, its slack")
-        shape = what or "delta"
-        x = grid(shape, given["epsilon_max"], given["points"])
-        columns, foundations = points_of(questions(mechanism, bound, run), shape, x)
+        x, points_at = grid(shape, given["epsilon_max"], given["points"]), POINTS[shape]
+
+        def drawn(question: Question) -> tuple[list[float], Result]:
+            curve = question.curve()
+            # All points rest on what a result has; the value of that plays no role.
+            return points_at(curve, x), question.result("curve", 1.0, None, numerics=numerics_of(curve))
+
+        found = answers(mechanism, bound, run, drawn)
+        foundations = [result for _, result in found]
+        columns = {result.bound: points for points, result in found}
         label = "delta" if shape == "delta" else "false negative rate (lower bound)"
         if plot is not None:
             draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
@@ -86,44 +94,14 @@ def show_curves(
     return code
 
 
-def gdp_results(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, slack: float) -> list[Result]:
-    """Return the ``mu`` of Gaussian differential privacy by each bound; with "all", by those that have one."""
-    asked, target = questions(mechanism, names, run), slack_target(slack)
-    found = []
-    for question in asked:
-        try:
-            result = answer(question, "gdp_mu", solve_gdp_mu, target)
-            found += [result] if result.usable or names != ("all",) else []
-        except Unanswered:
-            if names != ("all",):
-                raise
-    return found
-
-
-def points_of(asked: list[Question], shape: str, x: list[float]) -> tuple[dict[str, list[float]], list[Result]]:
-    """Return the points of each bound's curve, and what all points of it rest on."""
-    columns, foundations = {}, []
-    for question in asked:
-        curve = question.curve()
-        columns[question.only.bound.name] = profile_points(curve, x) if shape == "delta" else tradeoff(curve, x)
-        # As a result has it; the value plays no role.
-        foundations.append(question.result("curve", 1.0, None, numerics=numerics_of(curve)))
-    return columns, foundations
-
-
-def shown(
-    style: str | None, records: list[Any], head: list[str], rows: list[list[Any]],
-    say: Callable[[float], str], notes: list[str], label: str = "",
-) -> str:  # fmt: skip
-    """Return rows as JSON (then ``records``), as CSV with all digits, or as a table of what is said of each number."""
+def shown(style: str | None, records: list[Any], rows: list[list[Any]], notes: list[str], say: Any) -> str:
+    """Return rows, of which the first is the head, as JSON (then ``records``), as CSV with all digits, or a table."""
     if style == "json":
         return render.as_json({"results": records})
     if style == "csv":
-        return "\n".join(",".join(map(str, row)) for row in (head, *rows))
-    cells = [head, *([cell if isinstance(cell, str) else say(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-    return "\n".join([lines[0] + label, *lines[1:], *notes])
+        return "\n".join(",".join(map(str, row)) for row in rows)
+    cells = [[cell if isinstance(cell, str) else say(cell) for cell in row] for row in rows]
+    return "\n".join([*render.table_lines(">", cells), *notes])
 
 
 def curve_text(
@@ -137,22 +115,22 @@ def curve_text(
     ]
     notes = render.assumption_lines({result.bound: result.assumes for result in of})
     notes += render.wrap_line("rests on: ", *map(render.foundation_line, of))
-    notes += ["rates are shares from 0 to 1: 0.01 is 1 %"] if "rate" in name else []
-    rows = [list(row) for row in zip(x, *columns.values(), strict=True)]
-    return shown(style, records, [name, *columns], rows, lambda number: f"{number:.5g}", notes, f"   ({label})")
+    scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
+    notes.append(f"in each column: {label}{scale}")
+    rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
+    return shown(style, records, rows, notes, lambda number: f"{number:.5g}")
 
 
 def gdp_text(style: str | None, results: list[Result]) -> str:
     """Return the ``mu`` by each bound in this style, with what it means; a table rounds all numbers up."""
-    rows = []
+    rows: list[list[Any]] = [["bound", "status", "mu", "slack", "exact_from", "regret"]]
     for result in results:
         facts: Any = result.numerics
         numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
         rows.append([result.bound, str(result.status), *numbers])
     promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
     notes = [*render.wrap_line("promise: ", *promises), *render.wrap_line("meaning: ", *render.GDP_NOTES)]
-    notes += render.foundation_of_several(results)
-    return shown(style, results, ["bound", "status", "mu", "slack", "exact_from", "regret"], rows, round_outward, notes)
+    return shown(style, results, rows, [*notes, *render.foundation_of_several(results)], round_outward)
 
 
 command = QuestionGroup(
@@ -169,7 +147,7 @@ command = QuestionGroup(
         Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
     ],
     has=lambda kind: kind.name != "wishart-matrix",
-    ending=lambda kind: "",
+    ending="",
 )
 
 

@@ -12,7 +12,7 @@ from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, reg
 from privproj.result import Status
 
 from . import render
-from .options import command_with, json_option
+from .options import command_with, completing, json_option
 
 
 def word_groups() -> list[dict[str, Any]]:
@@ -33,13 +33,11 @@ def data(name: str) -> dict[str, Any]:
     return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in known_words(word_groups()) if name.startswith(incomplete)]
-
-
 @command_with(
     "explain",
-    click.Argument(["word"], nargs=-1, metavar="[WORD]", shell_complete=complete_word),
+    click.Argument(
+        ["word"], nargs=-1, metavar="[WORD]", shell_complete=completing(lambda _: known_words(word_groups()))
+    ),
     json_option(),
 )
 def explain_command(word: tuple[str, ...], json: bool) -> int:
@@ -84,7 +82,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
     """Every name that can be asked for."""
     words = [name for group in groups for entry in group["word"] for name in (entry["name"], *entry.get("also", ()))]
-    return list(dict.fromkeys([*words, *(name for line in LINES for name in (line[1], ".".join(line))), *claims()]))
+    return list(dict.fromkeys([*words, *(name for _, name in LINES), *map(".".join, LINES), *claims()]))
 
 
 def claims() -> dict[str, str]:
@@ -135,13 +133,14 @@ def overview(groups: list[dict[str, Any]]) -> str:
 # --- the catalogue ------------------------------------------------------------------------------------
 
 
-def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    names = [*dict(LINES), *(name for _, name in LINES), *(f"{kind}.{name}" for kind, name in LINES)]
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+NAMES = [*dict(LINES), *(name for _, name in LINES), *map(".".join, LINES)]
+"""Mechanisms, bounds, and both together."""
 
 
 @command_with(
-    "bounds", click.Argument(["name"], required=False, metavar="[NAME]", shell_complete=complete_name), json_option()
+    "bounds",
+    click.Argument(["name"], required=False, metavar="[NAME]", shell_complete=completing(lambda _: NAMES)),
+    json_option(),
 )
 def bounds_command(name: str | None, json: bool) -> int:
     """The catalogue of bounds; with NAME (or MECHANISM.NAME) one of them in full, with the name of a
@@ -161,10 +160,12 @@ def bounds_command(name: str | None, json: bool) -> int:
         raise unknown_name("NAME", name, "a bound", known, "`privproj bounds` lists them")
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
-    else:
-        about = ["\n".join(render.wrap_line(f"{method.name}: ", method.words))] if method else []
-        table = [render.bounds_text(listed)] if listed else []
-        click.echo("\n\n".join([*about, *map(render.bound_page, pages), *table]))
+        return 0
+    parts = [render.wrap_line(f"{method.name}: ", method.words)] if method else []
+    parts += map(render.bound_page, pages)
+    rows = [(b.mechanism.name, b.name, str(b.status), b.summary) for b in listed]
+    parts += [render.table_lines("<", [("mechanism", "bound", "status", "summary"), *rows])] if rows else []
+    click.echo("\n\n".join(map("\n".join, parts)))
     return 0
 
 

@@ -7,16 +7,15 @@ from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.extensions.filter import LARGEST_BUDGET, Filter
-from privproj.records.atomic import read_bounded
-from privproj.records.data_file import read_data
+from privproj.records.files import read_bounded, read_data
 from privproj.records.ledger import LARGEST_LEDGER, Account, parse_begun
 from privproj.records.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render
-from .answer import EXIT_CODES
 from .options import command_with, file_argument, json_option, option, options_from
 from .output import write
+from .query import EXIT_CODES
 
 
 @command_with(

@@ -1,22 +1,118 @@
-"""The ``privproj`` command: where errors become exit codes."""
+"""The ``privproj`` command: all commands under a lazy group of click, and where errors become exit codes."""
 
 import os
 import sys
+from importlib import import_module
+from itertools import filterfalse
+from typing import Any
 
-from privproj.errors import InvalidParameter, PrivprojError
+import click
+
+from privproj.errors import InvalidParameter, PrivprojError, nearest_names
 from privproj.validation import is_printable
+from privproj.version import __version__
 
-from .commands import run_command
+from .options import Group
 from .output import complain
 
+ONE_NUMBER = {
+    "epsilon": "Epsilon of a release or a run, at a given delta.",
+    "delta": "Delta of a release or a run, at a given epsilon.",
+    "sigma": "Smallest noise multiplier that meets a target.",
+    "steps": "Largest number of steps that meets a target.",
+    "rate": "Largest sampling rate that meets a target.",
+    "rank": "Ranks of the projection that meet a target.",
+    "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
+}
+"""The commands whose answer is one number, which share a file."""
 
-def option_name(parameter: str) -> str:
-    """Name a parameter as the command line does: ``--dim`` for ``dim``."""
-    return (
-        parameter
-        if parameter.startswith("-") or ":" in parameter or parameter.isupper()
-        else "--" + parameter.replace("_", "-")
-    )
+GROUPS = {
+    "Numbers": {
+        **ONE_NUMBER,
+        "choose": "What to train with: every algorithm at one epsilon.",
+        "compare": "Every bound of a mechanism, side by side.",
+        "curve": "delta(epsilon) or the trade-off curve: table, CSV, picture.",
+    },
+    "Runs": {
+        "run": "Epsilon or delta of a run file: phases composed jointly.",
+        "remaining": "How much of a budget is spent, and how many steps still fit.",
+        "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
+        "select": "The best of a random number of runs: what choosing it costs.",
+        "sweep": "A grid of questions to a CSV or Parquet table; resumable.",
+    },
+    "Reports": {
+        "explain": "What a word, an exit code or a bound of an answer means.",
+        "bounds": "The catalogue of bounds: formula, source, status, promises.",
+        "report": "A privacy statement for a model card: text, Markdown, HTML.",
+    },
+    "Training and audits": {
+        "train": "Train with the computed noise, and report what was spent.",
+        "ledger": "What a training run has spent, and what is left.",
+        "audit": "Attacks that can refute a claimed epsilon; none confirms one.",
+        "alignment": "Where the promise of the wishart mechanism comes from.",
+        "lora-noise": "Moments of LoRA's noise term; a diagnostic, no guarantee.",
+    },
+    "Checks": {
+        "check": "Regression test for CI: asks every bound of a file again.",
+        "verify": "Check a certificate, a ledger or a privacy statement.",
+    },
+}
+"""The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
+
+COMMANDS = {name: words for group in GROUPS.values() for name, words in group.items()}
+"""Every command with its line."""
+
+EPILOG = """\b
+Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
+`privproj explain 3` says more of one, `privproj explain` lists all words."""
+
+
+class LazyGroup(Group):
+    """A group that imports a command only when it is called, and lists the commands under headings."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return command_named(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), words) for name, words in commands.items()])
+
+
+HOMES = {
+    **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
+    "bounds": "explain",
+    **dict.fromkeys(("dp-sft", "sweep"), "run"),
+    "lora-noise": "alignment",
+    "remaining": "ledger",
+    "select": "choose",
+}
+"""The files of commands that share one; every other command has a file of its name."""
+
+
+def command_named(name: str) -> click.Command:
+    """The command of this name, from its file."""
+    return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
+
+
+SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name="privproj")
+def cli() -> None:
+    """Privacy accounting for random projections and LoRA.
+
+    Every number comes with the bound it is from, whether that bound is proved, and what it asks of your data.
+
+    \b
+    Example:
+      privproj epsilon m2 --dim 2048 --rank 16 --noise-multiplier 0.5 --delta 1e-5
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -31,19 +127,22 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def exit_code(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command that the words name, and return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         # The name of a file, for instance, that could not be printed as it is.
-        for word in words:
-            if not is_printable(word):
-                raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
-        return run_command(words)
-    except InvalidParameter as error:
-        return complain(error.sentence(option_name(error.name)), error.exit_code)
+        for word in filterfalse(is_printable, words):
+            raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
+        return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        return complain(usage_words(error), 2)
     except PrivprojError as error:
-        return complain(str(error), error.exit_code)
-    except KeyboardInterrupt:
+        is_named = isinstance(error, InvalidParameter)
+        return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
     except BrokenPipeError:
         sys.stderr.close()
@@ -55,3 +154,70 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except OSError as error:
         place = error.filename or "the standard output"
         return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)
+
+
+# --- what a failure says --------------------------------------------------------------------------------
+
+
+def option_name(parameter: str) -> str:
+    """Name a parameter as the command line does: ``--dim`` for ``dim``."""
+    if parameter.startswith("-") or ":" in parameter or parameter.isupper():
+        return parameter
+    return "--" + parameter.replace("_", "-")
+
+
+USUAL_NAMES = {
+    **dict.fromkeys(("--sigma", "--noise", "-z", "--z", "--multiplier", "--sigmas"), ("--noise-multiplier",)),
+    **dict.fromkeys(("--eps", "-e", "--target-epsilon"), ("--epsilon",)),
+    **dict.fromkeys(("-d", "--target-delta"), ("--delta",)),
+    **dict.fromkeys(("-q", "--q", "--rate", "--sample-rate"), ("--sampling-rate",)),
+    **dict.fromkeys(("--max-grad-norm", "--clip-norm", "-c"), ("--clip", "--max-grad-norm")),
+    **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
+}
+"""What other tools call an option of ours."""
+
+
+def usage_words(error: click.ClickException) -> str:
+    """What is wrong with the words: an option that a command does not have, one that it needs, or as click says it."""
+    context = getattr(error, "ctx", None)
+    if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
+        return error.format_message()
+    path, known = context.command_path, options_of(context)
+    if isinstance(error, click.MissingParameter):
+        name = error.param.get_error_hint(context).strip("'") if error.param else "a value"
+        return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
+    given = error.option_name
+    names = (given, *USUAL_NAMES.get(given, ()))
+    found = next((name for name in names if name in _found_by(context)), None)
+    near = [name for name in names if name in known]
+    if found is not None:
+        remedy = f"no {found}: it is what `{path}` finds"
+    elif not near and (owners := _neighbours_with(given, context)):
+        remedy = f"it is an option of {', '.join(owners)}"
+    else:
+        near = near or nearest_names(given, known)
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
+    return f"expected an option of `{path}`, got {given}; {remedy}"
+
+
+def options_of(context: click.Context) -> list[str]:
+    """How the options of a command are written."""
+    return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
+
+
+def _found_by(context: click.Context) -> list[str]:
+    """How the options would be written that say what a question for one number finds."""
+    from privproj.accounting.question import FOUND
+
+    quantity = context.parent.info_name if context.parent else None
+    names = (quantity, *FOUND.get(quantity, ())) if quantity in ONE_NUMBER else ()
+    return ["--" + name.replace("_", "-") for name in names]
+
+
+def _neighbours_with(option: str, context: click.Context) -> list[str]:
+    """The commands beside one in its group, as those of other mechanisms, that have an option which it has not."""
+    if context.parent is None or context.parent.parent is None:
+        return []
+    group: Any = context.parent.command
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return [name for name, one in commands.items() if option in options_of(click.Context(one))]

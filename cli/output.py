@@ -94,7 +94,7 @@ def draw(
     ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):
         raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
-    from privproj.records.atomic import write_atomically
+    from privproj.records.files import write_atomically
 
     drawn = figure(x, columns, x_label, y_label, title, **limits)
     write_atomically(path, lambda file: drawn.savefig(file, dpi=150, format=ending))

@@ -1,25 +1,31 @@
-"""The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism."""
+"""The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism, and answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from privproj.accounting.queries import compare
+import privproj
 from privproj.accounting.question import FOUND
+from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
-from privproj.result import Outcome
-from privproj.runs import RUN_PARAMETERS, RunOptions
+from privproj.result import Outcome, Result
+from privproj.runs import RUN_PARAMETERS, RunOptions, draws_groups_of_fixed_size, run_from
+from privproj.runs.sampling import NeighbouringRelation
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
-from privproj.validation import parameters_of
+from privproj.validation import parameters_from, parameters_of, real, whole
 
 from . import render
-from .answer import COMPUTED, answer_question, build_mechanism, take_run
-from .commands import ONE_NUMBER
-from .options import Group, Once, help_of, json_option, option, option_of, with_options
-from .output import complain, write
+from .main import ONE_NUMBER
+from .options import Group, Once, SectionedCommand, completing, json_option, option, option_of, parse_number
+from .output import complain
+
+if TYPE_CHECKING:
+    from privproj.accounting.worth import Worth
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -35,11 +41,11 @@ QUANTITIES: dict[str, Callable[[type[Mechanism]], bool]] = {
 }
 """The quantities that are one number, and which mechanisms have each."""
 
-POWERS = ("epsilon", "sigma", "rank", "steps", "rate", "misalignment")
-"""Quantities that can be asked for deltas far below double precision."""
+EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
+"""The exit code of an answer with each outcome."""
 
-CERTIFIABLE = ("epsilon", "delta", "sigma")
-"""Quantities whose answers can be certified."""
+COMPUTED = ("discretization", "composer", "split")
+"""Options of a run that say how its answer is computed, not what was run."""
 
 
 def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
@@ -56,14 +62,13 @@ def adapter_options(mechanism: str) -> list[Once]:
     """What reads a PEFT adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
     if mechanism not in ("gaussian", "m2"):
         return []
+    said = "A saved PEFT LoRA directory (local files): says what is trained."
     words = "With --from-peft: whole gradients were clipped and projected, not its factors."
-    whole = [option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []
     return [
-        option("--from-peft", "A saved PEFT LoRA directory (local files): says what is trained.", type=str,
-               metavar="DIR", is_rare=True),
-        option("--base", "Directory of its base model.", type=str, metavar="DIR", is_rare=True),
-        *whole,
-    ]  # fmt: skip
+        option("--from-peft", said, metavar="DIR", is_rare=True),
+        option("--base", "Directory of its base model.", metavar="DIR", is_rare=True),
+        *([option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
+    ]
 
 
 def run_options(quantity: str) -> list[Once]:
@@ -75,21 +80,17 @@ def run_options(quantity: str) -> list[Once]:
 def target_options(quantity: str) -> list[Once]:
     """``--epsilon`` and ``--delta``, as the quantity needs them."""
     names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"], "curve": []}
-    asked = names.get(quantity, ["epsilon", "delta"])
-    asked = asked + ["log10_delta"] * (quantity in POWERS) + [*RISKS] * (quantity == "sigma")
-    is_needed = quantity in ("delta", "steps", "rate", "rank", "misalignment")
-    return [option_of(name, TARGET_PARAMETERS[name], required=name == "epsilon" and is_needed) for name in asked]
+    asked, is_one = names.get(quantity, ["epsilon", "delta"]), quantity in QUANTITIES
+    # Deltas far below double precision are targets of all that is one number but delta itself.
+    asked = asked + ["log10_delta"] * (is_one and quantity != "delta") + [*RISKS] * (quantity == "sigma")
+    needed = "epsilon" if is_one and quantity != "sigma" else ""
+    return [option_of(name, TARGET_PARAMETERS[name], required=name == needed) for name in asked]
 
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
     """The option that names a bound."""
-    return option("--bound", words, type=str, metavar="NAME", shell_complete=complete_bound, **settings)
-
-
-def complete_bound(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The bounds of the mechanism that stands before the option, or all where none does."""
-    names = [name for kind, name in LINES if kind == ctx.info_name] or [name for _, name in LINES]
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    of_mechanism = completing(lambda mechanism: [name for kind, name in LINES if kind == mechanism])
+    return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
 
 
 def refuted_option() -> Once:
@@ -101,23 +102,15 @@ def proof_options() -> list[Once]:
     """The options that ask for a proof and its file."""
     return [
         option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
-        option("--certificate", "Write the proof's JSON file here; `privproj verify` checks it.", type=str,
-               metavar="FILE", is_rare=True),
-    ]  # fmt: skip
-
-
-def answer_options(quantity: str) -> list[Once]:
-    """What says how an answer of one number is found and shown."""
-    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    proof = proof_options() if quantity in CERTIFIABLE else []
-    return [json_option(), bound_option(), refuted_option(), *proof, clip]
+        option("--certificate", "Proof as a JSON file, for `privproj verify`.", metavar="FILE", is_rare=True),
+    ]
 
 
 class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
     ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``own_run``
-    and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example of a mechanism.
+    and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example.
     The help of the group is ``summary``, or the docstring of ``ask``.
     """
 
@@ -130,9 +123,9 @@ class QuestionGroup(Group):
         summary: str = "",
         own_run: Sequence[Once] = (),
         has: Callable[[type[Mechanism]], bool] = lambda kind: True,
-        ending: Callable[[type[Mechanism]], str] = lambda kind: "--delta 1e-5",
+        ending: str = "--delta 1e-5",
     ) -> None:
-        super().__init__(quantity, help=summary or help_of(ask))
+        super().__init__(quantity, help=summary or ask.__doc__)
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
         self.has, self.ending = has, ending
 
@@ -144,6 +137,11 @@ class QuestionGroup(Group):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def unknown_command(self, name: str, known: list[str], remedy: str) -> InvalidParameter:
+        from privproj.mechanisms.methods import unknown_mechanism
+
+        return unknown_mechanism("MECHANISM", name, known, remedy)
+
     def _build_command(self, mechanism: str) -> click.Command:
         """Build the command of a mechanism."""
         kind, own = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
@@ -154,15 +152,15 @@ class QuestionGroup(Group):
             return self.ask(build_mechanism(kind, given), setting, size=size, **options)
 
         asked = run_options(self.quantity)
-        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending(kind)]
-        return with_options(
+        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending]
+        return SectionedCommand(
             {
                 "Mechanism": own,
                 "Run": [*self.own_run, *(one for one in asked if one.name not in COMPUTED)],
                 "Target": target_options(self.quantity),
                 "Answer": [*self.answer, *(one for one in asked if one.name in COMPUTED)],
             },
-            run,
+            callback=run,
             name=mechanism,
             help=f"{kind.summary}\n\n\b\nExample:\n  {' '.join(words).rstrip()}",
             short_help=kind.summary,
@@ -176,13 +174,153 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
     return [f"{spelt} {values[name]}" for spelt, name in named if name in values]
 
 
+# --- answers ------------------------------------------------------------------------------------------
+
+
+def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
+    """Remove the run options from ``options``; return the run as the library takes it."""
+    given = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
+    is_used = {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
+    if "dataset_size" in given and not is_used:  # for the warning about delta
+        whole("dataset_size", given.pop("dataset_size"), "a whole number dataset_size >= 1")
+        given["public_size"] = True
+    return run_from(given, quantity)
+
+
+def with_proof(result: Result, certify: bool, path: str | None) -> Result:
+    """Return the result, where it is asked for with its certificate, which goes to a file where one is named."""
+    if not certify and path is None:
+        return result
+    from privproj.records.certificate import prove
+
+    try:
+        proved, certificate = prove(result)
+    except Unanswered as error:
+        error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
+        raise
+    if path is not None:
+        certificate.save(path)
+    return proved
+
+
+@contextmanager
+def saying_unanswered(json: bool) -> Iterator[None]:
+    """Print what is known of a question that stays unanswered, where JSON is asked for, before its error."""
+    try:
+        yield
+    except Unanswered as error:
+        if json and isinstance(error.result, Result):
+            click.echo(render.as_json(error.result))
+        raise
+
+
+def answer_question(
+    quantity: str, mechanism: Mechanism, run: RunOptions, size: float | None, clip: float | None, json: bool,
+    certify: bool = False, certificate: str | None = None, **options: Any,
+) -> int:  # fmt: skip
+    """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
+
+    Returns the exit code.
+    """
+    with saying_unanswered(json):
+        result = getattr(privproj, quantity)(mechanism, **options, **run)
+        result = with_proof(result, certify, certificate)
+    result = with_clip_and_size(result, mechanism, clip, size)
+    found = worth_of(result, mechanism, run)
+    if found is not None:
+        result = replace(result, alternatives={**result.alternatives, **found.as_dict()})
+    return show(result, json, lambda: render.as_text(result, mechanism, run, found))
+
+
+def show(result: Result, json: bool, text: Callable[[], str]) -> int:
+    """Print an answer, as JSON or as this text; returns the exit code."""
+    click.echo(render.as_json(result) if json else text())
+    return EXIT_CODES[result.outcome]
+
+
+def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | None":
+    """What the update of a projected release is worth beside DP-SGD's, with the parameter that the query found."""
+    if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
+        return None
+    setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
+    found = dict.fromkeys(FOUND.get(result.quantity, ())[:1], result.value)
+    if set(found) & set(RUN_PARAMETERS):
+        setting |= found
+    else:
+        mechanism = replace(mechanism, **found)
+    target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
+    try:
+        return privproj.worth(mechanism, **target, **setting)
+    except InvalidParameter:  # an answer beyond what may be asked for, as an epsilon of 1e17
+        return None
+
+
+def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
+    """Return the mechanism that the options describe."""
+    peft = {name: given.pop(name) for name in ("from_peft", "base", "whole_gradients") if name in given}
+    if any(peft.values()):
+        take_adapter(kind, given, **peft)
+    if given.get("residual_norm") is not None:
+        norms = [parse_number("--residual-norm", norm) for norm in given["residual_norm"].split(",", 1)]
+        given.update(zip(("residual_norm", "other_residual_norm"), norms, strict=False))
+    return kind(**parameters_from(kind, given))
+
+
+def take_adapter(
+    kind: type[Mechanism], given: dict[str, Any], from_peft: str | None, base: str | None, whole_gradients: bool = False
+) -> None:
+    """Take the layers of a PEFT directory as those of m2, or say what it trains where the mechanism counts nothing.
+
+    A saved adapter is evidence that its factors were trained, which m2 does not account for, so m2 needs the word that
+    whole gradients were clipped and projected.
+    """
+    if from_peft is None:
+        raise InvalidParameter("--from-peft", "nothing", "--from-peft with --base or --whole-gradients")
+    if given.get("layer"):
+        raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
+    projects = "layers" in kind.__dataclass_fields__
+    if projects and not whole_gradients:
+        raise Refused(
+            f"a saved PEFT directory is evidence that LoRA's factors were trained, which {kind.name} does not account "
+            f"for, got --from-peft={from_peft}; use gaussian, or say --whole-gradients if each record's whole gradient "
+            "was clipped and projected to these ranks"
+        )
+    from privproj.integrations.peft import layers_from_peft
+
+    layers = layers_from_peft(from_peft, base)
+    said = f"layers: {', '.join(map(str, layers))}"
+    if projects:
+        given["layer"] = layers
+    else:
+        said += " (inputs x rank x matrices) have LoRA's factors: shapes that do not matter to this number, as long as "
+        said += "one clip holds all that is trained"
+    click.echo(said, err=True)
+
+
+def with_clip_and_size(result: Result, mechanism: Mechanism, clip: float | None, size: float | None) -> Result:
+    """Add to the result what the command line knows besides: the clipping norm and the number of records."""
+    warnings = list(result.warnings)
+    if size is not None and result.delta is not None and result.delta >= 1.0 / size:
+        warnings.append(f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record")
+    deviation = None
+    if clip is not None:
+        norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
+        if "noise_multiplier" not in vars(mechanism):
+            raise InvalidParameter("clip", clip, "no clip, since this mechanism has no noise multiplier")
+        if result.noise_multiplier is not None:
+            # Standard deviation over scale, times z, times the sensitivity: C, or 2 C under replace.
+            factor = NeighbouringRelation(str(result.run["relation"])).clip_factor
+            deviation = mechanism.deviation_over_scale * result.noise_multiplier * norm * factor
+    return replace(result, warnings=tuple(warnings), noise_std=deviation)
+
+
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
-    rows = compare(mechanism, **target, **run)
+    rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]
     records = {"results": [row.result or said for row, said in zip(rows, named, strict=True)]}
-    write(render.as_json(records) if json else render.comparison_text(rows))
+    click.echo(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
         complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)
@@ -190,24 +328,23 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
 
+BOTH = "--epsilon 1 --delta 1e-5"
+ENDINGS = {
+    "epsilon": "--delta 1e-5",
+    "delta": "--epsilon 1",
+    "steps": "--epsilon 8 --delta 1e-5",
+    "rate": f"--steps 1000 {BOTH}",
+}
+"""How the example of a mechanism ends, by the quantity; for all others with both targets."""
+
+
 def _query_group(quantity: str, summary: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
-    targets = [f"{one.opts[0]} {value}" for one in target_options(quantity)
-               if (value := {"epsilon": "1", "delta": "1e-5"}.get(str(one.name)))]  # fmt: skip
-
-    def ending(kind: type[Mechanism]) -> str:
-        is_composed = QUANTITIES["sigma"](kind)
-        run = {"rate": "--steps 1000" if is_composed else "--steps 1", "steps": "--sampling-rate 0.01" * is_composed}
-        return " ".join(filter(None, [run.get(quantity, ""), *targets]))
-
-    return QuestionGroup(
-        quantity,
-        partial(answer_question, quantity),
-        answer_options(quantity),
-        summary=summary,
-        has=QUANTITIES[quantity],
-        ending=ending,
-    )
+    proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
+    clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
+    shown = [json_option(), bound_option(), refuted_option(), *proof, clip]
+    ask, has, ending = partial(answer_question, quantity), QUANTITIES[quantity], ENDINGS.get(quantity, BOTH)
+    return QuestionGroup(quantity, ask, shown, summary=summary, has=has, ending=ending)
 
 
 COMMANDS = {

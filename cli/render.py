@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.mechanisms.registry import ROLES
-from privproj.result import Outcome, Result, Side, Status, as_plain_value, risk_words, round_outward
+from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 
@@ -26,11 +26,13 @@ WIDEST = 100
 NARROWEST = 40
 """Columns below which lines are not broken for a narrow terminal. Contract."""
 
-SYMBOLS = {"sigma": "noise multiplier", "rate": "sampling rate", "tpr": "true positive rate"}
-MEETS = {
-    "sigma": "smallest that meets",
-    **dict.fromkeys(("rank", "steps", "rate", "misalignment"), "largest that meets"),
+SYMBOLS = {
+    "sigma": "noise multiplier",
+    "rate": "sampling rate",
+    "tpr": "true positive rate",
+    "gdp_mu": "gdp mu",
 }
+FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 STATUS_WORDS = {
     Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
     Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",
@@ -97,18 +99,17 @@ def at_least_words(result: Result) -> str:
     if least is None:
         return ""
     seer = f", against {least.for_whom}" if least.for_whom else ""
+    number = power_of_ten(least.value) if of_delta else round_outward(least.value, up=False)
     if least.quantity == "advantage":
-        shown = f"advantage {round_outward(least.value, up=False)} with this noise multiplier, whatever the accounting"
-        return shown + seer
-    shown = f"delta {power_of_ten(least.value)}" if of_delta else f"epsilon {round_outward(least.value, up=False)}"
-    answer, ratio = "this answer is", None
+        return f"advantage {number} with this noise multiplier, whatever the accounting{seer}"
+    words, answer, ratio = f"{least.quantity.removeprefix('log10_')} {number}", "this answer is", None
+    if result.quantity not in ("delta", "epsilon"):
+        words, answer = f"{words} with this noise multiplier", "the epsilon asked for is"
+    words += f" by any accounting{seer}"
     if of_delta and result.log10_delta is not None:
         ratio = 10.0 ** min(result.log10_delta - least.value, 300.0)
     elif not of_delta and result.epsilon is not None:
         ratio = result.epsilon / least.value
-    if result.quantity not in ("delta", "epsilon"):
-        shown, answer = f"{shown} with this noise multiplier", "the epsilon asked for is"
-    words = f"{shown} by any accounting{seer}"
     words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
     return words + (f"; {least.gap}" if least.gap else "")
 
@@ -147,23 +148,18 @@ def numerics_words(result: Result) -> str:
 
 
 def certified_words(result: Result) -> str:
-    """Say what ball arithmetic proves about the delta of an answer."""
+    """Say what ball arithmetic proves about the delta of an answer, its ends rounded outward to twelve digits."""
     proof: Any = result.numerics.get("certified")
     if proof is None:
         return ""
-    at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    ends = shorten_numbers(proof["lower"]), shorten_numbers(proof["upper"], up=True)
-    # Below nothing may be known, which is no 0.
-    least = f"{ends[0]} <= " if proof["lower"] != "0" else ""
-    return f"{least}the bound's delta{at} <= {ends[1]}, proved by {proof['arithmetic']}, {proof['bits']} bits"
-
-
-def shorten_numbers(text: str, *, up: bool = False) -> str:
-    """Round decimal text to twelve digits, outward."""
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-    rounding = ROUND_CEILING if up else ROUND_FLOOR
-    return str(Context(prec=12, rounding=rounding, Emin=-(10**9), Emax=10**9).create_decimal(text))
+    ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
+    least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
+    at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
+    # Below nothing may be known, which is no 0.
+    shown = f"{least} <= " if least else ""
+    return f"{shown}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
@@ -178,8 +174,9 @@ def terminal_width() -> int | None:
 
 
 def fit_line(label: str, text: str) -> list[str]:
-    """A line that a script may look for: broken for a terminal, and whole in a file or a pipe."""
-    return [label + text] if terminal_width() is None else wrap_line(label, text)
+    """A line that a script may look for: broken where a terminal is narrower, and whole in a file or a pipe."""
+    width = terminal_width()
+    return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
 def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
@@ -203,36 +200,37 @@ def wrap_line(label: str, *texts: str) -> list[str]:
     return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
 
 
+def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows in columns of their widths, of which each is put to its side: ``<`` for words, ``>`` for numbers."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [zip(row, sides * len(row), widths, strict=False) for row in rows]
+    lines = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in row).rstrip() for row in cells]
+    return [line for whole in lines for line in fit_line("", whole)]
+
+
 def headline(result: Result) -> str:
     """Say the number: the first line of every answer."""
-    quantity, value, at = result.quantity, result.value, target_words(result)
-    name = SYMBOLS.get(quantity, quantity)
+    quantity, value, target = result.quantity, result.value, result.target_words
+    name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:
-        return f"{name}: nothing fits at {at}"
+        return f"{name}: nothing fits {at}"
     if result.outcome is Outcome.VACUOUS:
-        return f"{name}: no finite epsilon at {at}" if name == "epsilon" else f"{name}: nothing below 1 at {at}"
+        return f"{name}: {'nothing below 1' if name == 'delta' else f'no finite {name}'} {at}"
     if name == "rank" and result.lower not in (None, value):
-        return f"rank = {result.lower} to {value}  (smallest and largest that meet {at})"
+        return f"rank = {result.lower} to {value}  (smallest and largest that meet {target})"
     shown = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
-    if name == "advantage":
-        return f"advantage = {shown}  ({result.side})"
-    side = MEETS.get(quantity, f"{result.side}, at")
-    if name == "rank" and result.side is Side.UPPER:
-        side = "smallest that meets"
+    if shown.startswith("<"):
+        return f"{name} {shown}"
+    smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
+    side = str(result.side)
     if result.side is Side.NONE:
-        side = "NOT A GUARANTEE, at"
-    return f"{name} {shown}" if shown.startswith("<") else f"{name} = {shown}  ({side} {at})"
-
-
-def target_words(result: Result) -> str:
-    """Say at which epsilon, delta or risk the number is."""
-    if result.risk is not None:
-        return f"false positive rate {result.risk['fpr']:g}" if result.quantity == "tpr" else risk_words(result.risk)
-    parts = {name: getattr(result, name) for name in ("epsilon", "delta") if name != result.quantity}
-    said = [f"{name} {value:g}" for name, value in parts.items() if value is not None]
-    if result.delta is None and result.log10_delta is not None:
-        said.append(f"delta 10^{result.log10_delta:g}")
-    return " and ".join(said)
+        side = f"NOT A GUARANTEE, {at}"
+    elif quantity in FITTED:
+        side = f"{'smallest' if smallest else 'largest'} that meets {target}"
+    elif target:
+        side = f"{side}, {at}"
+    return f"{name} = {shown}  ({side})"
 
 
 def foundation_line(result: Result) -> str:
@@ -304,8 +302,7 @@ def run_text(result: Result, schedule: "Schedule") -> str:
     """Say the number of a run file, then every phase with its noise."""
     from privproj.extensions.events import event_words
 
-    first = _gdp_headline(result) if result.quantity == "gdp_mu" else headline(result)
-    lines = [first, *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
+    lines = [headline(result), *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
     for phase in schedule.by_one_accountant().phases:
         if phase.mechanism.name == "dp-accounting":
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
@@ -317,26 +314,13 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
         words += f" ({phase.bound.name})"
         lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
-    parts = {"promise": result.promises, **gdp_words(result), **evidence(result), **closing(result)}
-    return "\n".join(lines + labelled(parts))
-
-
-def _gdp_headline(result: Result) -> str:
-    """Say one mu and its slack."""
-    at = f"slack {result.delta or 0.0:g}"
-    if result.value is None or result.outcome is not Outcome.OK:
-        return f"gdp mu: no finite mu at {at}"
-    return f"gdp mu = {round_outward(result.value)}  ({result.side}, at {at})"
-
-
-def gdp_words(result: Result) -> dict[str, Any]:
-    """What one mu gives away, and what it means, by their labels."""
-    if result.quantity != "gdp_mu" or result.outcome is not Outcome.OK:
-        return {}
-    found: Any = result.numerics
-    rate, regret = round_outward(found["exact_from"]), round_outward(found["regret"])
-    regret = f"at most {regret}; no slack where both error rates are at least {rate}"
-    return {"regret": regret, "meaning": GDP_NOTES}
+    parts: dict[str, Any] = {"promise": result.promises}
+    if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
+        found: Any = result.numerics
+        regret, rate = round_outward(found["regret"]), round_outward(found["exact_from"])
+        parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
+        parts["meaning"] = GDP_NOTES
+    return "\n".join(lines + labelled({**parts, **evidence(result), **closing(result)}))
 
 
 GDP_NOTES = (
@@ -356,38 +340,26 @@ def foundation_of_several(results: list[Result]) -> list[str]:
 def comparison_text(rows: "Sequence[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
-    lines, promises = [], {}
-    if answered:
-        lines += wrap_line("", question_words(answered))
-        lines.append(f"{answered[0].quantity:>12}  {'bound':<22} {'status':<12} promise on the data")
+    lines, promises, table = [], {}, []
     for result in answered:
         value: Any = result.value
         shown = delta_shown(value) if result.quantity == "delta" else round_outward(value)
         marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
-        lines.append(f"{shown:>12}  {result.bound:<22} {result.status:<12} {', '.join(marks) or 'none'}")
+        table.append((shown, result.bound, str(result.status), ", ".join(marks) or "none"))
+    if answered:
+        first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
+        asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
+        lines += wrap_line("", f"{asked}; {relations}; {run_words(first.run)}")
+        lines += table_lines("><<<", [(first.quantity, "bound", "status", "promise on the data"), *table])
     for words, number in promises.items():
         lines += wrap_line(f"promise ({number}): ", words)
     free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
-        lines.append(f"smallest without a promise on the data: {free[0].bound}")
-    lines += unanswered_lines([row for row in rows if row.result is None or row.result.value is None])
+        lines += fit_line("", f"smallest without a promise on the data: {free[0].bound}")
+    others = [row for row in rows if row.result is None or row.result.value is None]
+    lines += fit_line("", "bounds that do not answer here, and why:") if others else []
+    lines += table_lines("<", [(f"  {row.bound.name}", row.short or "no number") for row in others])
     return "\n".join(lines + foundation_of_several(answered))
-
-
-def question_words(answered: list[Result]) -> str:
-    """Say which number every bound was asked for, at which target and of which run."""
-    first = answered[0]
-    at = f"epsilon {first.epsilon:g}" if first.quantity == "delta" else f"delta {first.delta:g}"
-    relations = ", ".join(dict.fromkeys(relation_words(result) for result in answered))
-    return f"{first.quantity} of {first.mechanism['name']} at {at}; {relations}; {run_words(first.run)}"
-
-
-def unanswered_lines(rows: "Sequence[Comparison]") -> list[str]:
-    """Say in one line for each bound that does not apply what it needs, or why not."""
-    width = max((len(row.bound.name) for row in rows), default=0)
-    lines = [f"  {row.bound.name:<{width}}  {row.short or 'no number'}" for row in rows]
-    cut = [line if len(line) <= WIDEST else line[: WIDEST - 3].rsplit(" ", 1)[0] + "..." for line in lines]
-    return ["bounds that do not answer here, and why:", *cut] if rows else []
 
 
 def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
@@ -414,15 +386,8 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
     return {"mechanism": bound.mechanism.name, **{name: as_plain_value(getattr(bound, name)) for name in names}}
 
 
-def bounds_text(bounds: "Iterable[Bound]") -> str:
-    """Return the catalogue of bounds as text, a line for each."""
-    lines = [f"{'mechanism':<14} {'bound':<22} {'status':<12} summary"]
-    lines += [f"{b.mechanism.name:<14} {b.name:<22} {b.status:<12} {b.summary}" for b in bounds]
-    return "\n".join(lines)
-
-
-def bound_page(bound: "Bound") -> str:
-    """Say all about one bound."""
+def bound_page(bound: "Bound") -> list[str]:
+    """Say all about one bound, in lines."""
     rows = {
         "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
         "summary": bound.summary,
@@ -434,4 +399,4 @@ def bound_page(bound: "Bound") -> str:
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
-    return "\n".join([*lines, f"{'example:':<11}{bound.example}"])
+    return [*lines, *fit_line(f"{'example:':<11}", bound.example)]

@@ -14,8 +14,7 @@ import click
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
 from privproj.records import statement as statements
-from privproj.records.atomic import digest_of
-from privproj.records.data_file import read_data, refuse_same_file, write_text
+from privproj.records.files import digest_of, read_data, refuse_same_file, write_text
 from privproj.records.run_file import from_data
 from privproj.records.statement import BEGIN, END, Statement
 from privproj.result import round_outward

@@ -1,20 +1,24 @@
-"""``privproj run`` and ``privproj dp-sft``: phases composed jointly, of a run file or of a run in two stages."""
+"""``privproj run``, ``dp-sft`` and ``sweep``: phases composed jointly, and a grid of questions to a table."""
 
+import time
 from typing import Any
+
+import click
 
 from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.records.data_file import read_data, write_data
+from privproj.records.files import read_data, write_data
 from privproj.records.run_file import from_data
+from privproj.records.sweep import MOST_CORNERS, Runner, grid_from, run_in_processes, run_inline, run_on_dask, run_sweep
 from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
+from privproj.validation import whole
 
 from . import render
-from .answer import show, with_proof
 from .options import Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
-from .output import write
-from .query import proof_options
+from .output import bar
+from .query import proof_options, show, with_proof
 
 
 @command_with(
@@ -25,7 +29,6 @@ from .query import proof_options
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
     option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
-    option("--events", "Print the phases as events of dp-accounting.", is_flag=True),
     *proof_options(),
 )
 def run_command(
@@ -37,7 +40,6 @@ def run_command(
     json: bool,
     certify: bool,
     certificate: str | None,
-    events: bool,
     gdp: bool,
     **risk: float | None,
 ) -> int:
@@ -60,11 +62,6 @@ def run_command(
     """
     schedule = from_data(read_data(file), file)
     of_risk = any(value is not None for value in risk.values())
-    if events:
-        if of_risk or epsilon is not None or delta is not None:
-            raise InvalidParameter("--events", True, "--events without a target")
-        write(render.as_json(as_events(schedule)))
-        return 0
     if gdp:
         if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
@@ -102,24 +99,6 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
         raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon, or --calibrate with both")
 
 
-def as_events(schedule: Schedule) -> dict[str, Any]:
-    """Return the phases as a run file of dp-accounting's events, in which our own are those of its integration."""
-    from privproj.extensions.event_composition import data_of
-    from privproj.integrations.dp_accounting import step_event_of
-
-    phases = [
-        {
-            "name": phase.name,
-            "steps": phase.run.steps,
-            "event": data_of(step_event_of(phase)),
-            **({"public_size": True} if phase.run.public_size else {}),
-            **({"planned": True} if phase.planned else {}),
-        }
-        for phase in schedule.phases
-    ]
-    return {**schedule.as_dict(), "relation": str(schedule.phases[0].run.relation), "phase": phases}
-
-
 @command_with(
     "dp-sft",
     *options_from(dp_sft, "epsilon", "delta", "sampling_rate", "share"),
@@ -153,4 +132,73 @@ def dp_sft_command(
     return show_run(schedule.epsilon(delta=given["delta"]), schedule, output, json)
 
 
-COMMANDS = {"run": run_command, "dp-sft": dp_sft_command}
+# --- a grid of questions ------------------------------------------------------------------------------
+
+
+@command_with(
+    "sweep",
+    file_argument(),
+    Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
+    option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
+    Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
+    json_option(),
+)
+def sweep_command(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
+    """A grid of questions to a CSV or Parquet table; resumable.
+
+    Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command
+    goes on after a kill. What is refused or has no answer keeps its row, with the reason.
+
+    \b
+    A grid file:
+      query = "epsilon"
+      mechanism = "m2"
+      delta = 1e-5
+      steps = 2000
+      sampling_rate = 0.01
+      [grid]
+      dim = [1024, 2048]
+      rank = [4, 16, 64]
+      noise_multiplier = [0.1, 0.2, 0.4]
+
+    \b
+    Example:
+      privproj sweep examples/grid.toml -o table.csv --workers 2
+    """
+    grid, began = grid_from(read_data(file), file), time.monotonic()
+    with bar(len(grid), f"{len(grid)} questions") as step:
+        found = run_sweep(grid, output, doer_for(workers, dask), step)
+    seconds = time.monotonic() - began
+    corners = {place: question.result(grid.query, 1.0, None) for place, question in grid.corners()}
+    promises = {place: corner.promises for place, corner in corners.items()}
+    assumed = {place: corner.assumes for place, corner in corners.items()}
+    if json:
+        said = {"promises": every(promises), "assumes": every(assumed)}
+        data = {"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output, **said}
+        click.echo(render.as_json(data))
+    else:
+        parts = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
+        click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
+        lines = [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
+        if (ends := len(grid.ends)) > MOST_CORNERS:
+            lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
+        click.echo("\n".join(lines), nl=bool(lines))
+    return 0
+
+
+def every(said: dict[str, tuple[str, ...]]) -> list[str]:
+    """Return every sentence once."""
+    return list(dict.fromkeys(words for sentences in said.values() for words in sentences))
+
+
+def doer_for(workers: float, dask: str | None) -> Runner:
+    """Return who does the work: this process, several processes, or a Dask cluster."""
+    count = whole("workers", workers, "a whole number of processes from 1 to 256", 1, 256)
+    if dask is not None:
+        if count > 1:
+            raise InvalidParameter("--workers", count, "either --workers or --dask, not both")
+        return run_on_dask(dask)
+    return run_in_processes(count) if count > 1 else run_inline
+
+
+COMMANDS = {"run": run_command, "dp-sft": dp_sft_command, "sweep": sweep_command}

@@ -7,17 +7,16 @@ import click
 
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
-from privproj.records.atomic import digest_of
-from privproj.records.data_file import write_text
+from privproj.records.files import digest_of, write_text
 from privproj.records.statement import DIGESTS, account_data, statement_from
 from privproj.result import round_outward
 from privproj.training.settings import Settings
 from privproj.validation import parameters_of
 
 from . import render
-from .answer import EXIT_CODES
 from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
+from .query import EXIT_CODES
 from .report import as_markdown
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.records import statement as statements
-from privproj.records.atomic import LARGEST_FILE, digest_of, read_bounded
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
-from privproj.records.data_file import STANDARD_INPUT, Verdict, read_input
+from privproj.records.files import LARGEST_FILE, STANDARD_INPUT, Verdict, digest_of, read_bounded, read_input
 from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
 from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, assumed_of_persons, claim_of, listed
 from privproj.result import Result, round_outward

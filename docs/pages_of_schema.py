@@ -17,7 +17,7 @@ from privproj.validation import Parameter, parameters_of
 SCHEMA = Path(__file__).parents[1] / "privproj" / "run_schema.json"
 OF_PHASES = {
     "name": {"type": "string"},
-    "event": {"$ref": "#/$defs/event", "description": "an event of dp-accounting, or a phase written as one"},
+    "event": {"$ref": "#/$defs/event", "description": "an event of dp-accounting"},
     "bound": {"type": "string"},
     "planned": {"type": "boolean", "description": "not released yet"},
 }

@@ -243,23 +243,23 @@ class Result:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.quantity}: no answer ({self.outcome})"
-        target = self._target_words()
         shown = round_outward(self.value, up=self.side is not Side.LOWER)
         side = "NOT A GUARANTEE" if self.side is Side.NONE else self.side
         promises = f"; promise: {'; '.join(self.promises)}" if self.promises else ""
         basis = f"{self.bound}, {self.status}, {self.run['relation']}{promises}"
-        return f"{self.quantity} = {shown} ({side}, {target}; {basis})"
+        target = f", at {self.target_words}" if self.target_words else ""
+        return f"{self.quantity} = {shown} ({side}{target}; {basis})"
 
-    def _target_words(self) -> str:
-        """At which target the value is."""
+    @property
+    def target_words(self) -> str:
+        """At which epsilon, delta or risk the value is, in words; empty where it is at none."""
         if self.risk is not None:
-            return f"for {risk_words(self.risk)}"
-        if self.log10_delta is None and self.delta is None:
-            return "at every delta" if self.epsilon is None else f"at epsilon {self.epsilon:g}"
-        delta = f"delta {self.delta:g}" if self.delta is not None else f"delta 10^{self.log10_delta:g}"
-        if self.quantity == "delta":
-            return f"at epsilon {self.epsilon:g}"
-        return f"at {delta}" if self.quantity in ("epsilon", "gdp_mu") else f"for epsilon {self.epsilon:g} and {delta}"
+            return f"false positive rate {self.risk['fpr']:g}" if self.quantity == "tpr" else risk_words(self.risk)
+        given = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
+        words = [f"{name} {value:g}" for name, value in given.items() if value is not None and name != self.quantity]
+        if self.delta is None and self.log10_delta is not None and self.quantity != "delta":
+            words.append(f"delta 10^{self.log10_delta:g}")
+        return " and ".join(words)
 
     @property
     def usable(self) -> bool:

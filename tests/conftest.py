@@ -102,9 +102,9 @@ def run(capsys):
 def release():
     """The audit of the release code."""
     needs("torch", "opacus").set_num_threads(1)
-    from privproj.audit import mechanism
+    from privproj.audit import scenes
 
-    return mechanism
+    return scenes
 
 
 @pytest.fixture(scope="module")

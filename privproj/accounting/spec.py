@@ -279,7 +279,7 @@ def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
 
 def _gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
     """Answer ``wishart.preprocess.gain``: what preprocessing adds to the alignment; ``beta`` must be added to delta."""
-    from privproj.diagnostics.alignment import preprocessing_gain
+    from privproj.diagnostics.directions import preprocessing_gain
 
     gamma, beta = _pop_numbers(quantity, given, "gamma", "beta")
     mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **given})

@@ -16,6 +16,7 @@ from scipy import special
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import tradeoff
 from privproj.errors import InvalidParameter
+from privproj.numerics.search import find_crossing
 from privproj.validation import privacy_epsilon, probability
 
 Array = NDArray[np.floating]
@@ -224,15 +225,9 @@ def _upper_tail(trials: int, least: int, rate: float) -> float:
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
     """The largest epsilon at ``delta`` that the guesses refute at this confidence, 0 if they refute none."""
-    if one_run_p_value(canaries, guesses, correct, 0.0, delta) >= 1.0 - confidence:
-        return 0.0
-    # The largest epsilon that one run can refute here, where the search ends. Speed only: a smaller one is sound.
-    low, high = 0.0, 50.0
-    # Halvings of the range of that search, down to rounding. Speed only: the lower end is returned, which is refuted.
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        if one_run_p_value(canaries, guesses, correct, middle, delta) < 1.0 - confidence:
-            low = middle
-        else:
-            high = middle
-    return low
+
+    def excess(epsilon: float) -> float:
+        return 1.0 - confidence - one_run_p_value(canaries, guesses, correct, epsilon, delta)
+
+    # The search ends at epsilon 50. Speed only: a smaller epsilon than the largest is sound.
+    return find_crossing(excess, 1.0, low=1e-9, high=50.0).lower

@@ -6,9 +6,9 @@ class), all training randomness fresh in each; the score is minus the canary's l
 those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
 """
 
-import contextlib
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.records.journal import Journal, Row, complete_rows, run_in_processes
 from privproj.records.ledger import Account
+from privproj.records.sweep import Journal, Row, complete_rows, run_in_processes
 from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.classifier import load
-from privproj.validation import real, whole
+from privproj.validation import check_parameters, number, parameter, whole, whole_number
 from privproj.version import __version__
 
 SILENT = 1e-9
@@ -53,25 +53,19 @@ class Game:
 
     mechanism: str = "m2"
     rank: int | None = 16
-    noise_multiplier: float = 1.0
-    data: str = "digits"
-    records: int = 200
-    steps: int = 30
+    noise_multiplier: float = parameter(number("a noise multiplier from 0 to 1e+12", 0.0, 1e12), default=1.0)
+    records: int = parameter(whole_number("a whole number from 10 to 1e6", 10, 10**6), default=200)
+    steps: int = parameter(whole_number("a whole number from 1 to 1e6", 1, 10**6), default=30)
     clip: float = 4.0
-    learning_rate: float = 1.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        for name, low in (("records", 10), ("steps", 1)):
-            set_field(self, name, whole(name, getattr(self, name), f"a whole number of at least {low}", low, 10**6))
+        check_parameters(self)
         if self.mechanism not in MEMBERSHIP_ALGORITHMS:
             raise unknown_name("mechanism", self.mechanism, "an algorithm", MEMBERSHIP_ALGORITHMS)
         needs = load_algorithm(self.mechanism).rank != "none"
         if needs != (self.rank is not None):
             raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
-        real("noise_multiplier", self.noise_multiplier, "a noise multiplier of at least 0", 0.0, 1e12)
-        real("learning_rate", self.learning_rate, "a positive learning rate", 0.0, 1e6, open_low=True)
 
     def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
         """A linear head trained on weighted records, and its optimizer.
@@ -81,14 +75,14 @@ class Game:
         """
         torch.set_num_threads(1)
         module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
-        for parameter in module.parameters():
-            nn.init.zeros_(parameter)
+        for weights_of_layer in module.parameters():
+            nn.init.zeros_(weights_of_layer)
         algorithm = load_algorithm(self.mechanism)
         if algorithm.adapt is not None and self.rank is not None:
             module = algorithm.adapt(module, self.rank, insecure_seed=seed)
         trained = [p for p in module.parameters() if p.requires_grad]
         module, optimizer, loader = make_private(
-            module=module, optimizer=torch.optim.SGD(trained, lr=self.learning_rate),
+            module=module, optimizer=torch.optim.SGD(trained, lr=1.0),
             data_loader=DataLoader(TensorDataset(x, y, weights)), max_grad_norm=self.clip,
             algorithm=Method(self.mechanism, self.rank if algorithm.projects else None),
             noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, batches=PoissonBatches(rate=1.0),
@@ -114,7 +108,7 @@ class Game:
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Records to train on and their classes, then other records and theirs; the same for every model."""
-        found = load(self.data)
+        found = load("digits")
         if 2 * self.records > len(found.x):
             raise InvalidParameter("records", self.records, f"at most half of the {len(found.x)} training records")
         n = self.records
@@ -130,15 +124,18 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
         return features, module(features).argmin(1)
 
 
-def _shadow_score(game: Game, inside: bool, index: int, features: Tensor, label: Tensor) -> float:
-    """Minus the canary's loss, in nats, under one model trained with it, or without."""
-    x, y, _, _ = game.problem()
-    weights = torch.ones(len(x) + 1)
-    weights[-1] = float(inside)
-    seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
-    module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
-    with torch.no_grad():
-        return -float(cross_entropy(module(features), label))
+def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
+    """Minus the canary's loss, in nats, under models trained with it, or without, as rows of the journal."""
+    rows = []
+    for game, inside, index, features, label in tasks:
+        x, y, _, _ = game.problem()
+        weights = torch.ones(len(x) + 1)
+        weights[-1] = float(inside)
+        seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
+        module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
+        with torch.no_grad():
+            rows.append(repr(-float(cross_entropy(module(features), label))))
+    return rows
 
 
 def poisoned(
@@ -155,29 +152,12 @@ def poisoned(
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
     features, label = _canary(game)
     tasks = [(game, inside, i, features, label) for i in range(count) for inside in (True, False)]
-    with contextlib.ExitStack() as stack:
-        place = journal or Path(stack.enter_context(TemporaryDirectory())) / "journal"
-        book = Journal(place, {"game": asdict(game), "models": count, "version": __version__})
-        stack.callback(book.close)
+    title = {"game": asdict(game), "models": count, "version": __version__}
+    with TemporaryDirectory() as home, closing(Journal(journal or Path(home, "journal"), title)) as book:
         progress(len(book))
         complete_rows(_shadow_rows, tasks, book, run_in_processes(workers), progress)
         scores = [float(row) for row in book.rows()]
     return np.array(scores[0::2]), np.array(scores[1::2])
-
-
-def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
-    """The scores of some shadow models, as rows of the journal."""
-    return [repr(_shadow_score(*task)) for task in tasks]
-
-
-@dataclass(frozen=True)
-class _RateInterval:
-    """A true positive rate at a false positive rate, with its Clopper-Pearson interval."""
-
-    at: float
-    value: float
-    low: float
-    high: float
 
 
 def _separates(area: float, members: int, others: int, confidence: float) -> bool:
@@ -187,8 +167,10 @@ def _separates(area: float, members: int, others: int, confidence: float) -> boo
     return area - float(special.ndtri(confidence)) * deviation > 0.5
 
 
-def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[_RateInterval], bool]:
+def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
     """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, and whether the AUC is beyond chance.
+
+    A rate is the ``value`` of the true positive rate ``at`` a false positive rate, and its Clopper-Pearson interval.
 
     The score is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the loosest whose false positive rate is below
     the target on the non-members.
@@ -213,6 +195,7 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     for level in RATES:
         threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
         hits = int((inside > threshold).sum())
-        rates.append(_RateInterval(level, hits / n, at_least(hits, n, error), at_most(hits, n, error)))
+        ends = {"low": at_least(hits, n, error), "high": at_most(hits, n, error)}
+        rates.append({"at": level, "value": hits / n, **ends})
     area = auc(inside, outside)
     return area, rates, _separates(area, n, len(outside), confidence)

@@ -47,7 +47,7 @@ from privproj.composition.grid import (
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.renyi import RenyiCurve, RenyiTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
-from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.mechanisms import NoisyMechanism
 from privproj.mechanisms.registry import renyi_bound
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
@@ -111,16 +111,6 @@ def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]
     return checked
 
 
-def _step_counts(name: str, value: object) -> int | list[int]:
-    """The numbers of steps of one tree or of several."""
-    return (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value)
-
-
-def _shape(name: str, value: object) -> float:
-    """The shape of the law of a number of trials; infinity, which JSON has not, as the text inf."""
-    return math.inf if value == "inf" or value == math.inf else _SHAPE(name, value)
-
-
 # Checks that several parameters share, or that others are made of.
 _SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
 _POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
@@ -135,9 +125,11 @@ CHECKS: dict[str, Any] = {
     "sensitivity": _SIZE,
     "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
     "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
-    "step_counts": _step_counts,
+    # The numbers of steps of one tree or of several.
+    "step_counts": lambda name, value: (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value),
     "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
-    "shape": _shape,
+    # The shape of the law of a number of trials; infinity, which JSON has not, as the text inf.
+    "shape": lambda name, value: math.inf if value in ("inf", math.inf) else _SHAPE(name, value),
     "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
     "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
 }
@@ -149,9 +141,6 @@ FIELDS = {
     if isinstance(kind, type) and issubclass(kind, dp_event.DpEvent) and kind is not dp_event.DpEvent
 }
 """For every class of events its parameters. A later version's that has others than these is refused."""
-
-OURS = ("ReleaseDpEvent", "BallsInBinsDpEvent")
-"""Events of this package, which are phases of their own."""
 
 
 def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
@@ -184,9 +173,6 @@ def _type_of(data: Mapping[str, Any], where: str) -> str:
     name, expected = data.get("type", "nothing"), "the name of an event of dp-accounting"
     if not isinstance(name, str) or name == "nothing":
         raise InvalidParameter(f"{where}: type", name, expected)
-    if name in OURS:
-        remedy = f"{name} stands alone in a phase, sampled or self-composed, and not among events of dp-accounting"
-        raise InvalidParameter(f"{where}: type", name, expected, remedy)
     known = [name for name, fields in FIELDS.items() if {*fields} <= {*CHECKS, "event", "events"}]
     if name not in known:
         raise unknown_name(f"{where}: type", name, expected, known)
@@ -225,10 +211,10 @@ def _check_together(found: Mapping[str, Any], where: str) -> None:
 def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
     """The event as plain data, as :func:`event_from` reads it; parameters that are None are left out.
 
-    Raises :class:`InvalidParameter` for an event that is neither dp-accounting's nor ours.
+    Raises :class:`InvalidParameter` for an event that is not dp-accounting's.
     """
     name = type(event).__name__
-    if type(event).__module__ != dp_event.__name__ and name not in OURS:
+    if type(event).__module__ != dp_event.__name__:
         raise InvalidParameter("event", name, "an event of dp-accounting")
     parts = ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event)))
     return {"type": name, **{key: _plain(value) for key, value in parts if value is not None}}
@@ -238,8 +224,6 @@ def _plain(value: Any) -> Any:
     """A parameter of an event as plain data."""
     if isinstance(value, dp_event.DpEvent):
         return data_of(value)
-    if isinstance(value, Mechanism):
-        return {"name": value.name, **{"layer" if k == "layers" else k: v for k, v in value.parameters().items()}}
     if isinstance(value, bool | str):
         return value
     if isinstance(value, numbers.Integral):
@@ -558,17 +542,16 @@ def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
     """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
     relation = _relation_named(str(phases[0].run.relation))
     has = has_renyi_curve if renyi else has_loss_distribution
+    lacks = "Renyi divergences" if renyi else "distribution of the loss"
+
+    def is_known(phase: Phase) -> bool:
+        return bool(renyi_bound(type(phase.mechanism))) if renyi else isinstance(phase.release()[0], PrivacyProfile)
+
     for phase in phases:
-        mechanism = phase.mechanism
-        if phase.accountant is not None:
-            missing = [type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)]
-        elif renyi:
-            missing = [] if renyi_bound(type(mechanism)) else [mechanism.name]
-        else:
-            is_law = isinstance(phase.release()[0], PrivacyProfile)
-            missing = [] if is_law else [f"{mechanism.name}.{phase.bound.name}"]
+        missing = [type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)]
+        if phase.accountant is None and not is_known(phase):
+            missing = [f"{phase.mechanism.name}.{phase.bound.name}"]
         if missing:
-            lacks = "Renyi divergences" if renyi else "distribution of the loss"
             return f"phase {phase.name} has no {lacks} ({missing[0]})"
     return None
 

@@ -53,64 +53,44 @@ HOPELESS = 1e4
 """Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""
 
 
-@dataclass(frozen=True)
-class _RenyiMeter:
-    """Counts Renyi divergences at one order."""
+def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, float]:
+    """What one release costs, rounded up, and the phase whose bound says so.
 
-    order: float
-
-    def cost(self, phase: Phase) -> tuple[Phase, float]:
-        """``D(alpha)`` of one release, rounded up, and the phase whose bound says so.
-
-        Raises :class:`Refused` where it is not known or not finite.
-        """
-        asked, curve = renyi_curve(phase)
-        found = curve.divergence_at(self.order)
+    That is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole data set without one. Raises
+    :class:`Refused` where it is not known or not finite, or the release no such noise.
+    """
+    if order is not None:
+        phase, curve = renyi_curve(phase)
+        found = curve.divergence_at(order)
         if not found < math.inf:
             raise Refused(
-                f"{asked.mechanism.name}.{asked.bound.name} has no finite divergence at order {self.order:g}; expected "
+                f"{phase.mechanism.name}.{phase.bound.name} has no finite divergence at order {order:g}; expected "
                 "less to be released, or a smaller order, fixed before the first release"
             )
-        return asked, found
+        return phase, found
+    phase.check()
+    mechanism, run = phase.seen()
+    projects = isinstance(mechanism, M2) and not mechanism.unprojected
+    if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
+        raise Refused(
+            "a filter of kind gaussian counts Gaussian noise on whole data sets alone; use kind renyi with an order"
+        )
+    # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
+    return phase, next_up(mechanism.joint_mu * mechanism.joint_mu)
 
-    def curve(self, budget: float) -> Curve:
-        """The curve that a whole budget guarantees: ``(alpha, budget)``-RDP, converted."""
-        return OneOrder(self.order, budget)
 
-    def guess(self, target: FullTarget) -> float:
-        """About the largest budget that meets a target: the inverse of the conversion; at most 0 for none."""
+def _curve_of(budget: float, order: float | None) -> Curve:
+    """The curve that a whole budget guarantees: ``(alpha, budget)``-RDP, converted, or one Gaussian release."""
+    return gaussian_profile(next_up(math.sqrt(budget))) if order is None else OneOrder(order, budget)
+
+
+def _guess_budget(target: FullTarget, order: float | None) -> float:
+    """About the largest budget that meets a target; at most 0 for none."""
+    if order is not None:
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
-        return target.epsilon - OneOrder(self.order, 0.0).price(target.log_delta)
-
-
-@dataclass(frozen=True)
-class _GaussianMeter:
-    """Counts the squared shifts ``mu^2`` of Gaussian noise on whole data sets."""
-
-    def cost(self, phase: Phase) -> tuple[Phase, float]:
-        """``mu^2`` of one release; raises :class:`Refused` for what is no Gaussian noise on the whole data set."""
-        phase.check()
-        mechanism, run = phase.seen()
-        projects = isinstance(mechanism, M2) and not mechanism.unprojected
-        if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
-            raise Refused(
-                "a filter of kind gaussian counts Gaussian noise on whole data sets alone; use kind renyi with an order"
-            )
-        # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
-        return phase, next_up(mechanism.joint_mu * mechanism.joint_mu)
-
-    def curve(self, budget: float) -> Curve:
-        """One Gaussian release with ``mu^2`` the budget."""
-        return gaussian_profile(next_up(math.sqrt(budget)))
-
-    def guess(self, target: FullTarget) -> float:
-        """The squared shift of the one release that just meets the target."""
-        noise: Any = sigma(Gaussian(), epsilon=target.epsilon, delta=target.delta).value
-        return 0.0 if noise is None else noise**-2.0
-
-
-_Meter = _RenyiMeter | _GaussianMeter
-"""What a filter counts, and what its budget says of epsilon and delta."""
+        return target.epsilon - OneOrder(order, 0.0).price(target.log_delta)
+    noise: Any = sigma(Gaussian(), epsilon=target.epsilon, delta=target.delta).value
+    return 0.0 if noise is None else noise**-2.0
 
 
 def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
@@ -143,7 +123,7 @@ def best_order(phase: Phase, target: FullTarget) -> float:
         if not LEAST_ORDER <= alpha <= LARGEST_ORDER:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
-        budget, cost = _RenyiMeter(order).guess(target), curve.divergence_at(order)
+        budget, cost = _guess_budget(target, order), curve.divergence_at(order)
         known = 0.0 < cost < math.inf
         found = math.log(cost) - math.log(budget) if known and budget > 0.0 else HOPELESS + max(0.0, -budget)
         tried[order] = found
@@ -217,8 +197,7 @@ class Filter:
         relation: RelationName = "add-remove",
         group_size: int = 1,
     ) -> None:
-        self._meter = _meter_of(kind, order)
-        self.order = getattr(self._meter, "order", None)
+        self.order = _order_of(kind, order)
         self.relation = str(member_named(NeighbouringRelation, "relation", relation))
         self.group_size = whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
         if budget is None:
@@ -426,7 +405,7 @@ class Filter:
         0.697
         """
         target = delta_target(delta, None)
-        return read_epsilon(self._meter.curve(self.spent), target).upper if self._spent else 0.0
+        return read_epsilon(_curve_of(self.spent, self.order), target).upper if self._spent else 0.0
 
     def parameters(self) -> dict[str, float | None]:
         """Return the filter as plain values.
@@ -438,7 +417,7 @@ class Filter:
 
     def curve(self) -> Curve:
         """Return the curve of the whole budget, delta against epsilon."""
-        return self._meter.curve(self.budget)
+        return _curve_of(self.budget, self.order)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -454,7 +433,7 @@ class Filter:
                 given = f"{one.run.relation} for groups of {one.run.group_size}"
                 expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
                 raise InvalidParameter("relation", given, expected)
-            asked, cost = self._meter.cost(one)
+            asked, cost = _cost_of(one, self.order)
             self._costs[one] = asked, Fraction(max(cost, LEAST_COST))
         return self._costs[one]
 
@@ -464,8 +443,8 @@ class Filter:
 
     def _largest_budget(self, target: FullTarget) -> float:
         """The largest budget that meets a target, but for a few roundings; what is returned was seen to meet it."""
-        found, step = self._meter.guess(target), 1e-15
-        while found > 0.0 and not meets(self._meter.curve(found), target):
+        found, step = _guess_budget(target, self.order), 1e-15
+        while found > 0.0 and not meets(_curve_of(found, self.order), target):
             # A conversion rounds by units of epsilon, a squared shift by units of itself.
             found, step = found - step * (found if self.order is None else 1.0 + found), 4.0 * step
         if found <= 0.0:
@@ -524,18 +503,18 @@ SOURCES = (
 """What a filter rests on: kind renyi, kind gaussian."""
 
 
-def _meter_of(kind: str, order: float | None) -> _Meter:
-    """What a filter of this kind counts; raises :class:`InvalidParameter` for an order that is missing or too much."""
+def _order_of(kind: str, order: float | None) -> float | None:
+    """The order of a filter of this kind; raises :class:`InvalidParameter` for one that is missing or too much."""
     if kind not in ("renyi", "gaussian"):
         raise unknown_name("kind", kind, "a kind of filter", ("renyi", "gaussian"))
     if kind == "gaussian":
         if order is not None:
             raise InvalidParameter("order", order, "no order for a filter of kind gaussian")
-        return _GaussianMeter()
+        return None
     expected = "an order from 1.001 to 1e6, fixed before the first release"
     if order is None:
         raise InvalidParameter("order", "nothing", expected, "Filter.for_releases finds one that suits a plan")
-    return _RenyiMeter(real("order", order, expected, LEAST_ORDER, LARGEST_ORDER))
+    return real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
 
 
 def _phase_of(

@@ -143,13 +143,12 @@ def _mixes_scales(event: dp_event.DpEvent, held: frozenset[str], relation: Relat
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
     """Our release and how its batch is drawn; None for any other event."""
-    if isinstance(event, ReleaseDpEvent):
-        return event, {}
-    if isinstance(event, dp_event.PoissonSampledDpEvent) and isinstance(event.event, ReleaseDpEvent):
-        return event.event, {"sampling_rate": float(event.sampling_probability)}
-    if isinstance(event, BallsInBinsDpEvent) and isinstance(event.event, ReleaseDpEvent):
-        return event.event, event.options
-    return None, {}
+    drawn: RunOptions = {}
+    if isinstance(event, BallsInBinsDpEvent):
+        event, drawn = event.event, event.options
+    elif isinstance(event, dp_event.PoissonSampledDpEvent):
+        event, drawn = event.event, {"sampling_rate": float(event.sampling_probability)}
+    return (event, drawn) if isinstance(event, ReleaseDpEvent) else (None, {})
 
 
 def _phase_of_event(
@@ -210,17 +209,16 @@ class ProjectionPLDAccountant(PLDAccountant):
         if do_compose:
             self.held = self.held.union(_scales_of(event))
         ours, drawn = _without_sampling(event)
-        if isinstance(event, dp_event.RandomizedResponseDpEvent) and do_compose and count > 1:
+        if ours is None:
+            is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
+            if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:  # the nodes of a record (C36)
+                event, count = dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)
+            if not isinstance(event, dp_event.RandomizedResponseDpEvent) or not do_compose:
+                return super()._maybe_compose(event, count, do_compose)
             # dp-accounting composes it once, however often it is repeated.
             alone = PLDAccountant(self.neighboring_relation, self._value_discretization_interval).compose(event)
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
-        is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
-        if is_tree and self.neighboring_relation is Relation.REPLACE_SPECIAL:  # the Gaussian nodes of a record (C36)
-            nodes = dp_event.GaussianDpEvent(event.noise_multiplier)
-            return super()._maybe_compose(nodes, count * nodes_of(event), do_compose)
-        if ours is None:
-            return super()._maybe_compose(event, count, do_compose)
         try:
             found = _phase_of_event(ours, drawn, self.neighboring_relation, None, count)
             release, run = found.release()
@@ -319,7 +317,7 @@ def event_of(
         )
     schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
-    parts = [(step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
+    parts = [(_step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
     repeated = [event if count == 1 else dp_event.SelfComposedDpEvent(event, count) for event, count in parts]
     return dp_event.ComposedDpEvent(repeated)
 
@@ -336,7 +334,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
     return dp_event.MixtureOfGaussiansDpEvent(mechanism.z, sizes, shares)
 
 
-def step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
+def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
     run, mechanism = phase.run, phase.mechanism
     if isinstance(mechanism, Event):

@@ -48,8 +48,12 @@ UNACCOUNTED = {
 """Words in the names of optimizers of Opacus whose steps are not the subsampled Gaussian mechanism, and why.
 Soundness."""
 
-OPACUS_OPTIONS = ("alphas", "eps_error", "delta_error")
-"""Options of Opacus' own accountants that say how finely they compute. They are taken and have no effect. Contract."""
+NON_POISSON = (
+    "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no Poisson "
+    "samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... --sampling "
+    'partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
+)
+"""Why batches of a shuffled or ordered loader are not accounted, and what to do instead."""
 
 
 class ProjectionAccountant:
@@ -135,29 +139,30 @@ class ProjectionAccountant:
             mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
         return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
 
-    def get_epsilon(self, delta: float, *, poisson: bool = True, **options: Any) -> float:
+    def get_epsilon(
+        self, delta: float, *, poisson: bool = True, alphas: Any = None, eps_error: Any = None, delta_error: Any = None
+    ) -> float:
         """Epsilon of all that was released, rounded up; 0 before the first step.
 
         Args:
             delta: The delta at which epsilon is asked for, above 0 and below 1.
             poisson: Must be True: batches are Poisson samples.
-            **options: Opacus' own options ``alphas``, ``eps_error`` and ``delta_error``, which have no effect.
+            alphas: Opacus' accountants compute so finely; it has no effect, as the next two.
+            eps_error: See ``alphas``.
+            delta_error: See ``alphas``.
 
         Returns:
             Epsilon, ``inf`` where the bound proves no finite one.
 
         Raises:
-            InvalidParameter: ``delta`` is outside its range, or an option is unknown.
+            InvalidParameter: ``delta`` is outside its range.
             Refused: ``poisson`` is not True.
             NotConverged: A quadrature or a search did not settle.
             PrecisionLimit: The composition cannot tell such a delta from its rounding.
         """
         target = probability("delta", delta)
         if poisson is not True:
-            raise _non_poisson_refusal()
-        for name in options:
-            if name not in OPACUS_OPTIONS:
-                raise InvalidParameter(name, options[name], "no option but delta, poisson=True and Opacus' own")
+            raise Refused(NON_POISSON)
         if not self.history:
             return 0.0
         found = self.schedule().epsilon(delta=target).value
@@ -255,15 +260,6 @@ class ProjectionAccountant:
         return mechanism, run.sampling_rate, run.steps
 
 
-def _non_poisson_refusal() -> Refused:
-    """The refusal of batches from a shuffled or ordered loader."""
-    return Refused(
-        "poisson_sampling=False has no amplification theorem here: batches of a shuffled or ordered loader are no "
-        "Poisson samples; use poisson_sampling=True, account for one release for each epoch (`privproj epsilon ... "
-        '--sampling partition`), or train with make_private(..., batches="balls-in-bins") of privproj.training'
-    )
-
-
 def _variables_of_make_private() -> dict[str, Any] | None:
     """The local variables of Opacus' ``make_private`` that is being called; None outside of one."""
     frame = inspect.currentframe()
@@ -304,7 +300,7 @@ def loader_rate(loader: Any) -> float:
     from opacus.data_loader import DPDataLoader  # pyright: ignore[reportMissingImports]
 
     if not isinstance(loader, DPDataLoader):
-        raise _non_poisson_refusal()
+        raise Refused(NON_POISSON)
     if getattr(loader, "distributed", False):
         raise Refused(f"a distributed loader is not accounted: {DISTRIBUTED}")
     if getattr(loader.collate_fn, "rand_on_empty", False):

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from privproj.errors import InvalidParameter, MissingPackage, within
+from privproj.errors import InvalidParameter, within
+from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
-from privproj.records.atomic import LARGEST_FILE, read_bounded
-from privproj.records.data_file import parse_json
+from privproj.records.files import LARGEST_FILE, parse_json, read_bounded, read_json
 from privproj.validation import quoted, whole
 
 __all__ = ["layers_from_peft"]
@@ -135,13 +135,11 @@ def _configured_layers(home: Path, adapter: dict[str, Any], base: str | None) ->
         searched = ", ".join(map(str, places))
         raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
     _read_json(model_home / "config.json")
-    found: list[list[tuple[int, int]]] = []
-    reasons: list[str] = []
+    import_extra("peft", "an adapter without saved tensors", "peft")
+    found, reasons = [], []
     for model_class in MODELS[adapter.get("task_type")]:
         try:
             found.append(_layers_of("adapter_config.json", adapter, _wrapped_shapes(adapter, model_home, model_class)))
-        except MissingPackage:
-            raise
         except Exception as error:  # whatever PEFT and transformers raise says that the two files do not fit
             reasons.append(" ".join(str(error).split())[:200])
     if not found:
@@ -153,12 +151,10 @@ def _configured_layers(home: Path, adapter: dict[str, Any], base: str | None) ->
 
 def _wrapped_shapes(adapter: dict[str, Any], base: Path, model_class: str) -> dict[str, list[int]]:
     """The shapes of all that is trained once PEFT has put the adapter on the base model, which has no weights."""
-    try:
-        import peft
-        import torch
-        import transformers
-    except ImportError:
-        raise MissingPackage("peft", "an adapter without saved tensors", "peft") from None
+    import peft
+    import torch
+    import transformers
+
     config = transformers.AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
     whole("num_hidden_layers", config.num_hidden_layers, f"from 1 to {MOST_BLOCKS} blocks", 1, MOST_BLOCKS)
     with torch.device("meta"):
@@ -167,21 +163,13 @@ def _wrapped_shapes(adapter: dict[str, Any], base: Path, model_class: str) -> di
     return {name: [*part.shape] for name, part in wrapped.named_parameters() if part.requires_grad}
 
 
-def _parse_object(text: bytes) -> dict[str, Any]:
-    """A JSON object; raises :class:`ValueError` for anything else."""
-    data = parse_json(text.decode())
-    if not isinstance(data, dict):
-        raise ValueError("it is no JSON object")
-    return data
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
-    content = read_bounded(path, "from_peft")
-    try:
-        return _parse_object(content)
-    except (ValueError, RecursionError) as error:
-        raise InvalidParameter("from_peft", str(path), "a readable file with one JSON object", str(error)) from None
+    expected = "a readable file with one JSON object"
+    found = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
+    if not isinstance(found, dict):
+        raise InvalidParameter("from_peft", str(path), expected)
+    return found
 
 
 def _shapes_in(path: Path) -> dict[str, list[int]]:
@@ -192,7 +180,7 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
             length = int.from_bytes(file.read(8), "little")
             if length > min(total - 8, LARGEST_FILE):
                 raise ValueError("its header is cut off, or is too long")
-            header = _parse_object(file.read(length))
+            header = parse_json(file.read(length).decode())
         header.pop("__metadata__", None)
         ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
         starts = [0, *(end for _, end in ends)]

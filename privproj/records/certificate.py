@@ -29,8 +29,7 @@ from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refu
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
-from privproj.records.atomic import read_bounded, write_atomically
-from privproj.records.data_file import LIST, Verdict, list_of, read_json, read_table, read_value, same_json
+from privproj.records import files
 from privproj.records.run_file import from_data
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import Run
@@ -47,9 +46,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 """Version of the certificate's fields. Contract."""
-
-ARITHMETIC = "ball arithmetic"
-"""What an answer says about how it was proved."""
 
 WRITTEN_SPREAD = Decimal("4e-19")
 """Relative distance by which the ends that are written lie outside of their ball. Soundness.
@@ -208,7 +204,7 @@ class Certificate:
         import json
 
         text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
-        write_atomically(path, lambda file: file.write(text.encode()))
+        files.write_atomically(path, lambda file: file.write(text.encode()))
 
 
 # --- a question and its data --------------------------------------------------------------------------
@@ -261,9 +257,13 @@ def check_provable(phases: Sequence[Phase]) -> None:
     """Raise :class:`Refused` where there is no enclosure of one of the phases, or of the way its batches are drawn."""
     for phase in phases:
         run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
+        is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
+        is_sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
+        # The steps of a person with several records have an enclosure (C37).
+        group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
         lacks = {
             f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on Poisson "
-            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not _is_group_in_balls(phase),
+            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
             "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
             "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
             f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.provable is None,
@@ -273,13 +273,6 @@ def check_provable(phases: Sequence[Phase]) -> None:
         for reason, holds in lacks.items():
             if holds:
                 raise Refused(reason)
-
-
-def _is_group_in_balls(phase: Phase) -> bool:
-    """True where the steps of a person with several records have an enclosure (C37)."""
-    run, is_gaussian = phase.run, (phase.mechanism.name, phase.bound.name) == ("gaussian", "analytic")
-    sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
-    return is_gaussian and sampled and run.group_size <= MOST_IN_GROUP
 
 
 def provable_names() -> list[str]:
@@ -337,13 +330,6 @@ def _in_epochs(phase: Phase) -> bool:
 def _is_one_sided(phase: Phase) -> bool:
     """True where the pair of a release is not its own mirror image."""
     return _in_epochs(phase) or (phase.run.sampling_rate < 1.0 and phase.run.scheme.is_one_sided)
-
-
-def _blocks(phase: Phase) -> list[int]:
-    """How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls."""
-    from privproj.composition.allocation import blocks_of
-
-    return [size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1]
 
 
 def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, Run]]:
@@ -484,17 +470,19 @@ def grid_record(grids: _RunGrids) -> dict[str, Any]:
 
 def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
     """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
+    from privproj.composition.allocation import blocks_of
     from privproj.rigorous.composition import Grid
 
-    blocks = [_blocks(phase) for phase in phases]
+    # How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls.
+    blocks = [[size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1] for phase in phases]
     chosen = [sizes for sizes, phase in zip(blocks, phases, strict=True) if _in_epochs(phase)]
     places, orders = sum(map(len, blocks)), 2 if any(map(_is_one_sided, phases)) else 1
     kinds = {
         "step": number("a step above 0 and at most 100 nats", 0.0, 100.0, open_low=True),
-        "knots": list_of("knots for this run", KNOTS, places, places),
-        "windows": list_of("windows for this run", replace(TABLE, check=_window_from), orders, orders),
+        "knots": files.list_of("knots for this run", KNOTS, places, places),
+        "windows": files.list_of("windows for this run", replace(TABLE, check=_window_from), orders, orders),
     }
-    table = read_table("grid", given, kinds | ({"epochs": LIST} if chosen else {}))
+    table = files.read_table("grid", given, kinds | ({"epochs": files.LIST} if chosen else {}))
     for cells in table["knots"]:
         if 0 not in cells or max(map(abs, cells)) * table["step"] > LARGEST_LOSS:
             words = f"{CELLS}, 0 among them, for losses of at most {LARGEST_LOSS:g} nats"
@@ -502,19 +490,21 @@ def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
     grid = Grid(table["step"], table["knots"], table["windows"])
     if not chosen:
         return _RunGrids(grid)
-    epochs = read_value("epochs", table["epochs"], list_of("epochs for this run", LIST, len(chosen), len(chosen)))
+    epochs = files.read_value(
+        "epochs", table["epochs"], files.list_of("epochs for this run", files.LIST, len(chosen), len(chosen))
+    )
     # Blocks of one batch have no grid.
     counts = [sum(size > 1 for size in sizes) for sizes in chosen]
-    of_block = list_of("grids of an epoch", replace(TABLE, check=_epoch_grid_from), 1, MOST_EPOCH_GRIDS)
-    of_phase = [list_of("sizes of blocks", of_block, count, count) for count in counts]
-    return _RunGrids(grid, tuple(read_value("epochs", *pair) for pair in zip(epochs, of_phase, strict=True)))
+    of_block = files.list_of("grids of an epoch", replace(TABLE, check=_epoch_grid_from), 1, MOST_EPOCH_GRIDS)
+    of_phase = [files.list_of("sizes of blocks", of_block, count, count) for count in counts]
+    return _RunGrids(grid, tuple(files.read_value("epochs", *pair) for pair in zip(epochs, of_phase, strict=True)))
 
 
 def _epoch_grid_from(name: str, given: Any) -> "EpochGrid":
     """The grid of an epoch that plain values describe."""
     from privproj.rigorous.allocation import EpochGrid
 
-    table = read_table(name, given, EPOCH)
+    table = files.read_table(name, given, EPOCH)
     cells, level = table["knots"], table["level"]
     if cells[0] < 1 or cells[-1].bit_length() + level > MOST_LEVEL:
         raise InvalidParameter(name, quoted(cells), f"{CELLS}, for ratios above 0 and of at most 2^{MOST_LEVEL}")
@@ -525,7 +515,7 @@ def _window_from(name: str, given: Any) -> "Window":
     """The window that plain values describe."""
     from privproj.rigorous.composition import Window
 
-    return Window(**read_table(name, given, WINDOW))
+    return Window(**files.read_table(name, given, WINDOW))
 
 
 # --- proving ------------------------------------------------------------------------------------------
@@ -586,7 +576,10 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     """
     _check_answered(result)
     flint = import_extra("flint", "a certificate", "certify")
-    result = _without_measured_rounding(result)
+    # A proof in balls does not rest on the rounding of floats.
+    if ROUNDING_AS_MEASURED in result.promises:
+        promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
+        result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     epsilon = float(result.epsilon or 0.0)
     if is_run(question.phases):
@@ -615,7 +608,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         raise Refused("the value of this answer is not what its parameters give")
 
     note = {"lower": ends[0], "upper": ends[1], "bits": bits, **shown}
-    note["arithmetic"] = f"{ARITHMETIC}, python-flint {flint.__version__}"
+    note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
     return replace(result, numerics={**result.numerics, "certified": note}), certificate
 
 
@@ -632,14 +625,6 @@ def _check_answered(result: Result) -> None:
             f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
             f"{result.outcome}"
         )
-
-
-def _without_measured_rounding(result: Result) -> Result:
-    """The answer without its promise about the rounding of floats, on which a proof in balls does not rest."""
-    if ROUNDING_AS_MEASURED not in result.promises:
-        return result
-    promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
-    return replace(result, promises=promises, status=result.status if promises else Status.PROVED)
 
 
 def _prove_run(result: Result, question: Question) -> tuple[Result, Question, CertifiedRun]:
@@ -786,12 +771,12 @@ def load_certificate(path: str | Path) -> Certificate:
     ...     round(load_certificate(file.name).epsilon, 4)
     4.3772
     """
-    return read_certificate(read_bounded(path, "certificate"), path)
+    return read_certificate(files.read_bounded(path, "certificate"), path)
 
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
-    data = read_json(content, "certificate", path, "a certificate as --certificate writes it")
+    data = files.read_json(content, "certificate", path, "a certificate as --certificate writes it")
     with within("certificate"):
         return _from_record(data)
 
@@ -818,11 +803,11 @@ def _from_record(content: object) -> Certificate:
     if not isinstance(given, dict):
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
     schema = given.get("schema", SCHEMA)
-    if not same_json(schema, SCHEMA):
+    if not files.same_json(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
         remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
         raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
-    found = Certificate(**read_table("keys", given, KINDS))
+    found = Certificate(**files.read_table("keys", given, KINDS))
     check_keys(found.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
     delta_target(found.target.get("delta"), found.target.get("log10_delta"))
     return found
@@ -832,7 +817,7 @@ def _from_record(content: object) -> Certificate:
 
 
 @dataclass(frozen=True)
-class CertificateVerdict(Verdict):
+class CertificateVerdict(files.Verdict):
     """What checking a certificate found; its ``holds`` is True if every claim does.
 
     Attributes:
@@ -885,7 +870,7 @@ def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
     """The verdict on the certificate that a JSON object describes."""
     claim = _from_record(record)
     question = _question_from(claim.question)
-    if not same_json(as_plain_value(_data_of(question)), claim.question):
+    if not files.same_json(as_plain_value(_data_of(question)), claim.question):
         raise InvalidParameter(
             "question", quoted(claim.question), "a question in the words in which privproj writes it"
         )

@@ -44,8 +44,7 @@ from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.filter import Filter
-from privproj.records.atomic import open_alone, read_bounded
-from privproj.records.data_file import Verdict, same_json
+from privproj.records.files import Verdict, open_alone, read_bounded, same_json
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.result import Result, round_outward
 from privproj.runs.targets import delta_target, full_target
@@ -168,9 +167,8 @@ class Account:
                 raise InvalidParameter("phase", quoted(phase), "a phase as privproj writes it")
             for name in ("steps", *(["batches"] if phase.get("sampling") == "balls-in-bins" else [])):
                 whole(name, phase.get(name), f"a whole number of {name}")
-            _check_target(target)
-        phase_from(phase, {}, where)
         self.check_target(target, where)
+        phase_from(phase, {}, where)
         marks = {mark: getattr(self, mark) or mark in entry for mark in MARKS}
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
 
@@ -182,14 +180,26 @@ class Account:
             where: The file, for messages.
 
         Raises:
-            Refused: Something was released, and either target is that of a filter.
+            InvalidParameter: The target is not an epsilon, a delta or both, or both with an order.
+            Refused: The order leaves no budget, or something was released and either target is that of a filter.
         """
-        old, new = dict(self.target or {}), dict(target) if isinstance(target, Mapping) else {}
-        if new and new != old and self.spent and "order" in {**old, **new}:
-            raise Refused(
-                f"{where}: the order and the budget of a filter are fixed before the first release; go on with "
-                f"{quoted(old)}, or begin another ledger and add up the epsilons of both"
-            )
+        if target is None:
+            return
+        old, new = dict(self.target or {}), dict(target)
+        with within(where):
+            if not new or not new.keys() <= {"epsilon", "delta", "order"}:
+                raise InvalidParameter("target", quoted(target), "a target with an epsilon, a delta or both")
+            if "order" in new:
+                Filter(**new)
+            if "epsilon" in new:
+                privacy_epsilon(new["epsilon"], zero=False)
+            if "delta" in new:
+                probability("delta", new["delta"])
+            if new != old and self.spent and "order" in {**old, **new}:
+                raise Refused(
+                    "the order and the budget of a filter are fixed before the first release; go on with "
+                    f"{quoted(old)}, or begin another ledger and add up the epsilons of both"
+                )
 
     @property
     def filtered(self) -> bool:
@@ -403,22 +413,6 @@ def planned_releases(entry: Mapping[str, Any]) -> int:
     return int(entry["steps"]) * _releases_per_step(entry)
 
 
-def _check_target(given: Mapping[str, Any] | None) -> None:
-    """Raise unless a target that is named is an epsilon, a delta or both, or both with an order.
-
-    Raises :class:`InvalidParameter`, or :class:`Refused` for an order that leaves no budget.
-    """
-    if given is not None and (not given or not given.keys() <= {"epsilon", "delta", "order"}):
-        raise InvalidParameter("target", quoted(given), "a target with an epsilon, a delta or both")
-    if given and "order" in given:
-        Filter(**given)
-    for name, value in (given or {}).items():
-        if name == "epsilon":
-            privacy_epsilon(value, zero=False)
-        elif name == "delta":
-            probability(name, value)
-
-
 def read_ledger(path: str | Path) -> Account:
     """Read the ledger of a training run.
 
@@ -607,7 +601,7 @@ class Ledger:
         """Continue the last phase of the file if it is this one, else append it."""
         account, entry = self.account, json.loads(json.dumps(phase.as_dict()))
         new = {mark: True for mark in MARKS if mark in marks and not getattr(account, mark)}
-        account.check_target(target, str(self.path))
+        account.check_target(target or None, str(self.path))
         over = again and not account.left
         resumed = bool(account.phases) and account.phases[-1][0] == entry and not new and not over
         opening = {"phase": entry} | ({"target": target} if target else {}) | new

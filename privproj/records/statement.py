@@ -44,13 +44,13 @@ from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
-from privproj.records.data_file import Verdict, list_of, read_json, read_table
+from privproj.records.files import Verdict, list_of, read_json, read_table
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
 from privproj.records.run_file import MOST_PHASES, from_data, phase_from
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 from privproj.runs.targets import delta_target
-from privproj.validation import TABLE, TRUTH, WHOLE, Kind, quoted
+from privproj.validation import NUMBER, TABLE, TRUTH, WHOLE, Kind
 from privproj.version import __version__
 
 WORDS: dict[str, Any] = tomllib.loads(files("privproj.records").joinpath("statement.toml").read_text(encoding="utf-8"))
@@ -62,11 +62,6 @@ UNITS: dict[str, str] = WORDS["change"]
 RATES = (0.001, 0.01)
 """The false positive rates at which a statement names an attacker's success."""
 
-LARGEST_FACTOR = 1e9
-"""A factor above this is not written out: it limits next to nothing."""
-
-LEAST_CHANCE = 1e-12
-"""A delta below this is not said as a chance of one in so many."""
 FIELDS = {
     "date": "Day of the statement, YYYY-MM-DD; unchecked.",
     "author": "Who makes the statement; unchecked.",
@@ -82,15 +77,21 @@ DIGESTS = ("ledger", "checkpoint")
 PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)*"
 """A field: a line that looks alike in text, Markdown and HTML, and cannot be taken for the claim."""
 
+
+def _matching(pattern: str, words: str) -> Kind:
+    """Texts of this form, as a message describes them."""
+    return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
+
+
 FORMS = {
-    "date": (r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", "a day such as 2026-01-31"),
-    **dict.fromkeys(DIGESTS, ("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")),
+    "date": _matching(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", "a day such as 2026-01-31"),
     **dict.fromkeys(
-        [name for name in FIELDS if name != "date"],
-        (PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon"),
+        ("author", "model", "data", "versions"),
+        _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon"),
     ),
+    **dict.fromkeys(DIGESTS, _matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")),
 }
-"""The pattern of each field and digest, and its words."""
+"""The form of each field and digest, in the order in which they are said."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,16 @@ class Section:
 
 STYLES = ("text", "markdown", "html")
 """How a statement can be written."""
+
+FILLED = Kind("a table that is not empty", lambda value: isinstance(value, dict) and bool(value), {})
+"""What the parameters of a statement hold beside what follows. Contract."""
+
+HEAD = {
+    "privproj": _matching("[0-9][0-9A-Za-z.+-]{0,40}", "a version"),
+    "style": Kind(f"one of the styles {', '.join(STYLES)}", lambda style: style in STYLES, {}),
+    "delta": NUMBER,
+}
+"""What the parameters of every statement begin with. Contract."""
 
 MADE = Kind("a whole number of releases", lambda steps: type(steps) is int and steps >= 0, {})
 """How many releases a phase made. Contract."""
@@ -199,17 +210,6 @@ def _account_from(data: Mapping[str, Any], where: str) -> Account:
     return replace(account, phases=tuple(phases), notes=tuple(given["notes"]), **marks)
 
 
-def _said_from(given: Mapping[str, Any]) -> dict[str, str]:
-    """The author's words and digests in the order of the fields, each checked for its form."""
-    for name, words in given.items():
-        if name not in FORMS:
-            raise InvalidParameter("said", quoted(name), f"one of {', '.join(FORMS)}")
-        pattern, expected = FORMS[name]
-        if not isinstance(words, str) or not re.fullmatch(pattern, words):
-            raise InvalidParameter(name, quoted(words), expected)
-    return {name: given[name] for name in (*FIELDS, *DIGESTS) if name in given}
-
-
 def statement_from(
     data: Mapping[str, Any], delta: float, style: str, version: str = __version__, said: Mapping[str, Any] | None = None
 ) -> Statement:
@@ -219,7 +219,8 @@ def statement_from(
     brought into their form first. ``said`` are the author's :data:`FIELDS` and :data:`DIGESTS`. Nothing else enters.
     Raises :class:`InvalidParameter` for an unknown key or a value outside its domain, and whatever the query raises.
     """
-    words = _said_from(said or {})
+    spec.check_keys(said or {}, FORMS)
+    words = {name: said[name] for name in FORMS if name in said} if said else {}
     where, target = "statement", delta_target(delta, None)
     if "run" in data:
         schedule = from_data(data["run"], where)
@@ -303,7 +304,7 @@ def _fields(statement: Statement) -> dict[str, Any]:
         "notes": result.warnings,
         "author": tuple(f"{name}: {said[name]}" for name in FIELDS if name in said),
         "digests": tuple(f"{name}: {said[name]}" for name in DIGESTS if name in said),
-        "missing": (", ".join(name for name in (*FIELDS, *DIGESTS) if name not in said),) * (len(said) < len(FORMS)),
+        "missing": (", ".join(name for name in FORMS if name not in said),) * (len(said) < len(FORMS)),
         "others": tuple(map(_other_bound, statement.others)),
     }
 
@@ -312,10 +313,11 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     """What an epsilon of this size means as a factor, rounded up, without calling it good or bad."""
     # Pr[S] <= e^eps Pr'[S] + delta (C1)
     factor = next_up(math.exp(min(epsilon, 700.0)))
-    if factor > LARGEST_FACTOR:
+    if factor > 1e9:  # it limits next to nothing
         return WORDS["meaning"]["nothing"]
     shown = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
-    chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if LEAST_CHANCE <= delta <= 0.1 else ""
+    # A smaller delta is not said as a chance of one in so many.
+    chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if 1e-12 <= delta <= 0.1 else ""
     return Template(WORDS["meaning"]["factor"]).substitute(factor=shown, delta=repr(delta), chance=chance)
 
 
@@ -463,19 +465,14 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
-    """The line of parameters as data: every key known, none missing, and what is not computed from checked."""
+    """The line of parameters as data: every key known, none missing, and what is not computed from checked.
+
+    It is about a question, a run or a ledger, and only one of them.
+    """
     given = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
-    about = [key for key in ("question", "run", "ledger") if key in given]
-    known = ["privproj", "style", "delta", *(["said"] if "said" in given else []), *about]
-    tables = [given[key] for key in known[3:]]
-    if len(about) != 1 or list(given) != known or not all(table and isinstance(table, dict) for table in tables):
-        expected = "parameters with the keys privproj, style, delta, perhaps said, and then question, run or ledger"
-        raise InvalidParameter("FILE", path, expected, f"they have {quoted(list(given))}")
-    if given["style"] not in STYLES:
-        raise InvalidParameter("style", quoted(given["style"]), "one of the styles " + ", ".join(STYLES))
-    if not isinstance(given["privproj"], str) or not re.fullmatch(r"[0-9][0-9A-Za-z.+-]{0,40}", given["privproj"]):
-        raise InvalidParameter("privproj", quoted(given["privproj"]), "a version")
-    return given
+    about = next((key for key in ("run", "ledger") if key in given), "question")
+    with within(path):
+        return read_table("parameters", given, HEAD | dict.fromkeys([about, *{"said"} & {*given}], FILLED))
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
@@ -603,15 +600,8 @@ def _differences(account: Account, stated: Account) -> Iterator[str]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"
     said = _made(stated)
     for i, (entry, _) in enumerate(_made(account)):
-        if i >= len(said):
-            yield f"phase {i + 1}: in the ledger alone"
-        else:
-            yield from _phase_differences(f"phase {i + 1}", entry, said[i][0])
-
-
-def _phase_differences(name: str, entry: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[str]:
-    """How a phase of the ledger differs from that of the statement, key by key."""
-    for key in dict.fromkeys((*entry, *stated)):
-        one, other = entry.get(key, "nothing"), stated.get(key, "nothing")
-        if key not in NOT_COMPARED and one != other:
-            yield f"{name}: {key} {one} in the ledger, {other} in the statement"
+        other = said[i][0] if i < len(said) else {}
+        for key in (key for key in dict.fromkeys((*entry, *other)) if entry.get(key) != other.get(key)):
+            if key not in NOT_COMPARED:
+                found = [one.get(key, "nothing") for one in (entry, other)]
+                yield f"phase {i + 1}: {key} {found[0]} in the ledger, {found[1]} in the statement"

@@ -2,16 +2,25 @@
 
 A large grid is asked in columns (:mod:`privproj.accounting.columns`), and its kernels run as is best for the size of
 the whole grid, whatever part of it is done at a time. In memory are the axes and a few batches of rows.
+
+Rows go to a journal in the order of their numbers, which survives a kill at any moment, and reach the disk in batches.
+What is in the journal is not done again. Work is a function of a list of tasks, so that it can be sent to other
+processes (:func:`run_in_processes`) or to a Dask cluster (:func:`run_on_dask`).
 """
 
 import csv
 import io
+import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import pickle
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice, product, zip_longest
+from functools import partial
+from itertools import chain, islice, product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,15 +29,24 @@ from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.queries import ZERO_EPSILON_NOTE
 from privproj.accounting.question import FOUND, Question
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
+from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
-from privproj.records.atomic import write_atomically
-from privproj.records.journal import Journal, Row, Runner, complete_rows, run_inline
+from privproj.records.files import naming, open_alone, write_atomically
 from privproj.result import Outcome, Result, Side
 from privproj.validation import TEXT
 
 if TYPE_CHECKING:
     from privproj.accounting.column_rows import Asked, Reading
+
+Row = str
+"""One line of text, without its end."""
+Work = Callable[[list[Any]], list[Row]]
+"""A function from a list of tasks to as many rows; it must be importable where the work is done."""
+Runner = Callable[[Work, Iterator[list[Any]]], Iterator[tuple[list[Row], float]]]
+"""A function that sends batches of tasks to work, and yields for each, in their order, its rows and how long it took.
+
+The seconds are those of the process that did the work.
+"""
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
@@ -41,9 +59,6 @@ MOST_CORNERS = 4096
 
 STAND_INS = {"rate": {"sampling_rate": 0.5}, "steps": {"steps": 2}}
 """What stands in, where nothing but assumptions is asked, for what a query finds."""
-
-FIXED_KEYS = ("mechanism", "bound")
-"""Keys that have one value for the whole grid, besides the parameters."""
 
 COLUMNS: tuple[str, ...] = (
     "value", "lower", "upper", "side", "bound", "status", "outcome", "epsilon", "delta", "log10_delta",
@@ -127,7 +142,7 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
             raise unknown_name("query", query, "a query", spec.TARGETS)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), FIXED_KEYS, query))
+        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))
         _check_axes(axes, given, query)
         found = _Grid(query, given, axes)
         if len(found) > MOST_POINTS:
@@ -305,6 +320,165 @@ def _cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
+# --- a journal of rows -------------------------------------------------------------------------------
+
+MOST_RESTARTS = 5
+"""How often work that lost its process is done again before it is given up. Contract."""
+
+
+class Journal:
+    """A file of rows of one line each, in their order, behind a title that says what they belong to.
+
+    One process at a time may have it open; raises :class:`InvalidParameter` for a second one. Its length is the number
+    of its rows.
+    """
+
+    def __init__(self, path: str | Path, title: dict[str, Any]) -> None:
+        self.path, self.count = Path(path), 0
+        self.head = (json.dumps(title, sort_keys=True) + "\n").encode()
+        self.file = os.fdopen(open_alone(path, "journal"), "a+b")
+        self._take_up()
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return self.count
+
+    def _take_up(self) -> None:
+        """Count the rows up to the first line that is not whole, and cut off the rest."""
+        self.file.seek(0)
+        found = self.file.read(len(self.head))
+        if not self.head.startswith(found):
+            self.close()
+            raise InvalidParameter("journal", self.path, "a journal of this very question", "name another file")
+        good = len(self.head) if found == self.head else 0
+        for line in self.file if good else ():
+            if not line.endswith(b"\n") or b"\0" in line:
+                break
+            self.count += 1
+            good += len(line)
+        self.file.truncate(good)
+        if good == 0:
+            self.file.write(self.head)
+            self.file.flush()
+
+    def add(self, rows: list[Row]) -> None:
+        """Append the next rows; they are on the disk when this returns."""
+        with naming(self.path):
+            self.file.write("".join(f"{row}\n" for row in rows).encode())
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        self.count += len(rows)
+
+    def rows(self) -> Iterator[Row]:
+        """The rows in their order."""
+        with self.path.open("rb") as file:
+            file.seek(len(self.head))
+            for line in file:
+                yield line[:-1].decode()
+
+    def close(self) -> None:
+        """Close the file, so that other processes may write it."""
+        self.file.close()
+
+
+def complete_rows(
+    work: Work, tasks: Iterable[Any], journal: Journal, runner: Runner, progress: Callable[[int], object]
+) -> None:
+    """Let ``runner`` do those of the tasks that the journal has no row for."""
+    left, size = islice(tasks, len(journal), None), 1
+
+    def batches() -> Iterator[list[Any]]:
+        while batch := list(islice(left, size)):
+            yield batch
+
+    for rows, seconds in runner(work, batches()):
+        journal.add(rows)
+        # As many as take half a second, by those done last, of which a kill loses a few for each process, and at most
+        # eight times as many.
+        fitting = int(len(rows) * 0.5 / max(seconds, 1e-9))
+        size = max(1, min(fitting, 8 * len(rows), 2**14))
+        progress(len(rows))
+
+
+# --- who computes -------------------------------------------------------------------------------------
+
+
+def run_inline(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+    """Do the work in this process."""
+    for batch in batches:
+        began = time.monotonic()
+        yield work(batch), time.monotonic() - began
+
+
+def run_in_processes(count: int) -> Runner:
+    """A runner that does the work in ``count`` processes of this machine.
+
+    If a process dies, the pool is built anew and its batches are done again; raises :class:`NotConverged` after
+    :data:`MOST_RESTARTS` pools.
+    """
+
+    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+        from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import get_context
+
+        waiting: deque[list[Any]] = deque()
+        for _ in range(MOST_RESTARTS):
+            with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+                try:
+                    yield from _rows_in_order(pool.submit, work, batches, waiting, count)
+                    return
+                except BrokenProcessPool:
+                    continue
+        raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
+
+    return run
+
+
+def run_on_dask(address: str) -> Runner:
+    """A runner that does the work on the Dask cluster at this address; raises :class:`InvalidParameter` without one.
+
+    If a worker dies, Dask sends its batches to another one.
+    """
+
+    def run(work: Work, batches: Iterator[list[Any]]) -> Iterator[tuple[list[Row], float]]:
+        distributed = import_extra("distributed", "--dask", "sweep")
+        try:
+            client = distributed.Client(address, timeout="10s", set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InvalidParameter("dask", address, "the address of a running scheduler", str(error)) from None
+        with client, client.as_current():
+            workers = len(client.scheduler_info(n_workers=-1)["workers"])
+            submit = partial(client.submit, pure=False, retries=MOST_RESTARTS)
+            yield from _rows_in_order(submit, work, batches, deque(), max(1, workers))
+
+    return run
+
+
+def _rows_in_order(
+    submit: Callable[..., Any], work: Work, batches: Iterator[list[Any]], waiting: deque[list[Any]], workers: int
+) -> Iterator[tuple[list[Row], float]]:
+    """What each batch in turn gave, while later ones are at work; ``waiting`` holds the batches that are not done."""
+    jobs = deque(submit(_work_packed, work, pickle.dumps(batch)) for batch in waiting)
+    while True:
+        # Four batches are on their way for each process, so that none waits for a slow one before it.
+        for batch in islice(batches, max(0, 4 * workers - len(jobs))):
+            waiting.append(batch)
+            jobs.append(submit(_work_packed, work, pickle.dumps(batch)))
+        if not jobs:
+            return
+        rows, seconds = jobs.popleft().result()
+        waiting.popleft()
+        yield rows.split("\n"), seconds
+
+
+def _work_packed(work: Work, tasks: bytes) -> tuple[str, float]:
+    """The rows of pickled tasks as one text, since many small objects take long to send, and how long they took."""
+    began = time.monotonic()
+    rows = work(pickle.loads(tasks))
+    return "\n".join(rows), time.monotonic() - began
+
+
 # --- the table ----------------------------------------------------------------------------------------
 
 
@@ -314,11 +488,11 @@ def run_sweep(
     """Ask every point, write the table, and count the outcomes.
 
     The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
-    :class:`InvalidParameter` where ``out`` holds anything but this very table.
+    :class:`InvalidParameter` where ``out`` is there and no journal beside it, since a table is never overwritten.
     """
     path, place = Path(out), Path(f"{out}.journal")
     if path.exists() and not place.exists():
-        return _count_outcomes(grid, _rows_on_disk(grid, path))
+        raise InvalidParameter("--output", path, "a new file, since a table that is there is complete", "name another")
     journal = Journal(place, grid.title())
     try:
         progress(len(journal))
@@ -328,57 +502,17 @@ def run_sweep(
         else:
             rows = chain([",".join(column_names(grid))], journal.rows())
             write_atomically(path, lambda file: file.writelines(f"{row}\n".encode() for row in rows))
-        counts = _count_outcomes(grid, csv.reader(journal.rows()))
+        outcome = column_names(grid).index("outcome")
+        counts = Counter(row[outcome] for row in csv.reader(journal.rows()))
         place.unlink()
     finally:
         journal.close()
-    return counts
+    return dict(sorted(counts.items()))
 
 
 def column_names(grid: _Grid | _Points) -> list[str]:
     """The columns of the table: the axes, then those of :data:`COLUMNS` that are no axes."""
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
-
-
-def _count_outcomes(grid: _Grid, rows: Iterable[list[str]]) -> dict[str, int]:
-    """How many rows had which outcome, by the name of the outcome."""
-    place = column_names(grid).index("outcome")
-    return dict(sorted(Counter(row[place] for row in rows).items()))
-
-
-def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
-    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not that of the grid."""
-    other = InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
-    try:
-        rows = (_read_parquet if path.suffix == ".parquet" else _read_csv)(path)
-        if next(rows, None) != column_names(grid):
-            raise other
-        for values, row in zip_longest(grid.points(), rows):
-            if values is None or row is None or not all(map(_says, row, values)):
-                raise other
-            yield row
-    except (OSError, ValueError, csv.Error):
-        raise other from None
-
-
-def _says(text: str, value: object) -> bool:
-    """True if the text is that of the value, or for a number that of an equal one."""
-    return text == str(_cell(value)) or (isinstance(value, int | float) and float(text) == value)
-
-
-def _read_csv(path: Path) -> Iterator[list[str]]:
-    """The names of the columns and then the rows of a CSV table."""
-    with path.open(newline="", encoding="utf-8") as file:
-        yield from csv.reader(file)
-
-
-def _read_parquet(path: Path) -> Iterator[list[str]]:
-    """The names of the columns and then the rows of a Parquet table, as text; an empty one for None."""
-    table = _import_arrow(".parquet").ParquetFile(path)
-    yield table.schema_arrow.names
-    for batch in table.iter_batches():
-        for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield ["" if cell is None else str(cell) for cell in cells]
 
 
 def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:

@@ -27,8 +27,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.atomic import read_bounded, write_atomically
-from privproj.records.data_file import parse_json
+from privproj.records.files import parse_json, read_bounded, write_atomically
 from privproj.records.ledger import Account
 from privproj.training.capture import Taps
 from privproj.training.generators import unchanged_numbers

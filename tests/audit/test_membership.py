@@ -40,5 +40,5 @@ def test_the_calibrated_attack_sees_overfitting(membership):
         membership.calibrated_loss_attack(noisy),
     )
     assert seen and not unseen
-    assert loud > 0.6 > quiet and [rate.at for rate in rates] == [0.1, 0.01]
-    assert all(rate.low <= rate.value <= rate.high for rate in rates)
+    assert loud > 0.6 > quiet and [rate["at"] for rate in rates] == [0.1, 0.01]
+    assert all(rate["low"] <= rate["value"] <= rate["high"] for rate in rates)

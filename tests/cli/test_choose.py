@@ -35,7 +35,7 @@ def test_what_a_reader_of_any_row_should_know_is_said(run):
 def test_the_title_is_whole_in_a_pipe_and_fits_a_terminal(run, monkeypatch):
     title = run(ASKED)[1].splitlines()[0]
     monkeypatch.setattr("privproj_cli.render.terminal_width", lambda: 70)
-    lines = run(ASKED)[1].partition("\n  algorithm")[0].splitlines()
+    lines = run(ASKED)[1].partition("\nalgorithm")[0].splitlines()
     assert " ".join(lines) == title and max(map(len, lines)) <= 70 < len(title)
 
 

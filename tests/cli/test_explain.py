@@ -63,7 +63,7 @@ def test_related_words_exist():
 
 
 def test_commands_that_the_words_name_exist():
-    from privproj_cli.commands import COMMANDS
+    from privproj_cli.main import COMMANDS
 
     text = json.dumps(GROUPS)
     assert set(re.findall(r"`privproj ([a-z-]+)", text)) <= set(COMMANDS)

@@ -6,7 +6,7 @@ import click
 import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
-from privproj_cli.commands import COMMANDS, command_named
+from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Once, options_from
 
 from privproj.diagnostics import lora_noise
@@ -53,7 +53,7 @@ def test_every_option_with_one_value_is_guarded():
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("1%", "write 0.01"), ("0.5 %", "write 0.005"), ("100,000", "100000 or 1e5"), ("100k", "1e5"), ("x%", "a number")],
+    [("1%", "10 % as 0.1"), ("100,000", "100000 or 1e5"), ("100k", "1e5"), ("x%", "a number")],
 )
 def test_a_number_as_people_write_it_gets_a_remedy(run, text, words):
     code, out, err = run(f"epsilon gaussian --noise-multiplier 1 --delta '{text}'")

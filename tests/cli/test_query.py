@@ -1,7 +1,9 @@
-"""Queries: JSON, batches and epochs, layers, warnings."""
+"""Queries: JSON, batches and epochs, layers, warnings, what a plain question loads."""
 
 import json
 import re
+import subprocess
+import sys
 from importlib.resources import files
 
 import jsonschema
@@ -151,7 +153,7 @@ def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
         ("--tpr 0.2", "got no --fpr"),
         ("--tpr 0.2 --fpr 0.3", "above fpr=0.3, which guessing reaches, got --tpr=0.2"),
         ("--delta 1e-5", "epsilon and delta, or advantage, or tpr and fpr, got no --epsilon"),
-        ("--advantage 10%", "write 0.1, without a percent sign"),
+        ("--advantage 10%", "write 10 % as 0.1"),
     ],
 )
 def test_a_risk_and_another_target_are_one_clear_error(capsys, words, said):
@@ -267,3 +269,42 @@ def test_a_tensor_as_wide_as_its_rank_is_not_taken_for_a_mistake(run):
 def test_a_shuffling_loader_is_told_what_it_costs(run, word):
     code, _, err = run(f"epsilon gaussian --noise-multiplier 1 --sampling {word} --delta 1e-5")
     assert code == 2 and "write shuffle" in err and "balls-in-bins" in err
+
+
+# --- a plain question loads what it needs and no more -------------------------------------------------
+
+
+def loaded(line):
+    """What the command line imports for a question, in a process of its own."""
+    code = "import sys; from privproj_cli.main import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+NEEDED = {
+    "", ".accounting", ".accounting.at_least", ".accounting.batch_remarks", ".accounting.phase",
+    ".accounting.queries", ".accounting.question", ".assumptions",
+    ".composition", ".composition.compose", ".curves", ".curves.columns", ".curves.gaussian", ".curves.inversion",
+    ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.bound",
+    ".mechanisms.gaussian", ".mechanisms.gaussian.analytic", ".mechanisms.registry", ".numerics",
+    ".numerics.enclosure", ".numerics.inverse_kernels", ".numerics.kernels", ".numerics.search", ".numerics.tables",
+    ".result", ".runs", ".runs.sampling", ".runs.targets", ".validation", ".version",
+}  # fmt: skip
+"""The modules of the package that an epsilon of plain Gaussian noise needs: each costs every such answer its time."""
+
+DEAR = {"numpy", "scipy", "numba", "mpmath", "json", "importlib.metadata"}
+"""Modules of others that it does without."""
+
+
+def test_an_epsilon_of_gaussian_noise_loads_what_it_needs_and_no_more():
+    modules = loaded(f"epsilon {GAUSSIAN} --delta 1e-5")
+    own = {name.removeprefix("privproj") for name in modules if name.split(".")[0] == "privproj"}
+    assert own <= NEEDED, own - NEEDED
+    assert not modules & DEAR
+
+
+def test_a_question_loads_one_mechanism_and_the_bounds_that_it_names():
+    modules = loaded("delta laplace --noise-multiplier 1 --epsilon 1")
+    kinds = {name for name in modules if name.startswith("privproj.mechanisms.")}
+    own = {"laplace", "laplace.exact"}
+    assert kinds == {f"privproj.mechanisms.{name}" for name in ("base", "bound", "registry", *own)}

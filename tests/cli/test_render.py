@@ -112,6 +112,9 @@ def test_tiny_delta_is_not_shown_as_zero(run):
         "run examples/run.toml --delta 1e-5",
         "check examples/bounds.toml",
         "explain C9",
+        f"compare {M2} --delta 1e-5",
+        "bounds",
+        "bounds rank-free",
     ],
 )
 def test_lines_are_wrapped_to_the_terminal_and_say_the_same(run, monkeypatch, columns, line):

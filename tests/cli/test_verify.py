@@ -12,8 +12,7 @@ from records.ledgers import TARGET, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.records.atomic import LARGEST_FILE
-from privproj.records.data_file import AS_FAR_AS_IT_GOES
+from privproj.records.files import AS_FAR_AS_IT_GOES, LARGEST_FILE
 from privproj.records.ledger import LARGEST_LEDGER
 from privproj.result import round_outward
 

@@ -216,7 +216,7 @@ def nested(depth):
         ({"type": "ComposedDpEvent", "events": [PLAIN, {**PLAIN, "noise_multiplier": 0}]}, "event: events 2"),
         ({"type": "ComposedDpEvent", "events": PLAIN}, "list of 1 to 1000"),
         ({"type": "ComposedDpEvent", "events": []}, "list of 1 to 1000"),
-        ({"type": "ComposedDpEvent", "events": [{"type": "ReleaseDpEvent"}]}, "stands alone"),
+        ({"type": "ComposedDpEvent", "events": [{"type": "ReleaseDpEvent"}]}, "an event of dp-accounting"),
         ({"type": "PoissonSampledDpEvent", "sampling_probability": 1.5, "event": PLAIN}, "sampling_probability=1.5"),
         ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.5]}, "as many"),
         ({**data_of(MIXTURE), "sampling_probs": [0.5, 0.4, 0.0]}, "add up to 1"),

@@ -7,7 +7,7 @@ from functools import cache
 
 import click
 from hypothesis import strategies as st
-from privproj_cli.commands import COMMANDS, command_named
+from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Number
 from privproj_cli.query import MECHANISMS, example_words
 

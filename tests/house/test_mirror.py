@@ -25,7 +25,7 @@ ELSEWHERE = {
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",
     "accounting/question": "what every query asks: tests/accounting/test_queries.py",
     "accounting/rank_search": "the rank query: tests/accounting/test_calibration.py",
-    "audit/faults": "names of faults: tests/audit/test_mechanism.py plants each",
+    "audit/faults": "names of faults: tests/audit/test_scenes.py plants each",
     "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
     "composition/good_event": "tests/accounting/test_queries.py: the reference run",
     "runs/targets": "what may be asked: tests/accounting/test_calibration.py, tests/accounting/test_attack_risk.py",
@@ -46,7 +46,7 @@ ELSEWHERE = {
 }
 """Modules, and folders of bounds, without a test file of their own, and where their law is."""
 CLI = {
-    "alignment": "tests/diagnostics/test_alignment.py, tests/diagnostics/test_lora_moments.py",
+    "alignment": "tests/diagnostics/test_directions.py",
     "check": "tests/records/test_regression.py",
     "report": "tests/records/test_statement.py",
 }

@@ -209,7 +209,7 @@ def test_no_option_is_dropped():
     assert accountant.get_epsilon(1e-5, poisson=True, alphas=None, eps_error=0.1) == known
     with pytest.raises(Refused, match="poisson"):
         accountant.get_epsilon(1e-5, poisson=False)
-    with pytest.raises(InvalidParameter, match="relation"):
+    with pytest.raises(TypeError, match="relation"):
         accountant.get_epsilon(1e-5, relation="replace")
     with pytest.raises(InvalidParameter, match="delta"):
         ProjectionAccountant().get_epsilon(1.5)

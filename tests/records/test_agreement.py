@@ -12,7 +12,7 @@ from records.ledgers import spend
 import privproj
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.records.data_file import AS_FAR_AS_IT_GOES
+from privproj.records.files import AS_FAR_AS_IT_GOES
 from privproj.records.ledger import Ledger, read_ledger, verify_ledger
 from privproj.records.statement import (
     COUNTED,

@@ -18,7 +18,7 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound, mechanism_named
-from privproj.records import certificate, data_file
+from privproj.records import certificate, files
 
 needs("flint")
 sys.path.append(str(ROOT / "benchmarks"))
@@ -359,7 +359,7 @@ def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path,
         codes.append(exit_code(["verify", str(path), "--json"]))
         said = capsys.readouterr()
         assert (said.err.count("\n") == 1) == (codes[-1] in (2, 3, 5)) and "report" not in said.err
-        if codes[-1] == 0 and not data_file.same_json(changed, content):
+        if codes[-1] == 0 and not files.same_json(changed, content):
             states_the_truth(changed, json.loads(said.out))
     assert codes.count(2) > 15 and codes.count(1) > 2
 

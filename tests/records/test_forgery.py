@@ -19,7 +19,7 @@ from records.forgers import DIGITS, chained, edited, entries_of, scratched
 
 import privproj
 from privproj.assumptions import PUBLIC_SUBSPACE
-from privproj.records.data_file import AS_FAR_AS_IT_GOES
+from privproj.records.files import AS_FAR_AS_IT_GOES
 from privproj.records.ledger import Account
 from privproj.records.statement import account_data, statement_from
 from privproj.schedule import from_data

@@ -10,7 +10,7 @@ from records.ledgers import PHASE, SECOND, TARGET, spend
 import privproj
 from privproj.accounting.schedule import phase_of
 from privproj.errors import InvalidParameter
-from privproj.records.data_file import AS_FAR_AS_IT_GOES
+from privproj.records.files import AS_FAR_AS_IT_GOES
 from privproj.records.ledger import AS_WRITTEN, KEPT, SECRET, WITHIN_PLAN, Ledger, read_ledger, verify_ledger
 
 

@@ -16,7 +16,7 @@ from privproj_cli.main import exit_code
 import privproj
 from privproj import InvalidParameter
 from privproj.numerics import kernels
-from privproj.records.data_file import as_toml
+from privproj.records.files import as_toml
 from privproj.records.regression import entries_from
 
 ENTRIES = [

@@ -93,9 +93,6 @@ def test_keys_of_a_run_file(data, words):
 
 
 TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "step_counts": [8, 8]}
-RELEASE = {"type": "ReleaseDpEvent", "mechanism": {"name": "m2", "dim": 64, "rank": 8, "noise_multiplier": 2}}
-POISSON = {"type": "PoissonSampledDpEvent", "sampling_probability": 0.1, "event": RELEASE}
-EPOCH = {"type": "BallsInBinsDpEvent", "batches": 10, "event": RELEASE}
 
 
 @pytest.mark.parametrize(
@@ -106,16 +103,7 @@ EPOCH = {"type": "BallsInBinsDpEvent", "batches": 10, "event": RELEASE}
         ({"event": TREE, "mechanism": "gaussian"}, "phase 1: mechanism=gaussian"),
         ({"event": TREE, "steps": 0}, "phase 1: steps=0"),
         ({"event": TREE, "sampling_rate": 0.1}, "phase 1: sampling_rate"),
-        ({"event": {"type": "ComposedDpEvent", "events": [RELEASE]}}, "ReleaseDpEvent stands alone"),
-        ({"event": {**POISSON, "event": POISSON}}, "ReleaseDpEvent stands alone"),
-        ({"event": {**RELEASE, "mechanism": {"name": "m3"}}}, "did you mean"),
-        ({"event": {**RELEASE, "mechanism": {**RELEASE["mechanism"], "steps": 5}}}, "event: mechanism: steps=5"),
-        ({"event": {**RELEASE, "mechanism": {"dim": 3}}}, "a mechanism"),
-        ({"event": {**RELEASE, "bound": "rank"}}, "phase 1: bound=rank"),
-        ({"event": {**RELEASE, "noise": 3}}, "event: noise=3"),
-        ({"event": {**EPOCH, "batches": 2.5}}, "event: batches=2.5"),
-        ({"event": {"type": "PoissonSampledDpEvent", "event": RELEASE}}, "event: sampling_probability"),
-        ({"event": {**RELEASE, "relation": "replace"}, "relation": "zero-out"}, "event: relation=replace"),
+        ({"event": {"type": "ReleaseDpEvent"}}, "did you mean"),
     ],
     ids=str,
 )
@@ -124,32 +112,9 @@ def test_malformed_events_name_file_phase_and_key(phase, words):
         from_data({"phase": [phase]}, "a.toml")
 
 
-@pytest.mark.parametrize(
-    ("event", "run"),
-    [
-        (RELEASE, {}),
-        (POISSON, {"sampling_rate": 0.1}),
-        (EPOCH, {"sampling": "balls-in-bins", "batches": 10}),
-        ({**EPOCH, "batches_per_record": 3}, {"sampling": "balls-in-bins", "batches": 10, "batches_per_record": 3}),
-        ({"type": "SelfComposedDpEvent", "count": 4, "event": POISSON}, {"sampling_rate": 0.1, "steps": 12}),
-        ({**RELEASE, "bound": "gaussian", "relation": "replace"}, {"bound": "gaussian", "relation": "replace"}),
-    ],
-    ids=str,
-)
-def test_an_event_of_our_own_is_the_phase_that_it_says(event, run):
-    read = from_data({"phase": [{"name": "x", "event": event, "steps": 3}]})
-    own = {"name": "x", "mechanism": "m2", "dim": 64, "rank": 8, "noise_multiplier": 2, "steps": 3, **run}
-    assert read == from_data({"phase": [own]})
-    jsonschema.validate({"phase": [{"name": "x", "event": event, "steps": 3}]}, SCHEMA)
-
-
 def test_the_schema_knows_every_event_and_what_stands_beside_one():
     phase = SCHEMA["properties"]["phase"]["items"]
-    assert set(SCHEMA["$defs"]["event"]["properties"]["type"]["enum"]) == {
-        *FIELDS,
-        "ReleaseDpEvent",
-        "BallsInBinsDpEvent",
-    }
+    assert set(SCHEMA["$defs"]["event"]["properties"]["type"]["enum"]) == {*FIELDS}
     assert phase["allOf"][0]["then"]["propertyNames"]["enum"] == [*EVENT_KEYS]
     whole = from_data({"relation": "zero-out", "phase": [{"event": TREE, "steps": 2, "planned": True}, M2_PHASE]})
     jsonschema.validate(whole.as_dict(), SCHEMA)

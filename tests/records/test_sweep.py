@@ -1,14 +1,16 @@
-"""Sweeps: every point once, the same table however often it is killed."""
+"""Sweeps: every point once, the same table however often it is killed, cut or left by a worker."""
 
 import csv
 import dataclasses
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tomllib
+from itertools import islice
 
 import pytest
 from helpers import needs
@@ -17,7 +19,15 @@ from records.grids import GRID, table, written
 
 import privproj
 from privproj import InvalidParameter
-from privproj.records.sweep import column_names, grid_from, run_sweep
+from privproj.records.sweep import (
+    Journal,
+    column_names,
+    complete_rows,
+    grid_from,
+    run_in_processes,
+    run_on_dask,
+    run_sweep,
+)
 
 
 def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
@@ -37,15 +47,14 @@ def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
     assert counts["invalid"] == 4
 
 
-def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_path):
+def test_a_table_that_is_there_is_not_overwritten(tmp_path):
     out = tmp_path / "out.csv"
-    first = run_sweep(grid_from(GRID), out)
+    run_sweep(grid_from(GRID), out)
     before = out.read_bytes(), out.stat().st_mtime_ns
-    assert run_sweep(grid_from(GRID), out) == first and (out.read_bytes(), out.stat().st_mtime_ns) == before
-    for other in ({**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}},):
+    for other in (GRID, {**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}}):
         with pytest.raises(privproj.InvalidParameter, match="new file"):
             run_sweep(grid_from(other), out)
-    assert (out.read_bytes(), out.stat().st_mtime_ns) == before
+    assert (out.read_bytes(), out.stat().st_mtime_ns) == before and os.listdir(tmp_path) == ["out.csv"]
 
 
 KILLED = """
@@ -91,13 +100,11 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_table(tmp_path, optio
 def test_parquet_holds_the_same_numbers(tmp_path):
     pyarrow = needs("pyarrow.parquet")
     grid = grid_from(GRID)
-    run_sweep(grid, tmp_path / "out.csv")
-    run_sweep(grid, tmp_path / "out.parquet")
+    assert run_sweep(grid, tmp_path / "out.csv") == run_sweep(grid, tmp_path / "out.parquet")
     found = pyarrow.read_table(tmp_path / "out.parquet").to_pydict()
     rows = table(tmp_path / "out.csv")
     assert list(found) == column_names(grid) == list(rows[0])
     assert [None if not row["value"] else float(row["value"]) for row in rows] == found["value"]
-    assert run_sweep(grid, tmp_path / "out.parquet") == run_sweep(grid, tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize(
@@ -226,3 +233,134 @@ def test_a_risk_is_an_axis_whatever_the_size_of_the_grid(tmp_path):
     for row in rows[::10]:
         found = privproj.sigma(privproj.Gaussian(), advantage=float(row["advantage"]))
         assert float(row["value"]) == found.value and row["epsilon"] == row["delta"] == ""
+
+
+# --- the journal --------------------------------------------------------------------------------------
+
+
+def first_rows(grid, count):
+    return grid.work()(list(islice(grid.points(), count)))
+
+
+def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
+    out = tmp_path / "out.csv"
+    book = Journal(f"{out}.journal", grid_from(GRID).title())
+    book.add(first_rows(grid_from(GRID), 1))
+    book.close()
+    before = (tmp_path / "out.csv.journal").read_bytes()
+    with pytest.raises(privproj.InvalidParameter, match="this very question"):
+        run_sweep(grid_from({**GRID, "epsilon": 2.0}), out)
+    assert (tmp_path / "out.csv.journal").read_bytes() == before
+
+
+def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
+    out, kept = tmp_path / "out.csv", tmp_path / "out.csv.journal"
+    grid = grid_from(GRID)
+    run_sweep(grid, out)
+    whole = out.read_bytes()
+    book = Journal(kept, grid.title())
+    for row in first_rows(grid, len(grid)):
+        book.add([row])
+    book.close()
+    content = kept.read_bytes()
+    random.seed(3)
+    for cut in (0, 1, len(content), *random.sample(range(len(content)), 25)):
+        out.unlink(missing_ok=True)
+        kept.write_bytes(content[:cut])
+        run_sweep(grid, out)
+        assert out.read_bytes() == whole
+
+
+def test_only_what_is_missing_is_asked(tmp_path):
+    grid, calls = grid_from(GRID), []
+
+    def counting(work, batches):
+        for batch in batches:
+            calls.extend(batch)
+            yield work(batch), 0.1
+
+    book = Journal(tmp_path / "out.csv.journal", grid.title())
+    book.add(first_rows(grid, 5))
+    book.close()
+    run_sweep(grid, tmp_path / "out.csv", counting)
+    assert calls == list(grid.points())[5:]
+
+
+def test_two_sweeps_cannot_share_a_journal(tmp_path):
+    book = Journal(tmp_path / "out.csv.journal", grid_from(GRID).title())
+    with pytest.raises(privproj.InvalidParameter, match="no other process"):
+        run_sweep(grid_from(GRID), tmp_path / "out.csv")
+    book.close()
+
+
+def test_rows_come_in_their_order_and_what_is_not_whole_is_cut_off(tmp_path):
+    book = Journal(tmp_path / "journal", {"of": "numbers"})
+    for start in range(0, 100, 10):
+        book.add([f"row,{i}" for i in range(start, start + 10)])
+    book.close()
+    content = (tmp_path / "journal").read_bytes()
+    for torn in (b"", b"row,10", b"\0" * 20, b"row,\0\0\0\nrow,101\n"):
+        (tmp_path / "journal").write_bytes(content + torn)
+        again = Journal(tmp_path / "journal", {"of": "numbers"})
+        assert list(again.rows()) == [f"row,{i}" for i in range(100)] and len(again) == 100
+        again.close()
+        assert (tmp_path / "journal").read_bytes() == content
+
+
+@pytest.mark.parametrize("workers", [1, 2, 16])
+def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(tmp_path, workers):
+    """Rows are taken in their order, so those of many processes come in bursts: what counts is how long each took."""
+    sizes = []
+
+    def bursts(work, batches):
+        while waiting := list(islice(batches, 4 * workers)):
+            sizes.append(len(waiting[-1]))
+            yield from ((work(batch), 0.01 * len(batch)) for batch in waiting)
+
+    book = Journal(tmp_path / "journal", {"of": "bursts"})
+    complete_rows(lambda tasks: [str(i) for i in tasks], range(20_000), book, bursts, lambda count: None)
+    book.close()
+    assert len(book) == 20_000 and 40 <= sizes[-2] <= 50 and max(sizes) <= 50
+
+
+# --- workers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_a_worker_that_dies_is_replaced(tmp_path):
+    marker = tmp_path / "died"
+    book = Journal(tmp_path / "journal", {"of": "deaths"})
+    tasks = [(str(marker), i) for i in range(12)]
+    complete_rows(mortal, tasks, book, run_in_processes(2), lambda count: None)
+    book.close()
+    assert marker.exists() and list(book.rows()) == [str(i * i) for i in range(12)]
+
+
+def mortal(tasks):
+    for marker, i in tasks:
+        if i == 5 and not os.path.exists(marker):
+            open(marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return [str(i * i) for _, i in tasks]
+
+
+@pytest.mark.full
+def test_a_dask_cluster_that_loses_a_worker(tmp_path):
+    distributed = needs("distributed")
+    grid_path = written(tmp_path, 240)
+    grid = grid_from(tomllib.loads(grid_path.read_text()))
+    run_sweep(grid, tmp_path / "whole.csv")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        pids = [worker.pid for worker in cluster.workers.values()]
+        seen = []
+
+        def progress(count):
+            seen.append(count)
+            if len(seen) == 4:
+                os.kill(pids[0], signal.SIGKILL)
+
+        run_sweep(grid, tmp_path / "out.csv", run_on_dask(cluster.scheduler_address), progress)
+    assert len(seen) > 4 and sum(seen) == len(grid)
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

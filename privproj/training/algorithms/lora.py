@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
-from privproj.records.atomic import write_atomically
+from privproj.records.files import write_atomically
 from privproj.training.generators import Streams, normal, streams
 from privproj.training.plan import Plan
 from privproj.training.taps import AnyTap, check_variants, is_matrix

@@ -7,13 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
+from fuzz.laws import call
+from fuzz.strategies import Case
 from helpers import needs
 from privproj_cli.main import exit_code
 from records.ledgers import spend
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records import ledger
-from privproj.records.atomic import LARGEST_FILE, read_bounded, write_atomically
+from privproj.records.files import LARGEST_FILE, read_bounded, write_atomically
 
 GAUSSIAN = ("gaussian", "--noise-multiplier", "1")
 PHASE = {"mechanism": "gaussian", "noise_multiplier": 3}
@@ -205,3 +207,17 @@ def test_no_ledger_grows_beyond_what_is_read(tmp_path, monkeypatch):
 def test_no_ledger_opens_more_phases_than_are_read():
     with pytest.raises(InvalidParameter, match="at most 1000 phases"):
         ledger.Account(phases=(({}, 1),) * 1001)
+
+
+def test_doubled_keys_are_named():
+    text = (
+        '{"phase": [{"mechanism": "gaussian", "noise_multiplier": 0.01}, {"steps": 3, "mechanism": "m2", "steps": 4}]}'
+    )
+    seen = call(Case(("run", "a.json", "--delta", "1e-5"), {"a.json": text.encode()}))
+    assert seen.code == 2 and "'steps' twice" in seen.err
+    grid = '{"mechanism": "gaussian", "delta": 1e-5, "grid": {"steps": [1, 2], "noise_multiplier": [1], "steps": [3]}}'
+    seen = call(Case(("sweep", "a.json", "-o", "o.csv"), {"a.json": grid.encode()}))
+    assert seen.code == 2 and "'steps' twice" in seen.err
+    toml = "[[phase]]\nmechanism = 'gaussian'\nsteps = 3\nsteps = 4\n"
+    seen = call(Case(("run", "a.toml", "--delta", "1e-5"), {"a.toml": toml.encode()}))
+    assert seen.code == 2 and "steps = 4" in seen.err
