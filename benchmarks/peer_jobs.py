@@ -18,7 +18,7 @@ MEMORY_LIMIT, SLOW, BUDGET, MOST = 8 * 2**30, 12.0, 1.5, 40
 
 LOADED = {
     "privproj": (
-        "privproj.accounting.queries",
+        "privproj.accounting.question",
         "privproj.composition.compose",
         "privproj.accounting.calibration",
         "scipy.special",

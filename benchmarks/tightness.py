@@ -1,7 +1,7 @@
 """Tightness of every bound of the registry: epsilon at delta 1e-5 on fixed settings, and its ratio to the best one."""
 
 import privproj
-from privproj.accounting.queries import compare
+from privproj.accounting.comparison import compare
 from privproj.mechanisms import Laplace
 
 DELTA = 1e-5

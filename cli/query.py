@@ -25,7 +25,7 @@ from .options import Group, Once, SectionedCommand, completing, json_option, opt
 from .output import complain
 
 if TYPE_CHECKING:
-    from privproj.accounting.worth import Worth
+    from privproj.accounting.choice import Worth
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""

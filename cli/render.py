@@ -11,9 +11,9 @@ from privproj.runs import RunOptions
 from privproj.runs.sampling import IN_EPOCHS, scheme_of
 
 if TYPE_CHECKING:
-    from privproj.accounting.queries import Comparison
+    from privproj.accounting.choice import Worth
+    from privproj.accounting.comparison import Comparison
     from privproj.accounting.schedule import Schedule
-    from privproj.accounting.worth import Worth
     from privproj.mechanisms import Mechanism
     from privproj.mechanisms.bound import Bound
 
@@ -277,7 +277,7 @@ def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "
     """Say what plainer accounting gives for the same question."""
     if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
         return ""
-    from privproj.accounting.baselines import compare_with_baselines
+    from privproj.accounting.comparison import compare_with_baselines
 
     shown = delta_shown if result.quantity == "delta" else round_outward
     plain = worth and worth.dp_sgd_noise_multiplier

@@ -5,12 +5,11 @@ from privproj.accounting.calibration import (
     sigma as sigma,
     steps as steps,
 )
-from privproj.accounting.choice import choose as choose
+from privproj.accounting.choice import choose as choose, mixing_plan as mixing_plan, worth as worth
 from privproj.accounting.columns import deltas as deltas, epsilons as epsilons, sigmas as sigmas
-from privproj.accounting.mixing_plan import mixing_plan as mixing_plan
-from privproj.accounting.queries import compare as compare, delta as delta, epsilon as epsilon
+from privproj.accounting.comparison import compare as compare
+from privproj.accounting.question import delta as delta, epsilon as epsilon
 from privproj.accounting.spec import evaluate as evaluate
-from privproj.accounting.worth import worth as worth
 from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
 from privproj.extensions.filter import Filter as Filter
 from privproj.extensions.gdp import gdp_mu as gdp_mu

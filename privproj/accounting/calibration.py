@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Unpack
 
-from privproj.accounting.at_least import with_lower_end
 from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
 from privproj.accounting.first_guess import (
     MOST_STEPS,
@@ -21,7 +20,7 @@ from privproj.accounting.first_guess import (
 )
 from privproj.accounting.phase import check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
-from privproj.accounting.rank_search import rank_ends
+from privproj.accounting.remarks import with_lower_end
 from privproj.curves.inversion import (
     WIDTHS_APART,
     floor_log_delta,
@@ -34,7 +33,7 @@ from privproj.curves.profile import Curve, Representation
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
-from privproj.numerics.search import find_crossing
+from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import IN_EPOCHS
@@ -105,7 +104,9 @@ def sigma(
     target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)
     question = ask_by_name(mechanism, bound, run)
     found = answer(question, "sigma", solve_sigma, target)
-    return with_lower_end(question.with_mechanism(noise_multiplier=found.value), found) if found.usable else found
+    return (
+        with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found) if found.usable else found
+    )
 
 
 def rank(
@@ -413,8 +414,9 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     def passes(rank: int) -> bool:
         return _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
 
-    limit, looked = question.only.mechanism.rank_limit, None if question.only.run.single else rough
-    smallest, largest = rank_ends(excess, question.only.mechanism.with_rank, limit, looked)
+    limit = question.only.mechanism.rank_limit
+    guide = excess if question.only.run.single else rough
+    smallest, largest = _rank_ends(excess, guide, question.only.mechanism.with_rank, limit)
     largest = largest and _first_integer_that_passes(passes, largest, -1, smallest or 1)
     smallest = smallest and _first_integer_that_passes(passes, smallest, 1, largest or limit)
     found = largest or smallest
@@ -425,6 +427,65 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     return question.with_mechanism(rank=found).result(
         "rank", found, smallest or found, upper=upper, side=side, **target.fields()
     )
+
+
+def _rank_ends(
+    excess: Callable[[int], float], rough: Callable[[int], float], shape: str, limit: int
+) -> tuple[int | None, int | None]:
+    """``(smallest, largest)`` rank from 1 to ``limit`` at which ``excess`` is at most 0; ``rough`` says where to look.
+
+    ``shape`` says how epsilon depends on the rank: "grows" finds the largest only, "falls" the smallest only,
+    "u-shaped" both. An end that is not sought, or that does not exist, is None.
+    """
+    best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(rough, limit)
+    if shape == "u-shaped" and excess(best) > 0.0:
+        ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
+        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
+    if excess(best) > 0.0:
+        return None, None
+    smallest = None if shape == "grows" else _rank_end(excess, rough, best, 1)
+    return smallest, None if shape == "falls" else _rank_end(excess, rough, best, limit)
+
+
+def _best_rank(excess: Callable[[int], float], limit: int) -> int:
+    """A rank that fits, or else nearly the one with the least excess."""
+
+    def at(x: float) -> float:
+        return excess(round(math.exp(x)))
+
+    scan = [math.log(limit) * i / 12.0 for i in range(13)]
+    # The place of the thirteen ranks of the first scan, evenly spaced in their logs, that is tried first. Speed only.
+    for i in sorted(range(13), key=lambda i: abs(i - 4)):
+        if at(scan[i]) <= 0.0:
+            return round(math.exp(scan[i]))
+    best = min(range(13), key=lambda i: at(scan[i]))
+    return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
+
+
+def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
+    """The last rank that fits on the way from ``best``, which fits, to ``end``: a search over it, or over 1/rank."""
+    up = end > best
+
+    def rank_at(x: float) -> int:
+        return round(1.0 / x if up else x)
+
+    low, high = (1.0 / end, 1.0 / best) if up else (float(end), float(best))
+    limits = {"guess": high, "low": low, "high": high}
+    return rank_at(_guided_crossing(lambda x: excess(rank_at(x)), lambda x: rough(rank_at(x)), 1e-12, **limits))
+
+
+def _guided_crossing(
+    excess: Callable[[float], float], rough: Callable[[float], float], rtol: float, **search: float
+) -> float:
+    """The upper end of what :func:`find_crossing` finds, near where the cheaper ``rough`` has its own."""
+    near = find_crossing(rough, **search, rtol=1e-2)
+    guess, spread = near.upper, 2e-3
+    if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
+        # One step of Newton's method in ln x, with the slope of the rough excess
+        slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
+        step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
+        guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
+    return find_crossing(excess, **{**search, "guess": guess, "spread": spread}, rtol=rtol).upper
 
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
@@ -455,6 +516,8 @@ def most_steps(
 
     guess = steps_guess(before, last, target)
     limits = {"low": 1.0 / MOST_STEPS, "high": 1.0}
+    near, _ = close_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), rtol=max(0.5 / guess, 1e-7), **limits)
+    guess = count_at(min(near, 1.0))
     spread = max(1.0 / guess, 1e-7)
     x = find_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), spread=spread, rtol=1e-9, **limits).upper
     if x == math.inf:
@@ -496,23 +559,15 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     def excess(x: float) -> float:
         return curve_at(x).log_delta(target.epsilon).upper - target.log_delta
 
-    search: dict[str, float] = {"guess": 1e4, "spread": 1.0, "low": 0.51, "high": MOST_ALIGNED}
-    rtol = 1e-9
-    if not question.only.run.single:
+    @cache
+    def rough(x: float) -> float:
+        return rough_excess(question.with_mechanism(misalignment=1.0 / x).only, target)
 
-        @cache
-        def rough(x: float) -> float:
-            return rough_excess(question.with_mechanism(misalignment=1.0 / x).only, target)
-
-        near = find_crossing(rough, **search, rtol=1e-2)
-        guess, spread = near.upper, 2e-3
-        if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
-            # One step of Newton's method in ln x, with the slope of the rough excess
-            slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
-            step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
-            guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
-        search, rtol = {**search, "guess": guess, "spread": spread}, 1e-7
-    x = find_crossing(excess, **search, rtol=rtol).upper
+    search = {"guess": 1e4, "low": 0.51, "high": MOST_ALIGNED}
+    if question.only.run.single:
+        x = find_crossing(excess, **search, rtol=1e-9).upper
+    else:
+        x = _guided_crossing(excess, rough, **search, rtol=1e-7)
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)

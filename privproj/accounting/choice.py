@@ -1,19 +1,161 @@
-"""Every way to train at one privacy, with the noise that it needs and what its update is worth."""
+"""What to choose at one privacy: every way to train, what a release is worth, and the cheapest mixing.
+
+Epsilon says nothing of the model that comes out. Two numbers do (docs/proofs.md, C38): the effective noise multiplier,
+that of the DP-SGD whose update is as noisy, and the projection factor ``kappa``: the update of one step misses
+``kappa - 1`` times the square of the clipped sum, which fresh projections average out over the steps.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple, Unpack
 
-from privproj.accounting.calibration import sigma
-from privproj.accounting.worth import Worth, worth_of
+from privproj.accounting.calibration import sigma, solve_sigma
+from privproj.accounting.phase import check_mechanism
+from privproj.accounting.question import Question, ask_by_name, question_about
+from privproj.curves.inversion import smallest_passing
 from privproj.errors import InvalidParameter, Refused, Unanswered
-from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
+from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
 from privproj.mechanisms.base import Lift
 from privproj.mechanisms.m2 import read_layers
+from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Result, Rows
 from privproj.runs import RunOptions
+from privproj.runs.sampling import IN_EPOCHS
+from privproj.runs.targets import full_target, privacy_or_risk_target
 from privproj.validation import whole
+
+LEAST_GAMMA = 0.01
+"""Least ``gamma`` that is tried. Contract."""
+
+LARGEST_GAMMA = 1e9
+"""Largest ``gamma`` that is tried. Contract."""
+
+ROUGH = 1e-3
+"""Relative accuracy of the ``gamma`` by which the noise of the eigenvalue is chosen. Speed only."""
+
+NARROW = 0.02
+"""Least ``eigen_noise`` over that at which the first stage alone meets the target. Speed only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """The update that is read off a release, beside that of DP-SGD at the same privacy.
+
+    Attributes:
+        effective_noise_multiplier: That of the DP-SGD whose update has as much noise.
+        dp_sgd_noise_multiplier: What DP-SGD needs for the same privacy in the same run.
+        projection_error: ``kappa - 1``: the mean square of what one step's update misses by projecting, over the square
+            of the clipped sum. 0 where nothing is projected.
+        releases: Over how many releases it averages, with a fresh projection for each.
+        released: How many numbers a release has; None where the size of the gradient is not known.
+        of: How many the gradient has.
+
+    >>> from privproj import M2, worth
+    >>> round(worth(M2(dim=64, rank=4, noise_multiplier=2.0), epsilon=1.0, delta=1e-5).noise_over_dp_sgd, 2)
+    2.14
+    """
+
+    effective_noise_multiplier: float
+    dp_sgd_noise_multiplier: float
+    projection_error: float
+    releases: int
+    released: int | None = None
+    of: int | None = None
+
+    @property
+    def noise_over_dp_sgd(self) -> float:
+        """How many times the noise of DP-SGD the update has, at the same privacy."""
+        return self.effective_noise_multiplier / self.dp_sgd_noise_multiplier
+
+    @property
+    def projection_error_of_run(self) -> float:
+        """The projection error of the mean update of a whole run, for a sum that stays the same."""
+        return self.projection_error / self.releases
+
+    @property
+    def error(self) -> float:
+        """The squared error of the mean update of the run, where the noise of DP-SGD would make it 1.
+
+        That is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``: the noise of DP-SGD, averaged over the run, is taken to be as
+        large as the update itself.
+        """
+        return self.projection_error_of_run + self.noise_over_dp_sgd**2
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what the JSON object of an answer has among its numerics."""
+        return {
+            "effective_noise_multiplier": self.effective_noise_multiplier,
+            "dp_sgd_noise_multiplier": self.dp_sgd_noise_multiplier,
+            "projection_error": self.projection_error,
+            "projection_error_of_run": self.projection_error_of_run,
+        }
+
+
+def worth(
+    mechanism: Mechanism,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    risk: dict[str, float] | None = None,
+    **run: Unpack[RunOptions],
+) -> Worth | None:
+    """Compare the update that is read off a mechanism's releases with that of DP-SGD at the same privacy.
+
+    ``z_eff = z lift`` and ``kappa - 1`` of C38, and DP-SGD's noise multiplier for the target in the same run.
+
+    Args:
+        mechanism: What is released, with its noise multiplier.
+        epsilon: The epsilon that it has.
+        delta: Its delta; or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta.
+        risk: An attack risk in place of epsilon and delta: ``advantage``, or ``tpr`` and ``fpr``.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+
+    Returns:
+        The comparison; None for a mechanism whose release gives no update (``wishart``, ``sketch``, ...), and where
+        DP-SGD has no such noise multiplier.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import M2, worth
+    >>> run = {"steps": 2000, "sampling_rate": 0.01}
+    >>> found = worth(M2(dim=2048, rank=16, noise_multiplier=0.1661), epsilon=1.0, delta=1e-5, **run)
+    >>> round(found.effective_noise_multiplier, 3), round(found.noise_over_dp_sgd, 2), round(found.projection_error)
+    (1.879, 1.02, 127)
+    """
+    check_mechanism(mechanism)
+    lift = mechanism.lift()
+    if lift is None:
+        return None
+    plain = Gaussian(adaptive_clipping_sigma=vars(mechanism).get("adaptive_clipping_sigma"))
+    target = privacy_or_risk_target(epsilon, delta, log10_delta, **(risk or {}))
+    try:
+        only = ask_by_name(plain, None, run).only
+        # An expectation is not asked back at the door of columns, which would load their packages.
+        plain_question = question_about(replace(only, bound=replace(only.bound, columns=None)))
+        least = solve_sigma(plain_question, target, roughly=True)
+    except (Unanswered, Refused):
+        return None
+    return worth_of(mechanism, lift, least) if least.value else None
+
+
+def worth_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Worth:
+    """The worth of a mechanism with its noise, beside DP-SGD's answer for the same privacy in the same run."""
+    run: Any = dp_sgd.run
+    # In epochs each batch is an update.
+    updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
+    return Worth(
+        effective_noise_multiplier=mechanism.z * lift.noise,
+        dp_sgd_noise_multiplier=float(dp_sgd.value or 0.0),
+        projection_error=lift.factor - 1.0,
+        releases=1 if vars(mechanism).get("fixed_projection") else updates,
+        released=lift.released,
+        of=lift.of,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -185,3 +327,53 @@ def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice
     mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
     found = worth_of(mechanism, lift, plain)
     return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=found, mechanism=mechanism)
+
+
+def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
+    """Find the mixing in two stages with the smallest ``gamma`` whose one release meets ``(epsilon, delta)``.
+
+    A smaller ``gamma`` adds less noise, whatever the eigenvalue is. ``eigen_noise`` is chosen such that it is smallest:
+    with less of it the first stage spends more, with more of it the second stage needs a wider margin.
+
+    Args:
+        rank: The number of rows of the sketch, from 1 to 1e9.
+        epsilon: The epsilon to be met, above 0 and at most 1e9.
+        delta: The delta to be met, above 0 and below 1.
+
+    Returns:
+        The mechanism, whose epsilon at ``delta`` is at most ``epsilon``. That no smaller ``gamma`` does rests on a
+        search.
+
+    Raises:
+        InvalidParameter: A value is outside its domain.
+        Refused: No ``gamma`` up to 1e9 meets the target.
+
+    >>> from privproj import mixing_plan
+    >>> found = mixing_plan(rank=100, epsilon=4.0, delta=1e-6)
+    >>> round(found.gamma, 1), round(found.eigen_noise)
+    (18.9, 2)
+    """
+    target = full_target(epsilon, delta, None, zero=False)
+
+    def question(gamma: float, eigen_noise: float) -> Question:
+        mechanism = Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise)
+        return ask_by_name(mechanism, None, {})
+
+    def find_gamma(noise: float, guess: float, **search: float) -> float:
+        ends = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
+        return find_crossing(lambda gamma: question(gamma, noise).excess(target), guess, **ends, **search).upper
+
+    @cache
+    def least_gamma(log_noise: float) -> float:
+        return find_gamma(math.exp(log_noise), 8.0 * math.exp(log_noise), rtol=ROUGH)
+
+    # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
+    scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
+    ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
+    log_noise = minimise(lambda x: math.log(least_gamma(x)), *ends, rtol=NARROW, points=5)[0]
+    gamma, noise = least_gamma(log_noise), math.exp(log_noise)
+    if gamma == math.inf:
+        raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
+    near = find_gamma(noise, gamma, spread=ROUGH, rtol=1e-9)
+    gamma = smallest_passing(lambda x: question(x, noise).meets_target(target), near, 1e-9)
+    return question(gamma, noise).only.mechanism  # pyright: ignore[reportReturnType]

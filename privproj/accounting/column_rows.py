@@ -14,7 +14,7 @@ as nothing that a bound with kernels says besides depends on the noise.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from typing import Any
 
@@ -152,12 +152,20 @@ class Reading:
     """
 
     value: Array
-    lower: Array
-    """Lower ends; 0 where none is known, or where none was asked for."""
     log10_delta: Array
     shape: Places
+    lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
+    """What finds the lower ends of some rows."""
     phases: list[Phase] = field(default_factory=list)
     sides: list[Side] = field(default_factory=list)
+
+    @cached_property
+    def lower(self) -> Array:
+        """Lower ends; 0 where none is known. They are found when they are first read."""
+        found = np.zeros(len(self.value))
+        for where, find in self.lower_ends:
+            found[where] = find()
+        return found
 
     @property
     def small(self) -> Truths:
@@ -170,17 +178,14 @@ def read_columns(
     others: Sequence[Sequence[Any]],
     phase_at: Callable[[int], Phase],
     threads: int = 1,
-    *,
-    both_ends: bool = True,
 ) -> Reading:
     """Ask rows, those with a common profile over columns together; how one is answered does not depend on the others.
 
     ``others`` are the columns of what differs between rows besides noise and target. ``phase_at`` puts the question of
-    the row of this number, and checks it; what it refuses is not read. Lower ends of what is searched for are found
-    where ``both_ends`` are asked for.
+    the row of this number, and checks it; what it refuses is not read.
     """
     size, quantity = len(asked.eps), asked.quantity
-    found = Reading(np.full(size, math.inf), np.zeros(size), asked.log10_deltas.copy(), np.full(size, -1, np.intp))
+    found = Reading(np.full(size, math.inf), asked.log10_deltas.copy(), np.full(size, -1, np.intp))
     for rows in _rows_by_profile(_shapes_of(asked, others, phase_at), asked, threads):
         part, eps, log_deltas = rows.where, asked.eps[rows.where], asked.log_deltas[rows.where]
         if quantity == "delta":
@@ -191,6 +196,7 @@ def read_columns(
             value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
+            find_lower = partial(np.asarray, lower)
             # h / ln 10 rounded up, as log10_value has it
             found.log10_delta[part] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
         else:
@@ -198,8 +204,9 @@ def read_columns(
                 value, find_lower = _read_epsilons(rows, log_deltas)
             else:
                 value, find_lower = _read_sigmas(rows, asked.noises[part], eps, log_deltas)
-            known, lower = value < math.inf, find_lower() if both_ends else 0.0
-        found.value[part], found.lower[part] = value, lower
+            known = value < math.inf
+        found.value[part] = value
+        found.lower_ends.append((part, find_lower))
         found.shape[part] = np.where(known, rows.shape + len(found.phases), -1)
         found.phases += [shape.phase for shape in rows.shapes]
         found.sides += [shape.phase.side(rows.curve) for shape in rows.shapes]

@@ -8,9 +8,9 @@ with something wrong, is a question like any other: it is answered, or refused i
 import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -23,7 +23,7 @@ from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
 from privproj.accounting.spec import SOLVERS, aim_from
 from privproj.assumptions import ROUNDING_AS_MEASURED
-from privproj.errors import InvalidParameter, Refused, Unanswered, raise_within, unknown_name
+from privproj.errors import InvalidParameter, Unanswered, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.registry import find_bound, mechanism_named
@@ -33,10 +33,6 @@ from privproj.result import Outcome, Side, Status, as_html_table
 from privproj.runs import RunOptions
 from privproj.runs.targets import AnyTarget, FullTarget
 from privproj.validation import whole
-
-ROWS_AT_A_TIME = 2**15
-"""How many mechanisms are in memory together. Speed only."""
-
 
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 """What columns are asked of: a kind of mechanism, or one with parameters."""
@@ -89,6 +85,9 @@ class ColumnResult:
     def lower(self) -> Array:
         """The lower ends of the intervals that enclose the exact values of the named bound; 0 where none is known."""
         return self.find_lower()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "lower": self.lower, "find_lower": None}
 
     def __repr__(self) -> str:
         words = f"{self.bound}, {self.side}, {self.status}"
@@ -239,13 +238,8 @@ def _answer_columns(
     bound: str | None,
     threads: int,
     given: dict[str, Any],
-    *,
-    both_ends: bool = False,
 ) -> ColumnResult:
-    """Broadcast what is given, ask every row, and put together the answers and what they rest on.
-
-    Lower ends of what is searched for are found if ``both_ends``, else by asking again when they are read.
-    """
+    """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
     kind, own = _kind_and_parameters(mechanism)
     for name in set(own) & set(given):
         raise InvalidParameter(name, given[name], f"{name} once: in the mechanism, or beside its type")
@@ -253,54 +247,43 @@ def _answer_columns(
     threads = whole("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
-    both_ends = both_ends or quantity == "delta"
-    complete = True
     same, columns, shape = _broadcast(given)
     size, put = math.prod(shape), _putting(quantity, kind, bound, run)
-    value, lower, power = np.empty((3, size))
-    outcome, basis = np.empty(size, object), _Basis(kind, bound)
-    outcome.fill(Outcome.OK)
+    outcome, basis = np.full(size, Outcome.OK, object), _Basis(kind, bound)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
+    others = [_keys_of(column) for name, column in columns.items() if name not in free]
+
+    def question(i: int) -> tuple[Phase, Any]:
+        with _naming_row(i, shape):
+            return put({**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}})
+
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
-        for start in range(0, size, ROWS_AT_A_TIME):
-            part = slice(start, min(size, start + ROWS_AT_A_TIME))
-            rows = {name: column[part] for name, column in columns.items()}
-
-            def question(i: int, rows: Mapping[str, Array] = rows, start: int = start) -> tuple[Phase, Any]:
-                with _naming_row(start + i, shape):
-                    return put({**same, **{name: column[i : i + 1].tolist()[0] for name, column in rows.items()}})
-
-            asked = asked_rows(quantity, {**same, **rows}, part.stop - start)
-            others = [_keys_of(column) for name, column in rows.items() if name not in free]
-            put_row = partial(lambda question, i: question(i)[0], question)
-            found = read_columns(asked, others, put_row, threads, both_ends=both_ends)
-            basis.add(found.phases, found.sides)
-            complete = complete and (both_ends or not found.phases)
-            # What columns do not answer is a question of its own: all of them are put before the first is answered.
-            alone = np.flatnonzero(found.shape < 0).tolist()
-            for i, (phase, target) in zip(alone, [question(i) for i in alone], strict=True):
-                with _naming_row(start + i, shape):
-                    *ends, outcome[start + i], side = _ask_one(quantity, phase, target)
-                found.value[i], found.lower[i], found.log10_delta[i] = ends
-                basis.add([phase], [side])
-            if found.phases and found.small.any() and quantity == "delta":
-                basis.sides.add(Side.UPPER)
-            value[part], lower[part], power[part] = found.value, found.lower, found.log10_delta
+        asked = asked_rows(quantity, {**same, **columns}, size)
+        found = read_columns(asked, others, lambda i: question(i)[0], threads)
+        basis.add(found.phases, found.sides)
+        if found.phases and found.small.any() and quantity == "delta":
+            basis.sides.add(Side.UPPER)
+        # What columns do not answer is a question of its own: all of them are put before the first is answered.
+        alone = np.flatnonzero(found.shape < 0).tolist()
+        for i, (phase, target) in zip(alone, [question(i) for i in alone], strict=True):
+            with _naming_row(i, shape):
+                found.value[i], lower, found.log10_delta[i], outcome[i], side = _ask_one(quantity, phase, target)
+            found.lower_ends.append((np.array([i]), lambda lower=lower: np.array([lower])))
+            basis.add([phase], [side])
     if quantity == "delta":
-        vacuous = np.flatnonzero(value >= 1.0)
+        vacuous = np.flatnonzero(found.value >= 1.0)
         outcome[vacuous[outcome[vacuous] == Outcome.OK]] = Outcome.VACUOUS
-    value, lower, power, outcome = (array.reshape(shape) for array in (value, lower, power, outcome))
+
+    def find_lower() -> Array:
+        with rows_to_come(size * ROW_WEIGHTS[quantity]):
+            return found.lower.reshape(shape)
+
+    value, power, outcome = (array.reshape(shape) for array in (found.value, found.log10_delta, outcome))
     again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
-    find_lower = partial(np.asarray, lower) if complete else partial(_lower_ends, quantity, kind, bound, threads, again)
-    asked = {name: value for name, value in again.items() if value is not None}
+    said = {name: value for name, value in again.items() if value is not None}
     return basis.result(
-        quantity=quantity, value=value, find_lower=find_lower, log10_delta=power, outcome=outcome, asked=asked
+        quantity=quantity, value=value, find_lower=find_lower, log10_delta=power, outcome=outcome, asked=said
     )
-
-
-def _lower_ends(*question: Any) -> Array:
-    """The lower ends of answers, found by asking for both ends."""
-    return _answer_columns(*question, both_ends=True).lower
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
@@ -384,18 +367,9 @@ def _putting(
     return put
 
 
-@contextmanager
-def _naming_row(number: int, shape: tuple[int, ...]) -> Iterator[None]:
+def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
     """Within it, an error names the row of this number by its indices, where there are several."""
-    try:
-        yield
-    except (InvalidParameter, Refused) as error:
-        if not shape:
-            raise
-        place = f"row {', '.join(map(str, np.unravel_index(number, shape)))}"
-        if isinstance(error, InvalidParameter):
-            raise_within(error, place)
-        raise Refused(f"{place}: {error}", brief=error.short) from None
+    return within(f"row {', '.join(map(str, np.unravel_index(number, shape)))}") if shape else nullcontext()
 
 
 def checked_phase(phase: Phase, target: AnyTarget) -> Phase:

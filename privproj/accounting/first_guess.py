@@ -108,36 +108,12 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget) -> int:
-    """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``.
-
-    The pairs of one step of each phase are made once.
-    """
-    from privproj.composition.compose import releases_of
-    from privproj.composition.dominating_pairs import outline_step
-    from privproj.composition.grid import LatticeRun
-
-    (form, run), known = last, [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
-    one = replace(run, steps=1)
-    spent, unit = _spread_of(before) if before else 0.0, _spread_of([(form, one)])
+    """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``."""
+    form, run = last
+    known = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
+    spent, unit = _spread_of(known) if known else 0.0, _spread_of([(form, replace(run, steps=1))])
     left = _wanted_spread(target) ** 2 - spent**2
-    if not (isinstance(form, PrivacyProfile) and left > 0.0 and 0.0 < unit < math.inf):
-        return 1
-    count = min(max(int(left / unit**2), 1), MOST_STEPS)
-    try:
-        done = [release for phase in known for release in releases_of(*phase)]
-        repeated = releases_of(form, one)
-        phases = [*done, *((form, replace(run, steps=run.steps * count)) for form, run in repeated)]
-        lattice = LatticeRun(phases, [outline_step(*phase) for phase in phases])
-
-        def excess(x: float) -> float:
-            steps = [run.steps for _, run in done] + [run.steps * max(int(1.0 / x), 1) for _, run in repeated]
-            return lattice.log_delta(steps, target.epsilon) - target.log_delta
-
-        rtol = max(0.5 / count, 1e-7)
-        found, _ = close_crossing(excess, 1.0 / (count + 0.5), low=1.0 / MOST_STEPS, high=1.0, rtol=rtol)
-        return min(max(int(1.0 / found), 1), MOST_STEPS) if found < math.inf else 1
-    except PrivprojError:
-        return count
+    return min(max(int(left / unit**2), 1), MOST_STEPS) if left > 0.0 and 0.0 < unit < math.inf else 1
 
 
 def close_crossing(

@@ -1,22 +1,31 @@
-"""A question: the phases of a run, each a mechanism, a run and a bound, with all that their answer rests on."""
+"""A question: the phases of a run with all that their answer rests on; and its answers forwards, epsilon and delta."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.batch_remarks import remark_on_batches, without_cap
 from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
+from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end, without_cap
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
-from privproj.curves.inversion import log_excess, meets
+from privproj.curves.inversion import (
+    LEAST_LOG_VALUE,
+    delta_value,
+    log10_value,
+    log_excess,
+    meets,
+    read_epsilon,
+    read_log_delta,
+)
 from privproj.curves.profile import Curve
-from privproj.errors import Unanswered, within
+from privproj.errors import PrecisionLimit, Unanswered, within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
-from privproj.runs.targets import AnyTarget, FullTarget
+from privproj.runs.targets import AnyTarget, EpsilonTarget, FullTarget, Target, delta_target, epsilon_target
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 
@@ -28,6 +37,9 @@ FOUND = {
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
 }
 """For every calibration: the names of the parameter that it finds, which must therefore not be given."""
+
+ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
+"""Said beside an epsilon of 0. Contract."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +250,12 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
         raise
 
 
+def with_remarks(question: Question, found: Result, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
+    """The result with what stands beside it: the truth from below, and the same number for other batches."""
+    found = with_lower_end(question.phases, found)
+    return with_alternatives(question.phases, found, lambda changed: solve(question.with_runs(changed), target))
+
+
 def _with_composer(question: Question, found: Result) -> Result:
     """A calibration with what there is to say of its composer, which the curve at the answer shows."""
     asked = question.asked_run
@@ -280,3 +298,107 @@ def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Que
     """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
     check_mechanism(mechanism)
     return question_about(phase_for(mechanism, find_bound(type(mechanism), bound), run))
+
+
+# --- answers forwards ---------------------------------------------------------------------------------
+
+
+def epsilon(
+    mechanism: Mechanism,
+    *,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    bound: str | None = None,
+    **run: Unpack[RunOptions],
+) -> Result:
+    """Return the smallest epsilon that the bound proves at a delta, rounded up.
+
+    Args:
+        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        delta: The delta of the guarantee, above 0 and below 1; give either this or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta, from -1e6 to below 0, for deltas below double precision.
+        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
+
+    Returns:
+        A result whose ``value`` is epsilon. It is ``inf`` (outcome vacuous) if the bound proves no finite epsilon at
+        this delta.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+
+    >>> from privproj import M2, epsilon
+    >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
+    0.7382
+    """
+    question, target = ask_by_name(mechanism, bound, run), delta_target(delta, log10_delta)
+    return with_remarks(question, answer(question, "epsilon", solve_epsilon, target), solve_epsilon, target)
+
+
+def solve_epsilon(question: Question, target: Target) -> Result:
+    """Answer :func:`privproj.epsilon` for a question that is already parsed."""
+    curve = question.curve()
+    found = read_epsilon(curve, target)
+    lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
+    result_details: dict = {**target.fields(), "epsilon": found.upper}
+    result_details.update(numerics=numerics_of(curve), side=question.side(curve))
+    if found.upper == math.inf:
+        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {question.remedy}"
+        result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
+    if found.upper == 0.0:
+        result_details["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
+    return question.result("epsilon", found.upper, lower, **result_details)
+
+
+def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
+    """Return the smallest delta that the bound proves at an epsilon, rounded up.
+
+    Args:
+        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        epsilon: The epsilon of the guarantee, from 0 to 1e9.
+        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
+
+    Returns:
+        A result whose ``value`` is delta. A delta of 1 guarantees nothing (outcome vacuous). Where delta is below
+        1e-300, ``value`` is about 1e-300, which is an upper bound, and ``log10_delta`` carries the size.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: The composed delta is too small to be told from rounding.
+
+    >>> from privproj import Gaussian, delta
+    >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
+    0.126937
+    """
+    question, target = ask_by_name(mechanism, bound, run), epsilon_target(epsilon)
+    return with_remarks(question, answer(question, "delta", solve_delta, target), solve_delta, target)
+
+
+def solve_delta(question: Question, target: EpsilonTarget) -> Result:
+    """Answer :func:`privproj.delta` for a question that is already parsed."""
+    curve, epsilon = question.curve(), target.epsilon
+    floor = getattr(curve, "floor", 0.0)
+    if floor and curve.log_delta(epsilon).upper <= math.log(floor):
+        raise PrecisionLimit(
+            f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
+            "rounding; use a Renyi bound (mixture-rdp, rdp)"
+        )
+    found = read_log_delta(curve, epsilon)
+    value, lower = delta_value(found.upper), math.exp(found.lower) if found.lower > LEAST_LOG_VALUE else None
+    return question.result(
+        "delta",
+        value,
+        lower,
+        side=question.side(curve) if found.upper > LEAST_LOG_VALUE else Side.UPPER,
+        epsilon=epsilon,
+        delta=value,
+        numerics=numerics_of(curve),
+        log10_delta=log10_value(found.upper),
+        outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
+    )

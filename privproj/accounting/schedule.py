@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from privproj.accounting.at_least import with_alternatives, with_lower_end
 from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
 from privproj.accounting.calibration import most_steps, sigma
 from privproj.accounting.first_guess import close_crossing, spread_guess
@@ -18,8 +17,7 @@ from privproj.accounting.phase import (
     phase_for,
     remedy_for_fixed_projection,
 )
-from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question
+from privproj.accounting.question import Question, solve_delta, solve_epsilon, with_remarks
 from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.curves.inversion import log_excess, meets, smallest_passing
 from privproj.curves.profile import Curve
@@ -184,7 +182,7 @@ class Schedule(Question):
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
         asked, target = self.by_one_accountant(), delta_target(delta, None)
-        return with_alternatives(asked, with_lower_end(asked, solve_epsilon(asked, target)), solve_epsilon, target)
+        return with_remarks(asked, solve_epsilon(asked, target), solve_epsilon, target)
 
     def delta(self, *, epsilon: float) -> Result:
         """Return the smallest delta of the whole run at an epsilon, rounded up.
@@ -201,7 +199,7 @@ class Schedule(Question):
             PrecisionLimit: The composed delta is too small to be told from rounding.
         """
         asked, target = self.by_one_accountant(), epsilon_target(epsilon)
-        return with_alternatives(asked, with_lower_end(asked, solve_delta(asked, target)), solve_delta, target)
+        return with_remarks(asked, solve_delta(asked, target), solve_delta, target)
 
     def by_one_accountant(self) -> "Schedule":
         """The schedule with the bounds that its number rests on (:meth:`Accountant.accounted`)."""

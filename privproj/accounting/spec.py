@@ -7,10 +7,19 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from privproj.accounting import calibration, queries
-from privproj.accounting.at_least import with_alternatives
+from privproj.accounting import calibration
 from privproj.accounting.calibration import require_unset
-from privproj.accounting.question import FOUND, Question, answer, ask_by_name
+from privproj.accounting.question import (
+    FOUND,
+    Question,
+    answer,
+    ask_by_name,
+    delta,
+    epsilon,
+    solve_delta,
+    solve_epsilon,
+)
+from privproj.accounting.remarks import with_alternatives
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
@@ -33,8 +42,8 @@ from privproj.validation import (
 )
 
 TARGETS = {
-    "epsilon": (queries.epsilon, ("delta",)),
-    "delta": (queries.delta, ("epsilon",)),
+    "epsilon": (epsilon, ("delta",)),
+    "delta": (delta, ("epsilon",)),
     "sigma": (calibration.sigma, ("epsilon", "delta")),
     "rank": (calibration.rank, ("epsilon", "delta")),
     "steps": (calibration.steps, ("epsilon", "delta")),
@@ -44,8 +53,8 @@ TARGETS = {
 """For every quantity: the function that answers it, and the targets at which it is asked."""
 
 SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
-    "epsilon": queries.solve_epsilon,
-    "delta": queries.solve_delta,
+    "epsilon": solve_epsilon,
+    "delta": solve_delta,
     "sigma": calibration.solve_sigma,
 }
 """For some quantities: the function that answers a question at a target, without the truth from below beside it."""
@@ -171,7 +180,8 @@ def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     if query == "sigma":
         require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
-    return with_alternatives(question, answer(question, query, solve, target), solve, target)
+    found = answer(question, query, solve, target)
+    return with_alternatives(question.phases, found, lambda changed: solve(question.with_runs(changed), target))
 
 
 # --- one dotted name ------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.queries import epsilon
-from privproj.accounting.question import ask_by_name
+from privproj.accounting.question import ask_by_name, epsilon
 from privproj.audit.epsilon_lower import Array, AuditVerdict, auc, judge, one_run_epsilon
 from privproj.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameter, unknown_name

@@ -7,15 +7,14 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 """
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
 
 from privproj.composition.depths import DepthCurve, Grid
 from privproj.composition.grid import COMPOSED_INVERSE_SPACING
-from privproj.curves.profile import PrivacyProfile, epsilon_above, log_delta_above, log_delta_unless
+from privproj.curves.profile import PrivacyProfile, log_delta_unless
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.numerics.enclosure import Enclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
@@ -41,7 +40,6 @@ class CappedCurve:
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
         ]
-        self.least_at: dict[tuple[int, int], float] = {}
         self.log_sampled = _log_ever_sampled([run for _, run in phases])
 
     @cached_property
@@ -61,83 +59,40 @@ class CappedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        lower, upper = self.curve.log_delta(eps)
-        upper = self.cap_log_delta(eps, upper)
-        return Enclosure(min(lower, upper), upper)
-
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
-        return self.cap_log_delta(eps, log_delta_above(self.curve, eps))
+        found = self.curve.log_delta(eps)
+        return LateEnclosure(lambda: found.lower, self.cap_log_delta(eps, found.upper))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """The same unless that is at most ``enough``: then an upper bound that is so too."""
+        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too."""
         upper = log_delta_unless(self.curve, eps, enough)
         return upper if upper <= enough else self.cap_log_delta(eps, upper)
 
     def cap_log_delta(self, eps: float, upper: float) -> float:
         """The least of the composed ``ln delta(eps)``, of (i) ever sampled and of (ii) basic composition."""
-        upper = min(upper, self.log_sampled)
-        return min(upper, self.log_basic(eps)) if self.basic_may_help(eps, upper) else upper
-
-    def basic_may_help(self, eps: float, log_delta: float) -> bool:
-        """False only where basic composition is above ``log_delta``, whatever the shares.
-
-        It is at least what some of the phases cost, and that falls with ``eps``: it is taken at the next power of two,
-        so that what is skipped depends on ``eps`` alone (C24).
-        """
-        counts = (min(2**k, len(self.releases)) for k in range(len(self.releases).bit_length() + 1))
-        return all(self.log_least_basic(count, math.frexp(eps)[1]) <= log_delta for count in counts)
-
-    def log_least_basic(self, count: int, rung: int) -> float:
-        """A lower bound of basic composition of so many phases at ``e`` = 2 to the power ``rung``; it is kept.
-
-        That of one is ``ln(T_1 delta_1(e / T_1))``. With ``T`` releases in all, half of them have less than ``2 e / T``
-        of epsilon, and cost at least the least delta there: ``ln(T / 2 min_i delta_i(2 e / T))``.
-        """
-        if (count, rung) not in self.least_at:
-            some = self.releases[:count]
-            share = 1 if count == 1 else 2
-            releases = sum(steps for _, steps in some) / share
-            at = math.ldexp(1.0, rung) / releases
-            least = min(profile.log_delta(at).upper for profile, _ in some)
-            self.least_at[count, rung] = least + math.log(releases)
-        return self.least_at[count, rung]
+        return min(upper, self.log_sampled, self.log_basic(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
 
         Where the composition has no answer and no simple bound helps, it raises what the composition raised.
         """
-        lower = -math.inf
-
-        def solve() -> float:
-            nonlocal lower
-            lower, upper = self.curve.epsilon(log_delta)
-            return upper
-
-        upper = self.cap_epsilon(log_delta, solve)
-        return Enclosure(min(lower, upper) if upper else 0.0, upper)
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`; raises what it raises."""
-        return self.cap_epsilon(log_delta, lambda: epsilon_above(self.curve, log_delta))
-
-    def cap_epsilon(self, log_delta: float, solve: Callable[[], float]) -> float:
-        """The least of what ``solve`` finds for the composition and of the inverses of both simple bounds."""
         if self.log_sampled <= log_delta:
-            return 0.0
+            return Enclosure(0.0, 0.0)
         try:
-            upper = solve()
+            found = self.curve.epsilon(log_delta)
         except PrecisionLimit as error:
-            upper = LARGEST_CAPPED_EPSILON
-            if self.log_basic(0.0 if isinstance(error, GridLimit) else upper) > log_delta:
+            found = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
+            if self.log_basic(0.0 if isinstance(error, GridLimit) else found.upper) > log_delta:
                 raise
-        if upper == 0.0 or not self.basic_may_help(upper, log_delta):
+        upper = self.cap_epsilon(log_delta, found.upper)
+        return LateEnclosure(lambda: found.lower, upper) if upper else Enclosure(0.0, 0.0)
+
+    def cap_epsilon(self, log_delta: float, upper: float) -> float:
+        """The least of the composed ``eps(delta)`` and of the inverse of basic composition."""
+        if upper == 0.0 or self.log_basic(upper) > log_delta:
             return upper
         if self.log_basic(0.0) <= log_delta:
             return 0.0
-        if self.log_basic(upper) > log_delta:
-            return upper
         return find_crossing(
             lambda e: self.log_basic(e) - log_delta, upper, low=LEAST_CAPPED_EPSILON, high=upper, rtol=1e-12
         ).upper

@@ -26,10 +26,10 @@ from privproj.composition.dominating_pairs import (
 )
 from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
 from privproj.composition.moments import MomentCurve, log_delta_columns
-from privproj.curves.profile import PrivacyProfile, SplitTable, epsilon_above, log_delta_above
+from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import PrecisionLimit
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
 from privproj.runs import Run
 
 Phases = list[tuple[PrivacyProfile, Run]]
@@ -98,28 +98,24 @@ class DepthCurve:
     def _boundary(self, k: int) -> float:
         """``b_k``: the epsilon of a level at its least delta; ``inf`` for the last, or where it has no answer."""
         try:
-            return epsilon_above(self.level(k), LEAST_LOGS[k]) if k + 1 < len(LEAST_LOGS) else math.inf
+            return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
         except PrecisionLimit:
             return math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        upper = self.log_delta_above(eps)
-        return Enclosure(self.used.log_delta(eps).lower, upper)
-
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
-        return self.log_delta_unless(eps, -math.inf)
+        upper, used = self.log_delta_unless(eps, -math.inf), self.used
+        return LateEnclosure(lambda: used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """The same unless that is at most ``enough``: then an upper bound that is so too.
+        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too.
 
         Further levels are known to find no more than the least delta of this one, as they answer above its boundary.
         """
         upper = most = 0.0
         for k in self.levels_at(eps):
             self.used = self.level(k)
-            upper = min(log_delta_above(self.used, eps), most)
+            upper = min(self.used.log_delta(eps).upper, most)
             if upper <= enough and enough >= LEAST_LOGS[k]:
                 break
             if upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
@@ -144,13 +140,18 @@ class DepthCurve:
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
-        upper = self.epsilon_above(log_delta)
-        lower = self.used.epsilon(log_delta).lower
-        if self.used is not self.first and not _are_costly(self.phases):
-            lower = self.from_larger_deltas(lower, upper, log_delta)
-        return Enclosure(min(lower, upper), upper)
+        k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
+        while k > 0 and self.boundary(k - 1) == math.inf:
+            k -= 1
+        self.used = used = self.level(k)
+        found = used.epsilon(log_delta)
+        upper = found.upper if k == 0 else max(found.upper, next_up(self.boundary(k - 1)))
+        upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
+        if used is self.first or _are_costly(self.phases):
+            return LateEnclosure(lambda: found.lower, upper)
+        return LateEnclosure(lambda: self.from_larger_deltas(used, found.lower, upper, log_delta), upper)
 
-    def from_larger_deltas(self, lower: float, upper: float, log_delta: float) -> float:
+    def from_larger_deltas(self, used: "Grid | _Level", lower: float, upper: float, log_delta: float) -> float:
         """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
 
         Few rare large losses make lumps, and between two of them no tilt holds both.
@@ -163,19 +164,8 @@ class DepthCurve:
             # Where a lower end is at least this share of the upper one, no better one is looked for. Speed only.
             if lower >= 0.98 * upper:
                 break
-            lower = max(lower, self.used.epsilon(share * log_delta).lower)
+            lower = max(lower, used.epsilon(share * log_delta).lower)
         return lower
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`."""
-        k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
-        while k > 0 and self.boundary(k - 1) == math.inf:
-            k -= 1
-        self.used = self.level(k)
-        upper = epsilon_above(self.used, log_delta)
-        if k > 0:
-            upper = max(upper, next_up(self.boundary(k - 1)))
-        return min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
 
 
 class _Level:
@@ -210,11 +200,11 @@ class _Level:
         except PrecisionLimit as error:
             return error
         best, least, last = None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        ways = list(found.curves()) if isinstance(found, DefaultGrid) else [lambda: found]
+        levels = range(len(found.steps) if isinstance(found, DefaultGrid) else 1)
         costly = _are_costly(phases)
-        for make in reversed(ways) if costly else ways:
+        for level in reversed(levels) if costly else levels:
             try:
-                curve = make()
+                curve = found.level(level) if isinstance(found, DefaultGrid) else found
                 ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in self.log_deltas]
             except PrecisionLimit as error:
                 last = error
@@ -233,51 +223,30 @@ class _Level:
         # Knots are spaced more widely where values of a profile are costly. Speed only.
         return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
 
-    def on_grid(self, read: Callable[[Grid], Enclosure]) -> Enclosure:
-        """What ``read`` finds on the grid and, next to the first level, on the ordinary one; it may be nothing."""
-        found, self.numerics = Enclosure(-math.inf, math.inf), MOMENTS_NUMERICS
+    def read(self, on_grid: Callable[[Grid], Enclosure], by_moments: float) -> Enclosure:
+        """What is found on the grid and, next to the first level, on the ordinary one, and the bound by moments."""
+        found, upper, self.numerics = [], math.inf, MOMENTS_NUMERICS
         for grid in (self.grid, self.ordinary):
             try:
                 if grid is not None and not isinstance(grid, PrecisionLimit):
-                    ends = read(grid)
-                    self.numerics = grid.numerics if ends.upper < found.upper else self.numerics
-                    found = Enclosure(max(found.lower, ends.lower), min(found.upper, ends.upper))
+                    found.append(on_grid(grid))
+                    self.numerics = grid.numerics if found[-1].upper < upper else self.numerics
+                    upper = min(upper, found[-1].upper)
             except PrecisionLimit:
                 continue
-        return found
-
-    def least(self, on_grid: float, by_moments: float) -> float:
-        """The least of both upper ends, and where it is from."""
-        self.numerics = self.numerics if on_grid <= by_moments else MOMENTS_NUMERICS
-        return min(on_grid, by_moments)
+        self.numerics = self.numerics if upper <= by_moments else MOMENTS_NUMERICS
+        return LateEnclosure(lambda: max((ends.lower for ends in found), default=-math.inf), min(upper, by_moments))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        found = self.on_grid(lambda grid: grid.log_delta(eps))
-        upper = self.least(found.upper, self.moments.log_delta_above(eps))
-        return Enclosure(min(found.lower, upper), upper)
-
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
-        found = self.on_grid(lambda grid: Enclosure(-math.inf, log_delta_above(grid, eps)))
-        return self.least(found.upper, self.moments.log_delta_above(eps))
+        return self.read(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where no upper end is known."""
-        found = self.on_grid(lambda grid: grid.epsilon(log_delta))
-        upper = self.least(found.upper, self.moments.epsilon_above(log_delta))
-        return Enclosure(min(found.lower, upper), self.known(upper))
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`."""
-        found = self.on_grid(lambda grid: Enclosure(-math.inf, epsilon_above(grid, log_delta)))
-        return self.known(self.least(found.upper, self.moments.epsilon_above(log_delta)))
-
-    def known(self, upper: float) -> float:
-        """Return this upper end; raises :class:`PrecisionLimit` where it is ``inf``."""
-        if upper == math.inf:
+        found = self.read(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
+        if found.upper == math.inf:
             raise self.grid if isinstance(self.grid, PrecisionLimit) else PrecisionLimit(NOTHING_SO_SMALL)
-        return upper
+        return found
 
 
 def _are_costly(phases: Phases) -> bool:

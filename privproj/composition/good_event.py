@@ -14,7 +14,7 @@ from functools import lru_cache
 from privproj.composition.compose import compose
 from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve, PrivacyProfile, epsilon_above, log_delta_above, shallow
+from privproj.curves.profile import Curve, PrivacyProfile, shallow
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log_difference, next_up
 from privproj.numerics.search import minimise
@@ -47,13 +47,10 @@ LEAST_SLOPE = 1e-9
 
 @dataclass(frozen=True)
 class GoodEventCurve:
-    """The curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16); the bound that gives ``radius`` guarantees it."""
+    """The curve ``delta(eps) = n p + H^tau(eps)`` of a run (C16); the bound that gives ``release`` guarantees it."""
 
-    mu: float
-    """Sensitivity over noise, ``1/z``."""
-
-    radius: Callable[[float], float]
-    """From ``ln p`` to the largest factor by which a release stretches a change, but for a probability ``p``."""
+    release: "GoodEvent"
+    """What the bound says of one release."""
 
     run: Run
     """The run whose curve this is."""
@@ -61,13 +58,10 @@ class GoodEventCurve:
     log_count: float
     """``ln n``, ``n`` how often the event may occur in the run."""
 
-    default_split: float | str
-    """The split where the run does not say one."""
-
     @property
     def split(self) -> float | str:
         """The share of delta for the event, above 0 and below 1, or "optimal"."""
-        return self.run.split or self.default_split
+        return self.run.split or self.release.default_split
 
     @property
     def leads_with_epsilon(self) -> bool:
@@ -104,13 +98,13 @@ class GoodEventCurve:
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
         """The profile of one release outside of the event."""
         # mu radius(p), with ln p = ln(n p) - ln n lowered by its rounding: a smaller p has a larger radius.
-        return gaussian_profile(next_up(self.mu * self.radius(log_bad - self.log_count - 1e-12)))
+        return gaussian_profile(next_up(self.release.mu * self.release.radius(log_bad - self.log_count - 1e-12)))
 
     def at_share(self, log_delta: float, log_odds: float) -> float:
         """``eps`` (nats) at which delta is met when the event gets the share ``1/(1 + e^-log_odds)`` of it."""
         # n p = share delta,  H^tau(eps) = (1 - share) delta
         log_share, log_rest = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
-        return epsilon_above(self.gaussian(log_delta + log_share), log_delta + log_rest)
+        return self.gaussian(log_delta + log_share).epsilon(log_delta + log_rest).upper
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats at the given split, or at the best one found (C16); the lower end is not known."""
@@ -127,7 +121,7 @@ class GoodEventCurve:
     def composed_epsilon(self, log_delta: float) -> float:
         """``eps`` (nats) at the event that :meth:`best_event` chooses there."""
         chosen, most = _floor_to(log_delta - 1.0, EVENT_SPACING), _floor_to(log_delta - EVENT_SPACING, EVENT_SPACING)
-        eps = epsilon_above(self.rough_gaussian(chosen), log_difference(log_delta, chosen))
+        eps = self.rough_gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper
         tried = None
         # How often an event is chosen for the epsilon that the last one has. Speed only.
         for _ in range(4):
@@ -135,7 +129,7 @@ class GoodEventCurve:
             if chosen == tried:
                 break
             # H^tau(eps) = delta - n p
-            eps, tried = epsilon_above(self.gaussian(chosen), log_difference(log_delta, chosen)), chosen
+            eps, tried = self.gaussian(chosen).epsilon(log_difference(log_delta, chosen)).upper, chosen
         return eps
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019
@@ -147,7 +141,7 @@ class GoodEventCurve:
         """
 
         def rest(log_bad: float) -> float:
-            return log_delta_above(self.rough_gaussian(log_bad), eps)
+            return self.rough_gaussian(log_bad).log_delta(eps).upper
 
         before, at_before = FIRST_EVENT, rest(FIRST_EVENT)
         place = _floor_to(min(max(at_before - 2.0, LEAST_EVENT), MOST_EVENT), ROUGH_SPACING)
@@ -177,7 +171,7 @@ class GoodEventCurve:
 
         def total(log_bad: float) -> float:
             # ln(n p + H^tau(eps))
-            return kernels.log_add(log_bad, log_delta_above(self.gaussian(log_bad), eps))
+            return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, min(0.0, total(event)))
@@ -209,7 +203,7 @@ class GoodEvent:
         """The curve of the run, in which the event may occur ``n`` times: ``T`` unless a field says otherwise."""
         # n = T,  q T,  or 1
         count = (run.sampling_rate if self.sampled else 1.0) * (1 if self.once else run.steps)
-        return GoodEventCurve(self.mu, self.radius, run, math.log(count), self.default_split)
+        return GoodEventCurve(self, run, math.log(count))
 
 
 def _floor_to(x: float, spacing: float) -> float:

@@ -6,9 +6,9 @@ of the bound. :mod:`privproj.composition.doubling` does so where the losses have
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import ClassVar, TypeVar
 
 from privproj.composition import doubling
@@ -24,7 +24,7 @@ from privproj.composition.doubling import DoubledCurve
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, Composition
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
 from privproj.runs import Run
 
 Found = TypeVar("Found")
@@ -93,16 +93,12 @@ class ComposedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
-        return Enclosure(_unless_too_long(lambda: self.log_delta_below(eps)), self.log_delta_above(eps))
-
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
         # upper = max over orders of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA
         for order in self.above:
             if order is self.above[0] or not order.chernoff(eps) < math.log(upper):
                 upper = max(upper, _upper_end(order, eps))
-        return math.log(min(upper, 1.0))
+        return LateEnclosure(lambda: _unless_too_long(lambda: self.log_delta_below(eps)), math.log(min(upper, 1.0)))
 
     def log_delta_below(self, eps: float) -> float:
         """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
@@ -117,11 +113,7 @@ class ComposedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
         upper, order = self.solve_above(log_delta)
-        return Enclosure(min(_unless_too_long(lambda: self.solve_below(log_delta, upper, order)), upper), upper)
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`."""
-        return self.solve_above(log_delta)[0]
+        return LateEnclosure(lambda: _unless_too_long(lambda: self.solve_below(log_delta, upper, order)), upper)
 
     def solve_above(self, log_delta: float) -> tuple[float, int]:
         """The upper end of :meth:`epsilon`, and the order (an index of :attr:`above`) that has it.
@@ -195,22 +187,15 @@ class DefaultGrid:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work."""
-        upper = self.log_delta_above(eps)
-        return Enclosure(self.answer_below(lambda grid: grid.log_delta_below(eps)), upper)
-
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
-        return self.answer(lambda grid: grid.log_delta_above(eps))
+        upper, level = self.answer(lambda grid: grid.log_delta(eps).upper), self.used
+        return LateEnclosure(lambda: self.answer_below(lambda grid: grid.log_delta_below(eps), level), upper)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
-        upper, order = self.answer(lambda grid: grid.solve_above(log_delta))
-        lower = self.answer_below(lambda grid: grid.solve_below(log_delta, upper, order))
-        return Enclosure(min(lower, upper), upper)
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`."""
-        return self.answer(lambda grid: grid.solve_above(log_delta))[0]
+        (upper, order), level = self.answer(lambda grid: grid.solve_above(log_delta)), self.used
+        return LateEnclosure(
+            lambda: self.answer_below(lambda grid: grid.solve_below(log_delta, upper, order), level), upper
+        )
 
     def level(self, level: int) -> ComposedCurve:
         """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0. It is kept."""
@@ -224,13 +209,9 @@ class DefaultGrid:
             self.levels[level] = new
         return self.levels[level]
 
-    def curves(self) -> Iterator[Callable[[], ComposedCurve]]:
-        """What makes the curve in each way to compose, in the order of trial."""
-        return (partial(self.level, level) for level in range(len(self.steps)))
-
-    def answer_below(self, read: Callable[[ComposedCurve], float]) -> float:
-        """The lower end that ``read`` finds on the curve of the last answer or a coarser one; ``-inf`` on none."""
-        for level in range(self.used, len(self.steps)):
+    def answer_below(self, read: Callable[[ComposedCurve], float], first: int) -> float:
+        """The lower end that ``read`` finds on the curve of this level or a coarser one; ``-inf`` on none."""
+        for level in range(first, len(self.steps)):
             try:
                 return read(self.level(level))
             except GridLimit:
@@ -316,22 +297,6 @@ def compose_on_lattice(
 
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
     return ComposedCurve(tuple(Composition(order, most_fft, deep=deep) for order in orders), compose_below, numerics)
-
-
-class LatticeRun:
-    """The phases of a run on one lattice, where each may have any number of steps; their pairs are made once.
-
-    ``shapes`` are the outlines of the steps.
-    """
-
-    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
-        self.orders = dominating_orders(phases, shapes, _default_grid_step(phases, shapes))
-
-    def log_delta(self, steps: list[int], eps: float) -> float:
-        """An upper bound of ``ln delta(eps)`` of these numbers of steps, by Fourier inversion (C18, C19)."""
-        counted = [[(pair, n) for (pair, _), n in zip(order, steps, strict=True)] for order in self.orders]
-        above = tuple(Composition(order, QUICK_FFT_CELLS) for order in counted)
-        return ComposedCurve(above, tuple).log_delta_above(eps)
 
 
 def dominating_orders(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float) -> list[PairOrder]:

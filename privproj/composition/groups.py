@@ -44,10 +44,10 @@ import numpy as np
 from scipy import special
 
 from privproj.composition.dominating_pairs import Cells
-from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, epsilon_above, log_delta_above
+from privproj.curves.profile import Curve, PrivacyProfile, SplitTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.enclosure import Enclosure, LateEnclosure
 from privproj.numerics.search import find_crossing
 
 MARGIN = 1e-11
@@ -344,7 +344,7 @@ class _GroupCurve:
 
     def upper_of_single(self, eps: float) -> float:
         """The upper end of ``ln delta(eps / k)``."""
-        return log_delta_above(self.single, eps / self.size * (1.0 - 1e-15))
+        return self.single.log_delta(eps / self.size * (1.0 - 1e-15)).upper
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
@@ -356,24 +356,20 @@ class _GroupCurve:
         """``eps(delta)`` in nats, enclosed."""
         if self.own is None:
             return self.converted.epsilon(log_delta)
-        found = self.own.epsilon(log_delta)
-        upper = self.epsilon_above(log_delta)
-        return Enclosure(min(found.lower, upper), upper)
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`."""
-        if self.own is None:
-            return self.converted.epsilon(log_delta).upper
         try:
-            found = epsilon_above(self.own, log_delta)
+            found = self.own.epsilon(log_delta)
         except PrecisionLimit:
-            return self.converted.epsilon(log_delta).upper
-        if found < math.inf:
-            needed = log_delta - _log_factor(found, self.size).upper
+            return self.converted.epsilon(log_delta)
+        return LateEnclosure(lambda: found.lower, self.least_epsilon(log_delta, found.upper))
+
+    def least_epsilon(self, log_delta: float, own: float) -> float:
+        """The smaller of the group's own epsilon and of that by group privacy."""
+        if own < math.inf:
+            needed = log_delta - _log_factor(own, self.size).upper
             # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
-            if needed < -150.0 or self.upper_of_single(found) > needed:
-                return found
-        return min(found, self.converted.epsilon(log_delta).upper)
+            if needed < -150.0 or self.upper_of_single(own) > needed:
+                return own
+        return min(own, self.converted.epsilon(log_delta).upper)
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from privproj.curves.inversion import DEFAULT_SPACING
-from privproj.curves.profile import Curve, epsilon_above, log_delta_unless
+from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log_difference
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, log_difference
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 
@@ -144,19 +144,17 @@ class TruncatedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for ``eps`` in nats, enclosed; it has a lower end where ``delta_0`` has one."""
-        if self.log_cut.upper >= 0.0:
-            return Enclosure(self.log_cut.lower, 0.0)
-        # ln(delta_0(eps) + P(cut))
-        lower = self.curve.log_delta(eps).lower
-        low = kernels.log_add(lower, self.log_cut.lower) if lower > -math.inf else lower
-        return Enclosure(low - _rounding(low), self.log_delta_above(eps))
 
-    def log_delta_above(self, eps: float) -> float:
-        """The upper end of :meth:`log_delta`."""
-        return self.log_delta_unless(eps, -math.inf)
+        # ln(delta_0(eps) + P(cut))
+        def find_lower() -> float:
+            lower = self.curve.log_delta(eps).lower
+            low = kernels.log_add(lower, self.log_cut.lower) if lower > -math.inf else lower
+            return self.log_cut.lower if self.log_cut.upper >= 0.0 else low - _rounding(low)
+
+        return LateEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """The same unless that is at most ``enough``: then an upper bound that is so too."""
+        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too."""
         cut = self.log_cut.upper
         # Below ln(e^enough - P(cut)), rounded down, the sum is below enough; far below P(cut) it is hardly above that.
         rest = log_difference(enough - 4.0 * _rounding(enough), cut)
@@ -167,14 +165,13 @@ class TruncatedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: that of ``delta_0`` at ``delta - P(cut)``, ``inf`` if nothing is left."""
         # ln(delta - P(cut)), rounded down for the upper end and up for the lower one
-        most, upper = log_difference(log_delta, self.log_cut.lower), self.epsilon_above(log_delta)
-        lower = math.inf if most == -math.inf else self.curve.epsilon(min(0.0, most + _rounding(most))).lower
-        return Enclosure(min(lower, upper), upper)
+        least, most = (log_difference(log_delta, end) for end in (self.log_cut.upper, self.log_cut.lower))
 
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon`."""
-        least = log_difference(log_delta, self.log_cut.upper)
-        return math.inf if least == -math.inf else epsilon_above(self.curve, least - _rounding(least))
+        def find_lower() -> float:
+            return math.inf if most == -math.inf else self.curve.epsilon(min(0.0, most + _rounding(most))).lower
+
+        upper = math.inf if least == -math.inf else self.curve.epsilon(least - _rounding(least)).upper
+        return LateEnclosure(find_lower, upper)
 
 
 def _rounding(log_value: float) -> float:

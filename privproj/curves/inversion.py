@@ -18,9 +18,9 @@ value is at most ``value(h)`` is ``h``. Nothing else is asked of ``D`` or ``E``:
 import math
 from collections.abc import Callable, Iterator
 
-from privproj.curves.profile import Curve, epsilon_above, log_delta_above, log_delta_unless
+from privproj.curves.profile import Curve, log_delta_unless
 from privproj.errors import PrivprojError
-from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
 from privproj.runs.targets import FullTarget, Target
 
 LEAST_LOG_VALUE = math.log(1e-300)
@@ -109,12 +109,7 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
     """
     found = curve.epsilon(log_delta)
     eps = _raise_to_pass(curve, log_delta, found.upper)
-    return Enclosure(min(found.lower, eps), eps)
-
-
-def _epsilon_above(curve: Curve, log_delta: float) -> float:
-    """The upper end of :func:`epsilon_at`, without its lower end where that saves time."""
-    return _raise_to_pass(curve, log_delta, epsilon_above(curve, log_delta))
+    return LateEnclosure(lambda: found.lower, eps)
 
 
 def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
@@ -132,7 +127,7 @@ def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
     # First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only.
     eps = smallest_passing(passes, found, max(1e-15, 1e-3 * spacing))
     # An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only.
-    if eps < math.inf and log_delta - log_delta_above(curve, eps) > 32.0 * spacing:
+    if eps < math.inf and log_delta - curve.log_delta(eps).upper > 32.0 * spacing:
         eps = _tighten_to_last_bit(passes, eps)
     return eps
 
@@ -212,7 +207,7 @@ def _is_answered_within(curve: Curve, eps: float, log_delta: float, known: float
     Where the curve has no answer for that point, it will do if ``D(e)``, which is ``known``, is not above it.
     """
     try:
-        return is_certainly_inside(curve, eps, log_delta) or _epsilon_above(curve, log_delta) <= eps
+        return is_certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
     except PrivprojError:  # no answer there, so none that contradicts, and none that proves
         return log_delta >= known
 
@@ -237,7 +232,7 @@ def meets(curve: Curve, target: FullTarget) -> bool:
     """True where both readings keep to the target, ``epsilon(d) <= e`` and ``delta(e) <= d`` (C24, "Calibration")."""
     point = floor_log_delta(curve, target)
     inside = is_certainly_inside(curve, target.epsilon, point)
-    if not inside and _epsilon_above(curve, point) > target.epsilon:
+    if not inside and epsilon_at(curve, point).upper > target.epsilon:
         return False
     return leads_with_epsilon(curve) or log_delta_unless(curve, target.epsilon, point) <= point
 
@@ -248,7 +243,7 @@ def log_excess(curve: Curve, target: FullTarget) -> float:
     Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta) - ln eps``.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
-        found = epsilon_above(curve, floor_log_delta(curve, target))
+        found = curve.epsilon(floor_log_delta(curve, target)).upper
         # The least epsilon whose log guides a search. Speed only.
         return math.log(max(found, 1e-300) / target.epsilon)
     return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.enclosure import Enclosure, LateEnclosure
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
@@ -40,9 +40,8 @@ class Curve(Protocol):
     * ``inverse_rtol`` is the relative accuracy to which ``epsilon`` is bracketed. It is left out where none is stated.
     * ``leads_with_epsilon`` is true for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
 
-    A curve whose lower ends cost more has the methods ``log_delta_above`` and ``epsilon_above`` too. They return the
-    upper ends alone, and these are the same numbers (:func:`log_delta_above`, :func:`epsilon_above`). One whose small
-    deltas cost more has the method ``log_delta_unless`` too (:func:`log_delta_unless`).
+    Lower ends that cost more are found when they are read (:class:`privproj.numerics.enclosure.LateEnclosure`). A curve
+    whose small deltas cost more has the method ``log_delta_unless`` too (:func:`log_delta_unless`).
     """
 
     def log_delta(self, eps: float, /) -> Enclosure:
@@ -54,27 +53,15 @@ class Curve(Protocol):
         ...
 
 
-def log_delta_above(curve: Curve, eps: float) -> float:
-    """The upper end of ``curve.log_delta(eps)``, without its lower end where that saves time."""
-    own: Callable[[float], float] | None = getattr(curve, "log_delta_above", None)
-    return curve.log_delta(eps).upper if own is None else own(eps)
-
-
 def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
     """The upper end of ``curve.log_delta(eps)`` unless that is at most ``enough``: then any bound that is so too."""
     own: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
-    return log_delta_above(curve, eps) if own is None else own(eps, enough)
+    return curve.log_delta(eps).upper if own is None else own(eps, enough)
 
 
 def shallow(curve: Curve) -> Curve:
     """The curve by its ordinary grid alone, where it has deeper ones for small deltas: as sound, with a floor."""
     return getattr(curve, "shallow", curve)
-
-
-def epsilon_above(curve: Curve, log_delta: float) -> float:
-    """The upper end of ``curve.epsilon(log_delta)``, without its lower end where that saves time."""
-    own: Callable[[float], float] | None = getattr(curve, "epsilon_above", None)
-    return curve.epsilon(log_delta).upper if own is None else own(log_delta)
 
 
 @dataclass(frozen=True)
@@ -169,31 +156,25 @@ class PrivacyProfile:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""
         if self.inverse is not None:
             return self.inverse(log_delta)
-        safe = self.epsilon_above(log_delta)
-        if not 0.0 < safe < math.inf:
-            return Enclosure(0.0, safe)
-        near = max(1e-11, self._search_rtol)
-        close = find_crossing(
-            lambda e: self.log_delta(e).lower - log_delta, safe, spread=0.9 * near, rtol=near, **_PROFILE_RANGE
-        )
-        return Enclosure(min(close.lower, safe), safe)
-
-    def epsilon_above(self, log_delta: float) -> float:
-        """The upper end of :meth:`epsilon` alone."""
-        if self.inverse is not None:
-            return self.inverse(log_delta).upper
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
-            return 0.0
+            return Enclosure(0.0, 0.0)
         # Relative distance of the second look of a search from a guess. Speed only.
         start, spread = (1.0, 1.0) if guess is None else (guess, 1e-9)
-        return find_crossing(
-            lambda e: self.log_delta(e).upper - log_delta,
-            start,
-            spread=spread,
-            rtol=self._search_rtol,
-            **_PROFILE_RANGE,
+        rtol = self._search_rtol
+        safe = find_crossing(
+            lambda e: self.log_delta(e).upper - log_delta, start, spread=spread, rtol=rtol, **_PROFILE_RANGE
         ).upper
+        if not 0.0 < safe < math.inf:
+            return Enclosure(0.0, safe)
+
+        def find_lower() -> float:
+            near = max(1e-11, rtol)
+            return find_crossing(
+                lambda e: self.log_delta(e).lower - log_delta, safe, spread=0.9 * near, rtol=near, **_PROFILE_RANGE
+            ).lower
+
+        return LateEnclosure(find_lower, safe)
 
     @property
     def _search_rtol(self) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from privproj.curves.inversion import delta_value, read_log_delta
-from privproj.curves.profile import Curve, log_delta_above, log_delta_unless, shallow
+from privproj.curves.profile import Curve, log_delta_unless, shallow
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
 from privproj.numerics.search import minimise
@@ -47,7 +47,7 @@ def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0)
 
 def _delta_above(curve: Curve, eps: float) -> float:
     """An upper bound of ``delta(eps)``, at least 1e-300."""
-    return delta_value(log_delta_above(curve, eps))
+    return delta_value(curve.log_delta(eps).upper)
 
 
 def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] | None = None) -> list[float]:

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.phase import Phase
-from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, ask_by_name, run_of_several
+from privproj.accounting.question import Question, ask_by_name, run_of_several, solve_delta, solve_epsilon
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.inversion import meets, read_epsilon

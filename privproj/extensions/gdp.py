@@ -22,7 +22,7 @@ from privproj.accounting.attack_risk import gaussian_mu
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.curves.inversion import read_epsilon
-from privproj.curves.profile import Curve, PrivacyProfile, log_delta_above
+from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import advantage
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
@@ -201,7 +201,7 @@ def _end_of(curve: Curve, slack: Target | None) -> tuple[float, float]:
     """The last epsilon that is read, and the log of what delta is at most there; ``inf`` where there is none."""
     if isinstance(curve, PrivacyProfile):
         last = read_epsilon(curve, delta_target(None, LEAST_LOG10_DELTA)).upper
-        if last < math.inf and log_delta_above(curve, last) <= LOG_OF_ZERO_FROM_ABOVE:
+        if last < math.inf and curve.log_delta(last).upper <= LOG_OF_ZERO_FROM_ABOVE:
             return last, LOG_OF_ZERO_FROM_ABOVE
     return (math.inf, 0.0) if slack is None else (read_epsilon(curve, slack).upper, slack.log_delta)
 
@@ -213,7 +213,7 @@ _Point = tuple[float, float]
 def _read(curve: Curve, eps: float) -> float:
     """The upper end of ``ln delta``; 0 where the bound has no answer."""
     try:
-        return min(0.0, log_delta_above(curve, eps))
+        return min(0.0, curve.log_delta(eps).upper)
     except PrivprojError:
         return 0.0
 

@@ -12,10 +12,10 @@ from functools import cached_property, partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from privproj.accounting.at_least import attains_pair
 from privproj.accounting.phase import numerics_of
+from privproj.accounting.remarks import attains_pair
 from privproj.accounting.schedule import Schedule, phase_of
-from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, log_delta_above, shallow
+from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, shallow
 from privproj.curves.tradeoff import tradeoff
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.extensions.filter import renyi_curve
@@ -173,7 +173,7 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 
     table = SplitTable(
         partial(column, lambda eps: found.log_delta(eps).lower, -4e-15),
-        partial(column, partial(log_delta_above, found), 4e-15),
+        partial(column, lambda eps: found.log_delta(eps).upper, 4e-15),
     )
     return PrivacyProfile(log_delta=found.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
 

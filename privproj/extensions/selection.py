@@ -14,17 +14,24 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Literal, Unpack
 
-from privproj.accounting.batch_remarks import NO_AMPLIFICATION
 from privproj.accounting.calibration import require_unset, solve_sigma
-from privproj.accounting.queries import solve_delta, solve_epsilon
-from privproj.accounting.question import Question, answer, ask_by_name, question_about, remark_on_composer
+from privproj.accounting.question import (
+    Question,
+    answer,
+    ask_by_name,
+    question_about,
+    remark_on_composer,
+    solve_delta,
+    solve_epsilon,
+)
+from privproj.accounting.remarks import NO_AMPLIFICATION
 from privproj.assumptions import (
     CANDIDATES_DRAWN_AT_RANDOM,
     NUMBER_OF_TRIALS_DRAWN,
     ONLY_THE_BEST_RELEASED,
     SCORE_FROM_PRIVATE_OUTPUT,
 )
-from privproj.curves.profile import LARGEST_PROFILE_EPSILON, Curve, epsilon_above, log_delta_above
+from privproj.curves.profile import LARGEST_PROFILE_EPSILON, Curve
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
@@ -158,7 +165,7 @@ def select_best(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
     # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, moved up by more than its rounding (C34)
     def excess(tau: float) -> float:
         reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
-        return log_delta_above(base, tau) + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
+        return base.log_delta(tau).upper + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
 
     # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
     tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
@@ -197,12 +204,12 @@ class _ShiftedCurve:
         inner = eps - self.shift - 1e-15 * (eps + self.shift)
         if not inner >= 0.0:
             return Enclosure(-math.inf, 0.0)
-        found = log_delta_above(self.base, inner)
+        found = self.base.log_delta(inner).upper
         return Enclosure(-math.inf, min(0.0, self.growth + found + 1e-15 * (self.growth + abs(found))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats; the lower end is not known."""
-        inner = epsilon_above(self.base, log_delta - self.growth)
+        inner = self.base.epsilon(log_delta - self.growth).upper
         return Enclosure(-math.inf, (inner + self.shift) * (1.0 + 4e-15))
 
 

@@ -4,7 +4,9 @@ Everything here is on ``math``. Logs of tiny numbers are written ``log_...``; ``
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from privproj.errors import NotConverged
 
@@ -34,6 +36,29 @@ class Enclosure(NamedTuple):
 
     lower: float
     upper: float
+
+
+class LateEnclosure(Enclosure):
+    """An enclosure whose lower end costs more than its upper one: it is found when it is first read."""
+
+    _find_lower: Callable[[], float]
+
+    def __new__(cls, find_lower: Callable[[], float], upper: float) -> "LateEnclosure":
+        """Whoever makes it guarantees what ``find_lower`` returns; a number above the upper end is lowered to it."""
+        self = super().__new__(cls, -math.inf, upper)
+        self._find_lower = find_lower
+        return self
+
+    @cached_property
+    def lower(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The lower end."""
+        return min(self._find_lower(), self.upper)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.lower, self.upper))
+
+    def __getitem__(self, end: Any) -> Any:
+        return (self.lower, self.upper)[end]
 
 
 def outward_margin(log_value: float, error: float, steepness: float) -> float:

@@ -28,8 +28,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from privproj.accounting.queries import solve_epsilon
-from privproj.accounting.question import answer, question_about
+from privproj.accounting.question import answer, question_about, solve_epsilon
 from privproj.accounting.schedule import Phase, Schedule
 from privproj.accounting.spec import check_keys
 from privproj.assumptions import (

@@ -33,8 +33,8 @@ from string import Template
 from typing import Any
 
 from privproj.accounting import spec
-from privproj.accounting.queries import compare, solve_epsilon
-from privproj.accounting.question import ask_by_name
+from privproj.accounting.comparison import compare
+from privproj.accounting.question import ask_by_name, solve_epsilon
 from privproj.accounting.schedule import Phase, Schedule
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, ROUNDING_AS_MEASURED, THIS_LEDGER_ALONE
 from privproj.curves.profile import Curve

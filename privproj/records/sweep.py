@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.queries import ZERO_EPSILON_NOTE
-from privproj.accounting.question import FOUND, Question
+from privproj.accounting.question import FOUND, ZERO_EPSILON_NOTE, Question
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
 from privproj.records.files import naming, open_alone, write_atomically
@@ -238,9 +237,9 @@ class _Points:
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
         with rows_to_come(self.size * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(asked, others, phase_at)
-        if not read.phases:
-            return [None] * len(points)
-        cells = {**_cells_in_columns(asked, read), **own}
+            if not read.phases:
+                return [None] * len(points)
+            cells = {**_cells_in_columns(asked, read), **own}
         rows = map(",".join, zip(*(cells[name] for name in column_names(self)), strict=True))
         return [row if shape >= 0 else None for row, shape in zip(rows, read.shape.tolist(), strict=True)]
 

@@ -7,6 +7,7 @@ every batch.
 import copy
 import itertools
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -16,22 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    TensorDataset,
-    default_collate,
-)
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data.dataloader import default_collate
+from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
-from privproj.training.nested import Samples, are_equal, leaves, place_of, take
+from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
+from privproj.training.quiet import stand_still
 
 
 class BatchTurn:
@@ -45,7 +41,7 @@ class BatchTurn:
         self.drawn: int | None = None
         self.taken = self.closed = False
         self.batch: Any = None
-        self.versions: list[int] = []
+        self.parts: list[tuple[Any, Any]] = []
         self.numbers: list[int] = []
         self.on_open: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
@@ -56,7 +52,7 @@ class BatchTurn:
             remedy = "empty batches are released too"
             raise InvalidParameter("optimizer.step", "not called", "one step for every batch", remedy)
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
-        self.versions = [leaf._version for leaf in leaves(batch)]
+        self.parts = _states_of(batch)
         self.on_open()
 
     def whole(self, batch: Any) -> int:
@@ -67,7 +63,10 @@ class BatchTurn:
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
             expected = "the batch that the private loader gave last, as it is, once"
             raise InvalidParameter("batch", type(batch).__name__, expected, "move it inside the loss function")
-        if self.versions != [leaf._version for leaf in leaves(self.batch)]:
+        now = _states_of(self.batch)
+        if len(now) != len(self.parts) or any(
+            a is not b or x != y for (a, x), (b, y) in zip(self.parts, now, strict=True)
+        ):
             remedy = "change it inside the loss function"
             raise InvalidParameter("batch", "changed in place", "the batch as the private loader gave it", remedy)
         return self.drawn
@@ -80,10 +79,19 @@ class BatchTurn:
         self.drawn, self.batch = None, None
 
 
+def _states_of(batch: Any) -> list[tuple[Any, Any]]:
+    """Every part of a batch, with how often it was written or, where nothing counts that, a digest of its numbers."""
+    parts = [part for part in parts_of(batch) if isinstance(part, Tensor | np.ndarray)]
+    return [(p, p._version if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+
+
 WORKER_SETTINGS = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
 )  # fmt: skip
 """What the user's loader says about reading records, which holds for the private one. Contract."""
+
+MOST_JOINED = 128
+"""Records that are joined at most, to see whether one of them is joined otherwise alone. Contract."""
 
 MOST_JOININGS = 200
 """How often a record is joined again at most, to see whether joining is random. Contract."""
@@ -92,7 +100,7 @@ _END = object()
 """Stands for a batch where there is none any more."""
 
 
-class _CountedBatches(Sampler[list[int]]):
+class _CountedBatches:
     """A batch sampler that hands out this process's share of each batch, and remembers the whole batches.
 
     The records of a batch come in an order that is drawn from ``order``; None leaves it.
@@ -117,7 +125,7 @@ def _drawn_from(batch: Sequence[int], most: int, generator: torch.Generator) -> 
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
-class BinSampler(Sampler[list[int]]):
+class BinSampler:
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
 
     def __init__(self, secret: Callable[[int], str], records: int, batches: int, first: int, steps: int) -> None:
@@ -181,14 +189,9 @@ class PrivateLoader(BatchTurn):
     """
 
     def __init__(
-        self,
-        loader: DataLoader,
-        plan: Plan,
-        streams: Streams,
-        secrets: EpochSecrets,
-        done: Callable[[], int],
+        self, loader: DataLoader, plan: Plan, streams: Streams, secrets: EpochSecrets, done: Callable[[], int],
         processes: Processes,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.plan, self.streams, self.secrets = plan, streams, secrets
         self.generator = streams.sampler.on(CPU)
@@ -247,7 +250,7 @@ class PrivateLoader(BatchTurn):
                 remedy = "give every loader the same num_workers, and make the same steps in every process"
                 raise InvalidParameter("data_loader", "other batches", "the same batches in every process", remedy)
 
-    def _batches(self, sampler: Sampler[list[int]]) -> Iterator[Any]:
+    def _batches(self, sampler: _CountedBatches) -> Iterator[Any]:
         """The joined records of every batch that a sampler draws."""
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in sampler)
@@ -277,36 +280,60 @@ class PrivateLoader(BatchTurn):
         """The batches of one record and of two, which tell what counts records; None for data without a record."""
         if not self.plan.dataset_size:
             return None
+        dataset: Any = self.dataset
         with secret_numbers(self.streams.forward):
-            pair = self._pair(0)
+            pair = [dataset[0], dataset[1 % len(dataset)]]
             return self.join(copy.deepcopy(pair[:1])), self.join(pair)
 
-    def _pair(self, number: int) -> list[Any]:
-        """A record and the one behind it as the data set gives them; one record twice where there is no other."""
-        dataset: Any = self.dataset
-        return [dataset[number], dataset[(number + 1) % len(dataset)]]
+    def check_joining(self, rows: slice, *, alone: bool = False) -> None:
+        """Raise unless a record is joined alone as it is beside the others of its part, or at random.
 
-    def check_joining(self, row: int) -> None:
-        """Raise unless a record of the batch is joined alone as it is beside others, or at random.
+        Records are read once, and torch's random functions stand still meanwhile. What is joined otherwise is random if
+        other seeds of numpy and Python make it another one, and the same seed does not.
 
         Args:
-            row: The place of the record in the batch, from 0.
+            rows: The part of the batch.
+            alone: True where every record is joined alone, so that it only has to be the same each time.
 
         Raises:
-            InvalidParameter: It is joined otherwise beside others.
+            InvalidParameter: It is joined otherwise beside others, or another time.
         """
-        if self.columns is not None or not self.numbers:
+        numbers = self.numbers[rows][:MOST_JOINED]
+        if self.columns is not None or not numbers:
             return
-        with secret_numbers(self.streams.forward):
-            pair = self._pair(self.numbers[row])
-            alone = lambda: self.join(copy.deepcopy(pair[:1]))  # noqa: E731
-            one, two = alone(), self.join(copy.deepcopy(pair))
-            if place_of(one, two, 0, 2, self.joined) is not None:
-                return
-            if any(not all(map(are_equal, leaves(alone()), leaves(one))) for _ in range(MOST_JOININGS)):
-                return
+        dataset: Any = self.dataset
+        numbers += [(numbers[0] + 1) % len(dataset)] * (len(numbers) == 1)
+        draw = random.SystemRandom()
+        place, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
+        with secret_numbers(self.streams.forward), stand_still(level):
+            records = [dataset[number] for number in numbers]
+            self._check_ways(lambda places: copy.deepcopy([records[i] for i in places]), place, len(numbers), alone)
+            # So do torch's loaders read, where they can.
+            read = None if type(dataset) is Subset else getattr(dataset, "__getitems__", None)
+            if read is not None and not alone:
+                self._check_ways(lambda places: read([numbers[i] for i in places]), place, len(numbers))
+
+    def _check_ways(
+        self, read: Callable[[Sequence[int]], list[Any]], place: int, records: int, alone: bool = False
+    ) -> None:
+        """:meth:`check_joining` of one way to read records by their places in the part."""
+
+        def joined(places: Sequence[int], seed: int = 0) -> Any:
+            random.seed(seed)
+            np.random.seed(seed)
+            return self.join(read(places))
+
+        def is_as_before(seed: int) -> bool:
+            return all(map(are_equal, leaves(joined([place], seed)), leaves(one)))
+
+        one = joined([place])
+        if is_as_before(0) if alone else place_of(one, joined(range(records)), place, records, self.joined) is not None:
+            return
+        if is_as_before(0) and not all(map(is_as_before, range(1, MOST_JOININGS))):
+            return
         expected = "a collate_fn that joins every record by itself, without statistics over the batch"
-        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected)
+        remedy = "it may draw random numbers from torch, numpy and random, not from generators of its own"
+        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected, remedy)
 
     def sampler(self, steps: int) -> _CountedBatches:
         """Make a sampler of fresh batches, drawn as the plan says.

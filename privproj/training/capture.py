@@ -35,6 +35,20 @@ class _Saved(torch.autograd.Function):
         return None, None
 
 
+class _Anchored(torch.autograd.Function):
+    """A copy of a tensor that gets a gradient back, which ends here: no leaf keeps it."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, switch: Tensor) -> Tensor:
+        """Copy ``output``; ``switch`` requires a gradient, and so does the copy."""
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
+        """Give nothing back."""
+        return None, None
+
+
 def _keeps_graph() -> bool:
     """True if the running backward pass keeps its graph for another one, or where torch does not say."""
     asked = getattr(torch._C, "_get_current_graph_task_keep_graph", None)
@@ -53,7 +67,7 @@ class Taps:
 
     Something is kept only while the taps are :meth:`armed`, ``capturing`` is True then, and ``records`` is the number
     of records in the part that is computed. ``switch`` asks for a gradient, so that what is saved lives as long as
-    torch keeps the graph.
+    torch keeps the graph. ``widened`` names the last layer whose output was the same for all of them.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -94,7 +108,7 @@ class Taps:
     @contextmanager
     def armed(self, records: int) -> Iterator[None]:
         """Keep what the layers see of a part of so many records, and what comes back, until the block ends."""
-        self.records = records
+        self.records, self.widened = records, ""
         try:
             self.capture(True)
             yield
@@ -117,16 +131,23 @@ class Taps:
         Without it the gradient that comes back would be summed over the records before any norm is taken.
         """
         records = self.records
-        if records == 1 or not x.dim():
+        if not x.dim():
+            raise InvalidParameter(tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]")
+        if records == 1:
             return x, output
+        if isinstance(module, nn.Linear) and x.dim() == 1:
+            remedy = "strict=True computes every record by itself"
+            raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if isinstance(module, nn.Embedding) and x.dim() == 1:
             tap.is_shared = tap.is_shared or len(x) not in (1, records)
-            if not tap.is_shared and len(x) == 1:
-                raise InvalidParameter(tap.name, "numbers of shape (1,)", "one row for each record, or shape (1, T)")
             if not tap.is_shared:
+                if len(x) == 1:
+                    raise InvalidParameter(tap.name, "numbers of shape (1,)", "a row for each record, or shape (1, T)")
                 return x, output
             x, output = x[None], output[None]
+        if len(x) == 1 or len(output) == 1:
+            self.widened = tap.name
         x = x.expand(records, *x.shape[1:]) if len(x) == 1 else x
         return x, output.expand(records, *output.shape[1:]).clone() if len(output) == 1 else output
 
@@ -140,17 +161,15 @@ class Taps:
             if not any(module is part for part in tap.modules):
                 return None
             if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
-                raise InvalidParameter(
-                    tap.name, "called within torch.func", "layers that see all records of a part at once",
-                    "take vmap and grad out of the loss function",
-                )  # fmt: skip
+                remedy = "take vmap and grad out of the loss function"
+                raise InvalidParameter(tap.name, "called within torch.func", "layers that see all records", remedy)
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
             seen, whole = self.spread(tap, module, seen, first)
             saved: Any = [_Saved.apply(seen, self.switch)]
             changed = None if whole is first else whole
             if not whole.requires_grad:
-                changed = whole.detach().requires_grad_().clone()
+                changed = _Anchored.apply(whole, self.switch)
 
             def back(g: Tensor) -> None:
                 try:
@@ -158,9 +177,8 @@ class Taps:
                 except RuntimeError as error:
                     if "inplace" not in str(error):
                         raise
-                    raise InvalidParameter(
-                        tap.name, "an input changed in place", "inputs that stay as the layer saw them"
-                    ) from None
+                    expected = "inputs that stay as the layer saw them"
+                    raise InvalidParameter(tap.name, "an input changed in place", expected) from None
                 if not _keeps_graph():
                     saved.clear()
                 tap.keep(call, x, g.detach())
@@ -187,15 +205,13 @@ class Taps:
             for parameter in tap.parameters:
                 if id(parameter) in owners:
                     remedy = f"untie it from {owners[id(parameter)]}, share the bias too, or freeze it"
-                    raise InvalidParameter(
-                        tap.name, "shared with another layer", "tensors of one kind of layer", remedy
-                    )
+                    expected = "tensors of one kind of layer"
+                    raise InvalidParameter(tap.name, "shared with another layer", expected, remedy)
                 owners[id(parameter)] = tap.name
         if not self.taps:
-            raise InvalidParameter(
-                "module", type(module).__name__, "a module with trained tensors (requires_grad)",
-                "where it was made private before, call close() of that optimizer first",
-            )  # fmt: skip
+            expected = "a module with trained tensors (requires_grad)"
+            remedy = "where it was made private before, call close() of that optimizer first"
+            raise InvalidParameter("module", type(module).__name__, expected, remedy)
 
     @property
     def device(self) -> torch.device:
@@ -207,10 +223,9 @@ class Taps:
         for tap in self.taps:
             kept = [part for _, *pair in tap.uses for part in pair] + ([] if tap.found is None else [tap.found])
             for rows in {len(part) for part in kept} - {records}:
-                raise InvalidParameter(
-                    tap.name, f"{rows} rows for {records} losses", "one row for each record, batch first",
-                    "weigh rows in place of gathering them; strict=True computes every record by itself",
-                )  # fmt: skip
+                remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
+                found = f"{rows} rows for {records} losses"
+                raise InvalidParameter(tap.name, found, "one row for each record, batch first", remedy)
 
     def join_rows(self) -> None:
         """Take all that every layer saw as one record's, whatever its first dimension is."""
@@ -218,10 +233,16 @@ class Taps:
             tap.uses = [(call, x, g) if len(x) == 1 else (call, x[None], g[None]) for call, x, g in tap.uses]
             tap.found = None if tap.found is None else tap.found.sum(0, keepdim=True)
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self) -> list[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""
-        yield from self.module.named_parameters()
-        yield from self.module.named_buffers()
+        found: dict[int, tuple[str, Tensor]] = {}
+        # Torch's own walks take twice as long, and every batch makes several.
+        for name, part in self.module.named_modules():
+            for tensors in (part._parameters, part._buffers):
+                for key, tensor in tensors.items():
+                    if tensor is not None:
+                        found.setdefault(id(tensor), (f"{name}.{key}" if name else key, tensor))
+        return list(found.values())
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
@@ -251,15 +272,13 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     """The output of a layer that gets a gradient back: a tensor, or the first of several if the others get none."""
     first = first_output(output)
     if not isinstance(first, Tensor) or (first is not output and not (tap.may_return_more and first.requires_grad)):
-        raise InvalidParameter(
-            tap.name, type(output).__name__, "a trained layer that returns a tensor", "freeze its own tensors"
-        )
+        expected = "a trained layer that returns a tensor"
+        raise InvalidParameter(tap.name, type(output).__name__, expected, "freeze its own tensors")
 
     def refuse(g: Tensor) -> None:
         if bool(g.any()):
-            raise InvalidParameter(
-                tap.name, "a gradient of its second output", "losses that use the first output only", "freeze it"
-            )
+            found, expected = "a gradient of its second output", "losses that use the first output only"
+            raise InvalidParameter(tap.name, found, expected, "freeze it")
 
     for part in () if first is output else output[1:]:
         if isinstance(part, Tensor) and part.requires_grad:
@@ -270,6 +289,5 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
 def _refuse_mixing(name: str, module: nn.Module, *_: Any) -> None:
     """Refuse batch statistics, which make one record's gradient depend on the others."""
     if module.training or not module.track_running_stats:
-        raise InvalidParameter(
-            name, type(module).__name__, "no layer that mixes examples", "use GroupNorm, or put it in eval mode, frozen"
-        )
+        remedy = "use GroupNorm, or put it in eval mode, frozen"
+        raise InvalidParameter(name, type(module).__name__, "no layer that mixes examples", remedy)

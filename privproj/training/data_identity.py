@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.files import parse_json, read_bounded, write_atomically
@@ -75,8 +75,6 @@ def check_distinct(dataset: Dataset) -> None:
     ...     print(str(error).partition(";")[0])
     expected every record once, got data_loader=a record 2 times
     """
-    if isinstance(dataset, IterableDataset):
-        return
     found: dict[object, list[np.ndarray]] = {}
     for source, indices in _sources(dataset, np.arange(len(dataset))):  # pyright: ignore[reportArgumentType]
         found.setdefault(source, []).append(indices)
@@ -180,13 +178,14 @@ def check_identity(
     """
     path = Path(f"{Path(ledger).resolve()}.data")
     kept["ledger"] = token_hex()
+    remedy = "restore it from a backup, or name another ledger and add both up"
     if path.exists():
         known, releases = _read_identity(path, kept)
         if account.spent < releases:
-            remedy = "restore it from a backup, or name another ledger and add both up"
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
-            found = _same_data(known, found, ledger)
+            _check_same(known, found, ledger)
+            found = found if known.digest is None else known
     elif account.spent:
         remedy = "put it back, or name another ledger and add both up"
         raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
@@ -217,16 +216,14 @@ def _read_identity(path: Path, kept: dict[str, Any]) -> tuple[Identity, int]:
     raise InvalidParameter("ledger", path, "the identity of the data of this ledger, as privproj wrote it", remedy)
 
 
-def _same_data(known: Identity, found: Identity, ledger: str | Path) -> Identity:
-    """The identity of data that were known; raises where they are other ones. A digest that is missing says nothing."""
-    if known.records != found.records:
-        what = f"{found.records} records in place of {known.records}"
-    elif None not in (known.digest, found.digest) and known != found:
-        what = "records with other contents or in another order"
-    else:
-        return found if known.digest is None else known
-    remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
-    raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
+def _check_same(known: Identity, found: Identity, ledger: str | Path) -> None:
+    """Raise where data that were known are other ones now. A digest that is missing says nothing."""
+    what = f"{found.records} records in place of {known.records}" if known.records != found.records else ""
+    if None not in (known.digest, found.digest) and known != found:
+        what = what or "records with other contents or in another order"
+    if what:
+        remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
+        raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
 
 
 STAMP = "_privproj_releases"
@@ -262,19 +259,15 @@ class Stamps:
             pairs = list(zip(stamp["phases"], phases, strict=False))
             held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
             if not held or stamp["ledger"] != self.own["ledger"]:
-                remedy = (
-                    "give every start the same ledger=PATH, so that all are counted together, or build the module anew"
-                )
+                remedy = "give every start the same ledger=PATH, so that all are counted, or build the module anew"
                 words = f"the ledger that holds the releases which {name} has from an earlier start"
                 raise InvalidParameter("ledger", self.path or "nothing", words, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""
         self.own["phases"][-1][1] += 1
-        if self.left:
-            return
-        trained = {id(p): p for tap in self.taps.taps for p in tap.parameters}
-        around = (m for m in self.taps.module.modules() if any(id(p) in trained for p in m.parameters()))
-        for part in (*around, *trained.values()):
+        trained = {p for tap in self.taps.taps for p in tap.parameters}
+        around = (m for m in self.taps.module.modules() if not trained.isdisjoint(m.parameters()))
+        for part in () if self.left else (*around, *trained):
             vars(part)[STAMP] = self.own
         self.left = True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,84 +24,25 @@ from privproj.mechanisms import M2, Gaussian
 from privproj.records.ledger import Account, Ledger, read_ledger
 from privproj.runs.sampling import NeighbouringRelation, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
-from privproj.training.algorithms import ALGORITHMS, load
+from privproj.training.algorithms import load
 from privproj.training.algorithms.subspace import Subspace
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import (
-    Batches,
-    Clipping,
-    FeatureBound,
-    Plan,
-    SchemeName,
-    batches_of,
-    rate_and_steps,
-    with_smallest_noise,
-)
+from privproj.training.plan import Clipping, Drawing, FeatureBound, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
 from privproj.training.taps import Tap
 from privproj.training.view import Algorithm
-from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
+from privproj.validation import real, whole
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
 
 LARGEST_SUM_ERROR = 1e-9
 """How far from 1 the sum of the shares may be, as rounding leaves it; no unit. Contract."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
-
-    Args:
-        name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
-        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
-            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
-            its adapters, and any other module of a projecting algorithm needs a rank.
-        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
-            release is lifted back, not its privacy. None: Haar.
-        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
-        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
-            ``flora`` serves. The other algorithms do not use it.
-        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
-        bound: Name of the bound that accounts the run. None: the default of the mechanism.
-
-    Raises:
-        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
-
-    >>> from privproj.training import Method
-    >>> Method("m2", rank=16).name
-    'm2'
-    """
-
-    name: str = "dp-sgd"
-    rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
-    frame: Literal["haar", "wishart"] | None = None
-    subspace: Subspace | None = None
-    every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
-    beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
-    bound: str | None = None
-
-    def __post_init__(self) -> None:
-        load(self.name)
-        check_parameters(self)
-
-    @classmethod
-    def of(cls, given: "str | Method") -> "Method":
-        """Return the algorithm that a name means, and one with its options as it is.
-
-        Args:
-            given: A name or a :class:`Method`.
-
-        Returns:
-            A :class:`Method`.
-        """
-        return given if isinstance(given, Method) else cls(given)
 
 
 def make_private(
@@ -117,7 +58,7 @@ def make_private(
     epochs: float | None = None,
     algorithm: str | Method = "dp-sgd",
     clipping: Clipping = "joint",
-    batches: SchemeName | Batches = "poisson",
+    batches: Drawing = "poisson",
     relation: str | None = None,
     group_size: int = 1,
     ledger: str | None = None,
@@ -211,7 +152,7 @@ def make_private(
     _check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
-    drawing, method = batches_of(batches), Method.of(algorithm)
+    drawing, method = batches_of(batches), algorithm if isinstance(algorithm, Method) else Method(algorithm)
     if again is not None and type(again) is not bool:
         raise InvalidParameter("again", again, "True, False or None")
     chosen, subspace = load(method.name), method.subspace
@@ -229,23 +170,16 @@ def make_private(
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
             mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
-            algorithm=method.name,
+            algorithm=method.name, clip=_clip_of(chosen, max_grad_norm, clipping, taps), steps=steps,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
-            clip=_clip_of(chosen, max_grad_norm, clipping, taps),
-            steps=steps,
-            sampling_rate=rate,
-            dataset_size=records,
-            sampling=drawing.sampling,
-            batches=per_epoch,
+            sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
-            ranks=ranks,
-            shares=shares,
+            ranks=ranks, shares=shares, adaptive_clipping=adaptive,
             feature_bound=clipping.norm if isinstance(clipping, FeatureBound) else None,
-            adaptive_clipping=adaptive,
             **{name: getattr(method, name) for name in ("rank", "frame", "bound", "every", "beta")},
-        )
+        )  # fmt: skip
         processes = current_processes()
         processes.check_same(_told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))
         if processes.size > 1:
@@ -311,14 +245,14 @@ class _Start:
         assert self.target is not None
         ledger, target = self.ledger, self.target
         if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
-            return with_smallest_noise(plan, self.search, **target)
+            return calibrated(plan, self.search, **target)
         last = account.phases[-1][0]
         over = self.begins_anew and not account.left
         if account.target == target and "noise_multiplier" in last and not over:
             resumed = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=last["noise_multiplier"]))
             if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == last:
                 return resumed
-        return with_smallest_noise(plan, account, **target)
+        return calibrated(plan, account, **target)
 
     def open_ledger(self, phase: Phase, marks: tuple[str, ...], kept: dict[str, Any], data: Identity) -> Ledger | None:
         """The ledger of the run; None for a run without one.
@@ -467,29 +401,22 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
 
 
 def _told_to_others(
-    plan: Plan,
-    target: dict[str, float] | None,
-    insecure_seed: int | None,
-    taps: Taps,
-    optimizer: torch.optim.Optimizer,
-    subspace: Subspace | None,
-) -> dict[str, object]:
+    plan: Plan, target: dict[str, float] | None, insecure_seed: int | None, taps: Taps,
+    optimizer: torch.optim.Optimizer, subspace: Subspace | None,
+) -> dict[str, object]:  # fmt: skip
     """All that the processes of a run must have in common, by the names of arguments where these are meant."""
-    told: dict[str, object] = {"max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier}
-    told |= {**(target or {}), "insecure_seed": insecure_seed}
-    told |= {field.name: getattr(plan, field.name) for field in fields(plan) if field.name != "clip"}
+    trained, kinds = {id(p) for tap in taps.taps for p in tap.parameters}, ("frozen", "trained")
     groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    told |= {"optimizer": type(optimizer).__name__, "optimizer's groups": groups}
-    if subspace is not None:
-        told |= {"subspace": (tuple(subspace.basis.shape), subspace.source, subspace.mode)}
-    trained = {id(p) for tap in taps.taps for p in tap.parameters}
-    for name, tensor in taps.tensors():
-        kind = "trained" if id(tensor) in trained else "frozen"
-        told[f"module's {name}"] = f"{tuple(tensor.shape)} {tensor.dtype} {kind}"
     # Each process draws the projections by itself, and other hardware or another torch draws other ones.
-    device = taps.taps[0].parameters[0].device
-    model = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return {**told, "device": f"{device.type} {model}".strip(), "torch": torch.__version__}
+    model = torch.cuda.get_device_name(taps.device) if taps.device.type == "cuda" else ""
+    return {
+        "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(target or {}),
+        "insecure_seed": insecure_seed, **{field.name: getattr(plan, field.name) for field in fields(plan)},
+        "optimizer": type(optimizer).__name__, "optimizer's groups": groups,
+        "subspace": subspace and (tuple(subspace.basis.shape), subspace.source, subspace.mode),
+        **{f"module's {n}": f"{tuple(t.shape)} {t.dtype} {kinds[id(t) in trained]}" for n, t in taps.tensors()},
+        "device": f"{taps.device.type} {model}".strip(), "torch": torch.__version__,
+    }  # fmt: skip
 
 
 def _unwrapped_optimizer(optimizer: Any) -> Any:
@@ -503,7 +430,7 @@ def _unwrapped_optimizer(optimizer: Any) -> Any:
 
 
 def _calibration_target(
-    z: float | None, epsilon: float | None, delta: float | None, order: float | None = None
+    z: float | None, epsilon: float | None, delta: float | None, order: float | None
 ) -> dict[str, float] | None:
     """The epsilon and delta to calibrate the noise for, with the order of a filter; None where the noise is given."""
     if order is not None and epsilon is None:
@@ -522,9 +449,8 @@ def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_siz
 
     Batches that are cut at a largest size go with zero-out, under which the number of records is public.
     """
-    fallback = "replace" if sampling == "fixed" and rate < 1.0 else "add-remove"
-    fallback = fallback if max_batch_size is None else "zero-out"
-    return member_named(NeighbouringRelation, "relation", relation or fallback)
+    fixed = "replace" if sampling == "fixed" and rate < 1.0 else "add-remove"
+    return member_named(NeighbouringRelation, "relation", relation or ("zero-out" if max_batch_size else fixed))
 
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
@@ -542,29 +468,19 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     return found
 
 
-def _names_where(holds: Callable[[Algorithm], bool]) -> str:
-    """The names of all algorithms for which a property holds, for a message."""
-    return " or ".join(name for name in ALGORITHMS if holds(load(name)))
-
-
 def _mechanism_of(
     method: Method, taps: Taps, ranks: tuple[int, ...] | None, shares: tuple[float, ...] | None
 ) -> Gaussian | M2:
     """What one release of the algorithm is accounted as, its noise left out.
 
     ``ranks`` are those of each trained tensor, instead of one for all. Raises :class:`InvalidParameter` where a rank is
-    missing or a rank or a frame is given to an algorithm that takes none.
+    missing.
     """
-    algorithm, rank, frame = load(method.name), method.rank, method.frame
-    if frame not in (None, "haar", "wishart") or (frame and not algorithm.has_frame):
-        having = _names_where(lambda one: one.has_frame)
-        raise InvalidParameter("frame", frame, f"haar or wishart, with {having} only")
-    if rank is None and ranks is None and algorithm.projects:
+    algorithm = load(method.name)
+    if method.rank is None and ranks is None and algorithm.projects:
         raise InvalidParameter("rank", "nothing", "a rank of the projection")
-    if rank is not None and algorithm.rank == "none":
-        raise InvalidParameter("rank", rank, f"no rank, since {algorithm.name} has none here")
     shapes = [algorithm.shape(tap) for tap in taps.taps]
-    return algorithm.accounted_as(shapes, ranks or (rank or 1,) * len(shapes), shares)
+    return algorithm.accounted_as(shapes, ranks or (method.rank or 1,) * len(shapes), shares)
 
 
 def _clip_of(algorithm: Algorithm, max_grad_norm: float | None, clipping: Clipping, taps: Taps) -> float:
@@ -590,8 +506,7 @@ def _clip_of(algorithm: Algorithm, max_grad_norm: float | None, clipping: Clippi
 def _check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
     if algorithm.needs_subspace != (subspace is not None):
-        needing = _names_where(lambda one: one.needs_subspace)
-        raise InvalidParameter("subspace", subspace, f"a subspace for {needing}, and for nothing else")
+        raise InvalidParameter("subspace", subspace, "a subspace for dp-sft, and for nothing else")
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
         raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
     for tap in taps.taps:

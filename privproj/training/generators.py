@@ -65,10 +65,9 @@ class Stream:
     def check_process(self) -> None:
         """Raise in a process other than the one that seeded the stream."""
         if os.getpid() != self.process:
-            raise InvalidParameter(
-                "process", os.getpid(), f"the process that seeded the random numbers ({self.process})",
-                "a forked one would draw the same noise again: call make_private in each process",
-            )  # fmt: skip
+            expected = f"the process that seeded the random numbers ({self.process})"
+            remedy = "a forked one would draw the same noise again: call make_private in each process"
+            raise InvalidParameter("process", os.getpid(), expected, remedy)
 
     def on(self, device: torch.device) -> torch.Generator:
         """The generator on a device; raises where a draw from it could be repeated."""
@@ -80,10 +79,9 @@ class Stream:
         return self.generators[device]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise Refused(
-            "random numbers of a private run are not copied or pickled, since both copies would draw the same noise; "
-            "call make_private for another run, and keep state_dict() to go on with this one"
-        )
+        remedy = "call make_private for another run, and keep state_dict() to go on with this one"
+        why = "since both copies would draw the same noise"
+        raise Refused(f"random numbers of a private run are not copied or pickled, {why}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -151,11 +149,9 @@ class EpochSecrets:
     """What the picks of balls-in-bins are drawn from: a secret for each epoch, so that copies of a run part ways."""
 
     def __init__(
-        self,
-        seed: str | None = None,
-        keep: Callable[[int, str], None] = lambda epoch, secret: None,
+        self, seed: str | None = None, keep: Callable[[int, str], None] = lambda *_: None,
         known: tuple[int, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.seed, self.keep = seed, keep
         self.epoch, self.secret = known or (-1, "")
 
@@ -196,10 +192,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
         return found.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
     state = found.get_state()
     if state.numel() != STATE_BYTES[device.type]:
-        raise RuntimeError(
-            f"expected a state of {STATE_BYTES[device.type]} bytes from torch's generator on {device}, "
-            f"got {state.numel()}; use a release of torch that privproj knows"
-        )
+        words = f"expected a state of {STATE_BYTES[device.type]} bytes from torch's generator on {device}"
+        raise RuntimeError(f"{words}, got {state.numel()}; use a release of torch that privproj knows")
     if device.type == "cpu":
         words = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)
         words[:] = seed.generate_state(WORDS, np.uint32)

@@ -4,25 +4,28 @@ Clipping bounds what a record adds to the sum. It bounds the sensitivity only if
 adds. So some records of a batch, chosen in secret, are computed apart before the release, in plain autograd and without
 any hook, and have to have the gradients that the taps saw beside the others. In every batch that is one record. In the
 first steps, and whenever something is new, it is also every record of a part in one of two random halves.
+
+The guard sees to the rest: from the drawing of a batch to its release trained tensors keep their type and device,
+nothing else asks for gradients, and no forward pass leaves anything of a batch in the module.
 """
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from copy import copy
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.generators import number_states
-from privproj.training.guard import Guard
 from privproj.training.nested import leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
 from privproj.training.release import PrivateRelease
@@ -68,16 +71,17 @@ class IndependenceCheck:
     """Computes records of a batch apart from the others, one of every batch and more of some.
 
     More are computed in the first steps, whenever the form of a part is new (the modes of the modules, the types and
-    sizes of the tensors, the number of records to a factor of 2, autocast), and now and then.
+    sizes of the tensors, the number of records to a factor of 2, autocast), and now and then. Of records that were
+    computed together, row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
     """
 
     def __init__(
-        self, taps: Taps, guard: Guard, boundary: PrivateRelease, loader: PrivateLoader, released: Callable[[], int]
+        self, taps: Taps, guard: "Guard", boundary: PrivateRelease, loader: PrivateLoader, released: Callable[[], int]
     ) -> None:
         self.taps, self.guard, self.boundary, self.loader, self.released = taps, guard, boundary, loader, released
         self.seen: set[Any] = set()
         self.steps = self.chosen = self.repeat = 0
-        self.spot = False
+        self.spot = self.alone = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -90,25 +94,25 @@ class IndependenceCheck:
     def is_due(self, part: Any, records: int) -> bool:
         """True if more than one record of a part is to be computed apart; its form is noted as seen."""
         modes = tuple(module.training for module in self.taps.module.modules())
-        shapes = tuple((leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves(part))
-        kind = self.taps.device.type
-        form = modes, shapes, records.bit_length(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        shapes = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves(part))
+        form = modes, shapes, records.bit_length(), frozenset(_autocast(self.taps.device))
         due, self.spot = self.spot or form not in self.seen, False
         self.seen.add(form)
         return due
 
     @contextmanager
-    def watch(self, loss_fn: LossFunction, part: Any, rows: slice) -> Iterator[None]:
+    def watch(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool = False) -> Iterator[None]:
         """Run a block that computes the part with these rows of the batch, and compare some of its records.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
         are computed together once more, quietly, few of them unless the check is due. Random numbers of another
-        generator are a difference.
+        generator are a difference. Where every record is computed ``alone``, the chosen one is computed twice: what is
+        kept outside the module makes a difference.
         """
-        records = rows.stop - rows.start
-        due, order = self.is_due(part, records), list(range(records))
+        records, self.alone = rows.stop - rows.start, alone
+        due, order = not alone and self.is_due(part, records), list(range(records))
         if due:
-            self.loader.check_joining(rows.start)
+            self.loader.check_joining(rows)
             self.guard.note()
         elif rows.start <= self.chosen < rows.stop:
             first = self.chosen - rows.start
@@ -117,41 +121,44 @@ class IndependenceCheck:
             yield
             return
         # A copy, for the loss function may write into its part.
-        base, states = self.cut(part, torch.tensor(order), records), number_states(self.taps.device)
+        base = take(part, torch.tensor(order), records, self.loader.samples)
+        states = number_states(self.taps.device)
         yield
         drawn = number_states(self.taps.device) != states
         with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
             if drawn:
-                self.pass_over(loss_fn, base, len(order))
-            seen = _Seen(base, list(range(len(order))) if drawn else order)
+                self.pass_over(loss_fn, base, len(order), due=due)
+            self.base, self.places = base, list(range(len(order))) if drawn else order
             if due:
-                self.check_part(loss_fn, seen, rows.start)
+                self.check_part(loss_fn, rows.start)
             else:
-                self.check_record(loss_fn, seen, 2 if drawn else 1)
+                self.check_record(loss_fn, 2 if drawn else 1)
+        # What counts the records has counted these again.
+        self.guard.last = None
 
-    def check_record(self, loss_fn: LossFunction, seen: "_Seen", needed: int) -> None:
+    def check_record(self, loss_fn: LossFunction, needed: int) -> None:
         """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
 
         The record with the largest entry does not show that all are divided by that, and the second one does. A small
         difference of one record may be rounding: two more records tell.
         """
         known = None
-        for i in range(len(seen.places)):
-            worst = self.difference(loss_fn, seen, torch.tensor([i]))
+        for i in range(len(self.places)):
+            worst = self.difference(loss_fn, torch.tensor([i]))
             if worst is not None:
-                if known is not None or worst[1] > SMALL_SHARE or len(seen.places) == 1:
-                    self.refuse(*worst, _MIXED)
+                if known is not None or worst[1] > SMALL_SHARE or len(self.places) == 1:
+                    self.refuse(*worst, _KEPT if self.alone else _MIXED)
                 known, needed = worst, i + 1 + RECORDS_ALONE
             if i + 1 >= needed:
                 return
 
-    def check_part(self, loss_fn: LossFunction, seen: "_Seen", start: int) -> None:
+    def check_part(self, loss_fn: LossFunction, start: int) -> None:
         """Raise where records of a part have other gradients in a random half of it, or by themselves.
 
         Halves are compared by sums of what their records add to the release, each with a random sign. Two records are
         also compared as they are fetched anew, where that is another batch of one record.
         """
-        records = len(seen.places)
+        records = len(self.places)
         signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
         shares = self.boundary.shares(records).cpu()
         # In units of the largest share, so that losses in half precision do not vanish.
@@ -159,25 +166,25 @@ class IndependenceCheck:
         halves = torch.randperm(records).chunk(2) if records > 1 else ()
         apart = [(rows, None, _MIXED) for half in halves if len(rows := half[added[half] != 0.0])]
         for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
-            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(seen, row, start)]
+            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(row, start)]
         for rows, batch, cause in apart:
             # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
             self.guard.restore()
-            worst = self.difference(loss_fn, seen, rows, added[rows] if len(rows) > 1 else None, batch)
-            self.guard.check_attributes()
+            worst = self.difference(loss_fn, rows, added[rows] if len(rows) > 1 else None, batch)
+            self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 self.refuse(*worst, cause)
 
-    def fetched(self, seen: "_Seen", row: int, start: int) -> Iterator[tuple[Tensor, Any, Cause]]:
+    def fetched(self, row: int, start: int) -> Iterator[tuple[Tensor, Any, Cause]]:
         """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said.
 
         The part begins at row ``start`` of the batch.
         """
-        single, records = self.loader.alone(start + row), len(seen.places)
-        place = None if single is None else place_of(single, seen.base, row, records, self.loader.samples)
+        single, records = self.loader.alone(start + row), len(self.places)
+        place = None if single is None else place_of(single, self.base, row, records, self.loader.samples)
         # Without a place it is another one whenever it is read.
         if place is not None:
-            here = self.cut(seen.base, slice(place[0], place[0] + 1), records)
+            here = take(self.base, slice(place[0], place[0] + 1), records, self.loader.samples)
             given = not all(map(_alike, parts_of(single), parts_of(here)))
             if given or place[1]:
                 yield torch.tensor([place[0]]), single, _GIVEN if given else _PADDED
@@ -190,83 +197,101 @@ class IndependenceCheck:
             level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
         _checks.append(True)
         try:
-            with quiet(self.taps.module, level) as types:
-                self.types = types if still else self.types
-                if torch.is_autocast_enabled(self.taps.device.type):
-                    # The way back is made in this type too, whatever type the losses are made in.
-                    self.types.add(torch.get_autocast_dtype(self.taps.device.type))
+            with quiet(self.taps.module, level) as self.still:
+                self.types = self.still.types if still else self.types
+                # The way back is made in the type of autocast too, whatever type the losses are made in.
+                self.types |= _autocast(self.taps.device)
                 yield
         finally:
             _checks.pop()
 
-    def cut(self, part: Any, rows: slice | Tensor, records: int) -> Any:
-        """These rows of a part of so many records."""
-        return take(part, rows, records, self.loader.samples)
+    def losses(self, loss_fn: LossFunction, part: Any, rows: Sequence[int]) -> Tensor:
+        """The losses of these records in a pass that leaves ``part``, which holds them, as it is.
 
-    def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
-        """The losses of a part in a pass that leaves its part as it is, without weights that autocast has shortened.
+        Weights that autocast has shortened are not taken.
 
         Python and numpy draw the same numbers in every pass, so that a layer which is skipped is skipped each time.
         """
+        records = len(rows)
+        self.still.begin(rows)
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
-        return losses_of(loss_fn, move(self.cut(part, torch.arange(records), records), self.taps.device), records)
+        # The loss function may write into its part.
+        here = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
+        try:
+            return losses_of(loss_fn, here, records)
+        except (PrivprojError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            made, found = self.released(), f"{type(error).__name__}: {error}"
+            expected = f"a loss function that works for {records} of the records alone, as it is checked"
+            remedy = f"strict=True gives it every record by itself; {made} releases were made before"
+            raise InvalidParameter("loss_fn", found, expected, remedy) from error
 
-    def pass_over(self, loss_fn: LossFunction, part: Any, records: int) -> None:
-        """Compute a part, so that the taps keep what they see of it."""
+    def pass_over(self, loss_fn: LossFunction, part: Any, records: int, *, due: bool) -> None:
+        """Compute a part, so that the taps keep what they see of it.
+
+        A check that is ``due`` looks at one record first: what is drawn for each record is drawn apart then, for
+        mixing may vanish where all draws are one.
+        """
+        if due:
+            self.taps.capture(False)
+            self.losses(loss_fn, take(part, slice(0, 1), records, self.loader.samples), [0])
+            self.taps.capture(True)
+            self.still.note(whole=False)
+            self.guard.restore()
         self.taps.records = records
-        self.losses(loss_fn, part, records).sum().backward()
-        self.guard.check_gradients()
+        losses = self.losses(loss_fn, part, range(records))
+        if due:
+            self.still.note(whole=True)
+        losses.sum().backward()
+        self.guard.check_gradients(self.taps.tensors())
+        if self.alone:
+            self.taps.join_rows()
         self.taps.check_rows(records)
-        for parameter in (p for tap in self.taps.taps for p in tap.parameters):
-            parameter.grad = None
+        self.guard.drop_gradients()
 
     def difference(
-        self, loss_fn: LossFunction, seen: "_Seen", rows: Tensor, weights: Tensor | None = None, batch: Any = None
+        self, loss_fn: LossFunction, rows: Tensor, weights: Tensor | None = None, batch: Any = None
     ) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
 
         It comes with the relative difference; None where all are the same but for rounding. ``batch`` has these rows
         and no others; None is the part cut to them. Without ``weights`` it is their sum.
         """
-        batch = self.cut(seen.base, rows, len(seen.places)) if batch is None else batch
-        places = torch.tensor(seen.places)[rows]
+        batch = take(self.base, rows, len(self.places), self.loader.samples) if batch is None else batch
+        places = [self.places[row] for row in rows.tolist()]
         # One record is a slice: no device has to wait for its number.
-        part = places if len(places) > 1 else slice(int(places), int(places) + 1)
+        part = torch.tensor(places) if len(places) > 1 else slice(places[0], places[0] + 1)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
-        trained = [p for tap in self.taps.taps for p in tap.parameters]
-        names, norms = [], []
+        pairs: list[tuple[str, Tensor, Tensor]] = []
         self.taps.capture(False)
         try:
-            losses = self.losses(loss_fn, batch, len(rows))
+            losses = self.losses(loss_fn, batch, rows.tolist())
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 for tap in self.taps.taps:
                     for parameter, one in zip(tap.parameters, tap.gradient_of(part, weights), strict=True):
-                        names.append(tap.name)
-                        norms.append(_norms(one, parameter.grad))
-                        parameter.grad = None
+                        other = torch.zeros_like(one) if parameter.grad is None else parameter.grad.to(one)
+                        pairs.append((tap.name, one, other))
+                return first_difference(_norms(pairs), *self.limits())
         finally:
             self.taps.capture(True)
-            for parameter in trained:
-                parameter.grad = None
-        # One question to the device for all of them.
-        return first_difference(list(zip(names, torch.stack(norms).tolist(), strict=True)), *self.limits())
+            self.guard.drop_gradients()
 
     def refuse(self, name: str, share: float, cause: Cause) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
-        made, remedy = self.released(), cause[1]
-        if made:
+        found, remedy = cause
+        if made := self.released():
             remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
-        raise InvalidParameter(
-            "the loss of a record", f"a gradient at {name} that changes by {share:.2%} {cause[0]}",
-            "a loss of each record that does not depend on the others of its batch", remedy,
-        )  # fmt: skip
+        expected = "a loss of each record that does not depend on the others of its batch"
+        found = f"a gradient at {name} that changes by {share:.2%} {found}"
+        raise InvalidParameter("the loss of a record", found, expected, remedy)
 
     def limits(self) -> tuple[float, float, float, bool]:
         """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
-        types = {part.dtype for _, part in self.taps.tensors()} | self.types
+        types = self.guard.types | self.types
         limit = max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
         # A probability near 1 is right to half an eps, and so is what a record misses of it.
         share = max([FLOOR, *(0.5 * torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point)])
@@ -304,18 +329,13 @@ def first_difference(
     return None
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """Records that were computed together: row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept."""
-
-    base: Any
-    places: list[int]
-
-
-def _norms(one: Tensor, other: Tensor | None) -> Tensor:
-    """The norms of two gradients and of their difference."""
-    other = torch.zeros_like(one) if other is None else other.to(one)
-    return torch.stack([per_example.to_double(part.norm()) for part in (one, other, one - other)])
+def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, list[float]]]:
+    """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
+    names, ones, others = zip(*pairs, strict=True)
+    many: Any = torch
+    norms = [norm for part in (ones, others, many._foreach_sub(ones, others)) for norm in many._foreach_norm(part)]
+    found = torch.stack([per_example.to_double(norm) for norm in norms]).view(3, -1).T
+    return list(zip(names, found.tolist(), strict=True))
 
 
 _MIXED = (
@@ -324,6 +344,12 @@ _MIXED = (
     "through their layers, random numbers from torch; strict=True computes every record by itself",
 )
 """What a difference between a part and its pieces is called, and what helps."""
+
+_KEPT = (
+    "when it is computed once more",
+    "keep nothing of a record outside the module, and draw random numbers from torch, without a generator of your own",
+)
+"""What a difference between two passes of one record is called, and what helps."""
 
 _PADDED = (
     "where the record is padded to the length of others",
@@ -342,15 +368,22 @@ _GIVEN = (
 
 def losses_of(loss_fn: LossFunction, part: Any, records: int) -> Tensor:
     """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise."""
-    losses = loss_fn(part)
-    if losses.dim() != 1 or len(losses) != records:
-        raise InvalidParameter(
-            "losses", f"shape {tuple(losses.shape)}", f"one loss for each of {records} records", 'use reduction="none"'
-        )
+    if not callable(loss_fn):
+        raise InvalidParameter("loss_fn", type(loss_fn).__name__, "a function from a part of the batch to its losses")
+    losses: Any = loss_fn(part)
+    if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
+        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        remedy = 'return the losses themselves, with reduction="none"'
+        raise InvalidParameter("losses", found, f"a tensor with one loss for each of {records} records", remedy)
     if records and not losses.requires_grad:
         remedy = "compute them from the module that make_private returned, with gradients enabled"
         raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)
     return losses
+
+
+def _autocast(device: torch.device) -> set[torch.dtype]:
+    """The type that autocast shortens to on a device; empty where it is off."""
+    return {torch.get_autocast_dtype(device.type)} if torch.is_autocast_enabled(device.type) else set()
 
 
 _checks: list[bool] = []
@@ -377,3 +410,280 @@ def _alike(one: Any, other: Any) -> bool:
         return bool(np.all(one == other)) or (one != one and other != other)
     except (TypeError, ValueError, RuntimeError):
         return True
+
+
+# --- what a run rests on stays as it was --------------------------------------------------------------
+
+_KEPT_BY_TORCH = frozenset(nn.Module().__dict__)
+"""What torch itself keeps in every module. Contract with torch."""
+
+_ROWS = (list, tuple, deque)
+"""Attributes of which the numbers are looked at one by one."""
+
+_NOTHING_KEPT = "layers that keep nothing of a batch"
+"""What is expected of a forward pass."""
+
+_NO_STATE = (
+    "keep no statistics, no memory and no outputs of a batch in attributes; set what the first batch would set before "
+    "make_private, from public data"
+)
+"""What helps against state in attributes."""
+
+_AS_SEEN, _FREEZE = (
+    "the trained tensors that make_private saw",
+    "freeze it again, or freeze layers before make_private, or call it anew with the same ledger",
+)
+"""What is expected of the tensors that ask for a gradient, and what helps."""
+
+_MOVED_BY_RELEASES = "trained tensors that releases alone change"
+"""What is expected of weights."""
+
+_Contents = list[tuple[str, int, int]]
+"""For each tensor its name, a number that changes with what it holds, and its version."""
+
+_State = list[tuple[str, int, int, int]]
+"""For each tensor of a module its name, its identity, where its numbers lie, and its version."""
+
+
+class Guard:
+    """Compares a module with what it was when it was made private and when the batch was drawn."""
+
+    def __init__(self, taps: Taps) -> None:
+        self.taps = taps
+        self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
+        self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
+        self.moved = False
+        self.numbers: dict[str, str | int] | None = None
+        self.forget_released()
+        # A plain function, which a copy of the module leaves as it is.
+        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
+
+    def forget_released(self) -> None:
+        """Let the trained tensors be others than after the last release: weights were loaded."""
+        self.released: _State = []
+        self.contents: _Contents = []
+
+    def begin_step(self) -> None:
+        """Raise where trained tensors or buffers were written in a way that counts no write; note the former."""
+        self.check_trained()
+        trained, buffers = _contents(self.trained), _contents(self.taps.module.named_buffers())
+        for kept, now, expected in (
+            (self.contents, trained, _MOVED_BY_RELEASES), (self.buffers, buffers, _NOTHING_KEPT)
+        ):  # fmt: skip
+            for old, new in zip(kept, now, strict=False):
+                if old != new:
+                    remedy = "no other optimizer steps on it, and nothing writes through .data"
+                    raise InvalidParameter(old[0], "changed beside the releases", expected, remedy)
+        self.contents = trained
+
+    def end_step(self, rates: dict[int, float]) -> None:
+        """Note what the trained tensors are like after a release.
+
+        The first one at a positive learning rate has moved all that have one; else this raises. ``rates`` are the
+        learning rates by the id of a tensor; one that is trained through others has the largest of them.
+        """
+        before, self.contents = self.contents, _contents(self.trained)
+        self.released, most = _state(self.trained), max(rates.values(), default=0.0)
+        if self.moved or most <= 0.0:
+            return
+        self.moved = True
+        for (name, tensor), old, new in zip(self.trained, before, self.contents, strict=True):
+            # Folded factors are zero again after a step, which has written them.
+            if rates.get(id(tensor), most) > 0.0 and old == new:
+                remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
+                raise InvalidParameter(name, "unmoved after a step", "trained weights that move", remedy)
+
+    def begin(self) -> None:
+        """Note what the module is like before a batch is seen."""
+        tensors = self.check_trained()
+        self.before, self.numbers, self.types = _state(tensors), None, {tensor.dtype for _, tensor in tensors}
+        for old, new in zip(self.released, _state(self.trained), strict=False):
+            if old != new:
+                remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
+                raise InvalidParameter(old[0], "changed since the last release", _MOVED_BY_RELEASES, remedy)
+        self.contents, self.buffers = (
+            self.contents or _contents(self.trained),
+            _contents(self.taps.module.named_buffers()),
+        )
+
+    def check_trained(self) -> list[tuple[str, Tensor]]:
+        """The tensors of the module; raises unless those that make_private saw as trained are so, and no others."""
+        for name, parameter in self.trained:
+            dtype, device = self.kinds[id(parameter)]
+            if parameter.dtype != dtype or parameter.device != device:
+                expected = f"{dtype} on {device}, as make_private saw it"
+                remedy = "convert and move the module before make_private; for speed use autocast"
+                raise InvalidParameter(name, f"{parameter.dtype} on {parameter.device}", expected, remedy)
+        tensors = self.taps.tensors()
+        for name, tensor in tensors:
+            if tensor.requires_grad != (id(tensor) in self.kinds):
+                found = "trained" if tensor.requires_grad else "frozen"
+                raise InvalidParameter(name, found, _AS_SEEN, _FREEZE)
+        return tensors
+
+    def check_unwritten(self, form: Any = None) -> None:
+        """Raise where a pass has written something of the batch into the module, or left a gradient there.
+
+        Parts of a given ``form`` leave the same whole numbers in attributes.
+        """
+        tensors = self.taps.tensors()
+        now = _state(tensors)
+        for old, new in zip(self.before, now, strict=False):
+            if old != new:
+                remedy = "no running statistics, no max_norm; change weights before the batch is drawn"
+                raise InvalidParameter(old[0], "written by the forward pass", _NOTHING_KEPT, remedy)
+        if len(self.before) != len(now):
+            raise InvalidParameter("module", "other tensors than before the batch was drawn", _NOTHING_KEPT)
+        if self.numbers is not None:
+            for old, new in zip(self.all, _contents(tensors), strict=True):
+                if old != new:
+                    remedy = "do not write through .data"
+                    raise InvalidParameter(old[0], "changed by the forward pass", _NOTHING_KEPT, remedy)
+            self.check_attributes(form, every=True)
+        self.check_gradients(tensors)
+
+    def check_leaves(self, losses: Tensor, records: int) -> None:
+        """Raise where losses ask for the gradient of a tensor that is not trained, where it would be left unclipped.
+
+        Tensors with a row for each of the records are inputs, such as those of checkpoints.
+        """
+        known = {*self.kinds, id(self.taps.switch)}
+        seen, ahead = set(), [losses.grad_fn]
+        while ahead:
+            node = ahead.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+            leaf = getattr(node, "variable", None)
+            is_input = not isinstance(leaf, nn.Parameter | None) and leaf.dim() and len(leaf) == records
+            if leaf is not None and id(leaf) not in known and not is_input:
+                own = {id(tensor): name for name, tensor in self.taps.tensors()}
+                if id(leaf) in own:
+                    raise InvalidParameter(own[id(leaf)], "trained", _AS_SEEN, _FREEZE)
+                raise InvalidParameter(
+                    "losses", f"the gradient of a tensor of shape {tuple(leaf.shape)} asked for too",
+                    "losses of the trained tensors alone",
+                    "put it into the module before make_private, or detach it: its gradient would have no noise",
+                )  # fmt: skip
+
+    def note(self) -> None:
+        """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
+
+        What one record leaves there would reach the next one, even where every record is computed by itself.
+        """
+        if self.numbers is None:
+            self.all = _contents(self.taps.tensors())
+            self.numbers, self.made = _attributes(self.taps.module), None
+            self.counts: dict[Any, dict[str, int]] = {}
+            self.last: tuple[Any, dict[str, int]] | None = None
+            self.plain = [(part, _copied(_plain(part))) for part in self.taps.module.modules()]
+
+    def check_attributes(self, form: Any, *, every: bool = False) -> None:
+        """Raise where a pass has left other numbers in attributes than the first one of the batch has.
+
+        Tables of constants are the same whatever records are computed, and what a layer sets by the first batch that it
+        sees is not. ``every`` number is compared after a later part of the batch, for its gradients are released; else
+        those that the first pass has changed. Whole numbers are those of the records there, such as their sizes: they
+        have to be the same in all passes of one ``form``, if it is known.
+        """
+        now = _attributes(self.taps.module)
+        if self.made is None:
+            before = self.numbers or {}
+            self.made, self.numbers = {name for name in now if before.get(name) != now[name]}, now
+        whole = {name: value for name, value in now.items() if isinstance(value, int)}
+        if every and form is not None:
+            # Records come one after the other, and those of a form add the same to what counts them.
+            last, self.last = self.last, (form, whole)
+            form = last and (last[0], form)
+            whole = {name: value - last[1].get(name, value) for name, value in whole.items()} if last else {}
+        alike, first = {} if form is None else self.counts.setdefault(form, whole), self.numbers or {}
+        for name in now if every else self.made:
+            is_whole = isinstance(now.get(name), int)
+            known = name in alike and name in whole
+            if (known and alike[name] != whole[name]) if is_whole else first.get(name) != now.get(name):
+                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
+
+    def restore(self) -> None:
+        """Give all plain attributes the values that they had before the first part, where that has changed any."""
+        for part, plain in self.plain if self.made else []:
+            for key in _plain(part).keys() - plain.keys():
+                del part.__dict__[key]
+            part.__dict__.update(_copied(plain))
+
+    def drop_gradients(self) -> None:
+        """Remove the gradients of the trained tensors."""
+        for _, parameter in self.trained:
+            parameter.grad = None
+
+    def check_gradients(self, tensors: list[tuple[str, Tensor]]) -> None:
+        """Raise where one of the module's tensors has a gradient that no release is about, and remove all of these."""
+        found = [(name, part) for name, part in tensors if part.grad is not None and id(part) not in self.kinds]
+        for _, part in found:
+            part.grad = None
+        if found:
+            expected, remedy = (
+                "gradients of the trained tensors alone",
+                "freeze it, or let make_private see it as trained",
+            )
+            raise InvalidParameter(found[0][0], "a gradient without noise", expected, remedy)
+
+
+def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
+    """Which tensors these are, where they lie and how often they were written."""
+    return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
+
+
+def _contents(tensors: Iterable[tuple[str, Tensor]]) -> _Contents:
+    """What each tensor holds and how often it was written: fused optimizers count no writes."""
+    named = list(tensors)
+    sums = [_bits(part) for _, part in named]
+    # One question to the device for all of them.
+    numbers = torch.stack([part.to(sums[0].device) for part in sums]).tolist() if sums else []
+    return [(name, number, part._version) for (name, part), number in zip(named, numbers, strict=True)]
+
+
+def _attributes(module: nn.Module) -> dict[str, str | int]:
+    """Every number that the modules keep as plain attributes, or in lists and tables of these: in words, or whole."""
+    found: dict[str, str | int] = {}
+    for name, part in module.named_modules():
+        for key, value in _plain(part).items():
+            found |= _in_attribute(f"{name}.{key}" if name else key, value, 3)
+    return found
+
+
+def _plain(part: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that torch itself knows nothing of."""
+    return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
+
+
+def _copied(plain: dict[str, Any]) -> dict[str, Any]:
+    """Attributes, lists and tables among them as copies."""
+    return {key: copy(value) if type(value) in (dict, list, deque, set) else value for key, value in plain.items()}
+
+
+def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
+    """The numbers in an attribute by name: whole ones as they are, those of tensors and arrays as what they hold."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, int | set | frozenset):
+        return {name: value if isinstance(value, int) else hash(frozenset(map(repr, value)))}
+    if isinstance(value, float | Tensor):
+        return {name: repr(value) if isinstance(value, float) else str(int(_bits(value)))}
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
+    found: dict[str, str | int] = {}
+    for key, part in pairs if depth else ():
+        found |= _in_attribute(f"{name}[{key!r}]", part, depth - 1)
+    return found
+
+
+@torch.no_grad()
+def _bits(tensor: Tensor) -> Tensor:
+    """The sum of a tensor's numbers, read as whole ones: whatever is written there changes it, but an order."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    # Sums of 32 bits wrap around; those of longer ones would be slow.
+    return tensor.detach().view(kind).sum(dtype=kind if tensor.element_size() > 2 else torch.int32).to(torch.int64)

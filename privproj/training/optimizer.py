@@ -5,8 +5,7 @@ drawn, and no gradient that was not released reaches the wrapped optimizer.
 """
 
 import inspect
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -22,9 +21,8 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
-from privproj.training.guard import Guard
-from privproj.training.independence import IndependenceCheck, LossFunction, losses_of
-from privproj.training.nested import has_rows, move, take
+from privproj.training.independence import Guard, IndependenceCheck, LossFunction, losses_of
+from privproj.training.nested import has_rows, leaves, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.view import View
@@ -109,14 +107,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """Tells Accelerate's schedulers that every step is made. Contract with accelerate."""
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        taps: Taps,
-        views: list[View],
-        release: PrivateRelease,
-        spending: Spending,
-        loader: PrivateLoader,
-    ) -> None:
+        self, optimizer: torch.optim.Optimizer, taps: Taps, views: list[View], release: PrivateRelease,
+        spending: Spending, loader: PrivateLoader,
+    ) -> None:  # fmt: skip
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
         self._original, self._taps, self._views, self._boundary = optimizer, taps, views, release
         self._spending, self._turn, self._plan = spending, loader, spending.plan
@@ -134,8 +127,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _share(self) -> None:
         """Let groups, settings and state be the wrapped optimizer's, for schedulers and checkpoints."""
-        self.param_groups, self.defaults = self._original.param_groups, self._original.defaults
-        self.state = self._original.state
+        for name in ("param_groups", "defaults", "state"):
+            setattr(self, name, getattr(self._original, name))
 
     def _begin(self) -> None:
         """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
@@ -178,8 +171,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._share()
 
     def __reduce__(self) -> NoReturn:
-        raise Refused("a private optimizer is neither copied nor pickled, for a copy would repeat its noise: save its "
-                      "state_dict(), and resume with make_private and the ledger")  # fmt: skip
+        remedy = "save its state_dict(), and resume with make_private and the ledger"
+        raise Refused(f"a private optimizer is neither copied nor pickled, for a copy would repeat its noise: {remedy}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
@@ -239,12 +232,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
 
     def backward_on(
-        self,
-        loss_fn: LossFunction,
-        batch: Any,
-        micro_batch_size: int | None = None,
-        *,
-        strict: bool = False,
+        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
     ) -> Tensor:
         """Take in a batch of the private loader, part by part; :meth:`step` releases it.
 
@@ -296,18 +284,20 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
         """Take in a part of the batch, which has these rows; gives the sum of its losses.
 
-        It is watched for what mixes records, unless it is one record ``alone``.
+        It is watched for what mixes records; of one record ``alone``, for what those before it have left somewhere.
         """
         records = rows.stop - rows.start
+        form = tuple(leaf.shape for leaf in leaves(part)) if alone else None
         with self._taps.armed(records):
             if alone and self._independence.spot:
                 self._guard.note()
-            with nullcontext() if alone else self._independence.watch(loss_fn, part, rows):
-                losses = losses_of(loss_fn, part, records)
+                self._turn.check_joining(rows, alone=True)
+            with self._independence.watch(loss_fn, part, rows, alone=alone):
+                losses = self._losses(loss_fn, part, records)
+                self._guard.check_leaves(losses, records)
                 try:
                     losses.sum().backward()
-                    self._guard.check_unwritten()
-                    self._guard.check_gradients()
+                    self._guard.check_unwritten(form)
                     if alone:
                         self._taps.join_rows()
                     self._taps.check_rows(records)
@@ -316,13 +306,21 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._boundary.add(records)
         return losses.detach().sum()
 
+    def _losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
+        """The losses of a part; where an output for all records has become one for each, an error may come of it."""
+        try:
+            return losses_of(loss_fn, part, records)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if not self._taps.widened or isinstance(error, InvalidParameter | torch.OutOfMemoryError):
+                raise
+            raise InvalidParameter(
+                self._taps.widened, f"one row for {records} records, and then {type(error).__name__}: {error}",
+                "a layer that sees one row for each record, or a loss function that takes one row more for each",
+                "strict=True computes every record by itself",
+            ) from error  # fmt: skip
+
     def step_on(
-        self,
-        loss_fn: LossFunction,
-        batch: Any,
-        micro_batch_size: int | None = None,
-        *,
-        strict: bool = False,
+        self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
     ) -> Tensor:
         """Take in a batch of the private loader, release it, and let the wrapped optimizer use what was released.
 
@@ -382,8 +380,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
         self._drop_gradients()
+        group_of = {id(p): group for group in self.param_groups for p in group["params"]}
         for view, mean in zip(self._views, means, strict=True):
-            group = next(g for g in self.param_groups if any(p is view.held[0] for p in g["params"]))
+            group = group_of[id(view.held[0])]
             sgd = type(self._original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
             view.apply(mean, group, plain=sgd)
         self._steps_itself = True
@@ -402,23 +401,26 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _drop_gradients(self) -> None:
         """Remove all gradients, so that none is ever seen that was not released."""
-        trained = (p for view in self._views for p in view.parameters)
-        for parameter in (*trained, *(p for group in self.param_groups for p in group["params"])):
+        self._guard.drop_gradients()
+        for parameter in self._held():
             parameter.grad = None
 
     def _check_groups(self) -> None:
         """Raise :class:`InvalidParameter` unless the wrapped optimizer holds just what is released."""
-        held = {id(p): p for group in self.param_groups for p in group["params"]}
+        held = {*self._held()}
         for view in self._views:
-            if not all(id(parameter) in held for parameter in view.held):
+            if not held.issuperset(view.held):
                 remedy = "build it after the model is wrapped and moved, or freeze the tensor"
                 raise InvalidParameter(view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy)
-        released = {id(p) for view in self._views for p in (*view.parameters, *view.held)}
-        for number, parameter in held.items():
-            if parameter.requires_grad and number not in released:
+        for parameter in held.difference(*((*view.parameters, *view.held) for view in self._views)):
+            if parameter.requires_grad:
                 what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
-                remedy = "freeze it, or give it an optimizer of its own for public data"
+                remedy = "freeze it, or put it into the module before make_private"
                 raise InvalidParameter("optimizer", what, "an optimizer over the trained tensors and no others", remedy)
+
+    def _held(self) -> Iterator[Tensor]:
+        """The tensors of the wrapped optimizer."""
+        return (p for group in self.param_groups for p in group["params"])
 
     def close(self) -> None:
         """Remove the hooks from the module and let another process write the ledger."""

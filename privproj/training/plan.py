@@ -6,7 +6,7 @@ Before it stand the records that ``make_private`` takes in place of long lists o
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from privproj.accounting import calibration
 from privproj.accounting.schedule import Phase, phase_of
@@ -21,7 +21,11 @@ from privproj.runs import rate_and_steps_from_batches
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
-from privproj.validation import real, whole
+from privproj.training.algorithms import load
+from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
+
+if TYPE_CHECKING:
+    from privproj.training.algorithms.subspace import Subspace
 
 GRID = 2.0**-24
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
@@ -96,6 +100,9 @@ class BallsInBins:
 Batches = PoissonBatches | FixedBatches | BallsInBins
 """A way of drawing batches that training has."""
 
+Drawing = SchemeName | Batches
+"""A way of drawing batches, or the name of one."""
+
 KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInBins)}
 """The ways of drawing batches by their names. Contract."""
 
@@ -122,7 +129,7 @@ Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping 
 """How gradients are clipped: by one norm, by one for each tensor, with shares, adaptively, or by what is proved."""
 
 
-def batches_of(given: "str | Batches") -> Batches:
+def batches_of(given: str | Batches) -> Batches:
     """The way of drawing batches that a name means, and one with its options as it is."""
     if isinstance(given, str):
         if SCHEMES[member_named(Sampling, "sampling", given)].in_positions:
@@ -136,6 +143,48 @@ def batches_of(given: "str | Batches") -> Batches:
     if not isinstance(given, Batches):
         raise InvalidParameter("batches", given, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
     return given
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
+
+    Args:
+        name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
+            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
+            its adapters, and any other module of a projecting algorithm needs a rank.
+        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
+            release is lifted back, not its privacy. None: Haar.
+        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
+        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
+            ``flora`` serves. The other algorithms do not use it.
+        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
+        bound: Name of the bound that accounts the run. None: the default of the mechanism.
+
+    Raises:
+        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
+
+    >>> from privproj.training import Method
+    >>> Method("m2", rank=16).name
+    'm2'
+    """
+
+    name: str = "dp-sgd"
+    rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
+    frame: Literal["haar", "wishart"] | None = None
+    subspace: "Subspace | None" = None
+    every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
+    beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
+    bound: str | None = None
+
+    def __post_init__(self) -> None:
+        algorithm = load(self.name)
+        check_parameters(self)
+        if self.frame is not None and self.frame not in (("haar", "wishart") if algorithm.has_frame else ()):
+            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
+        if self.rank is not None and algorithm.rank == "none":
+            raise InvalidParameter("rank", self.rank, f"no rank, since {self.name} has none here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +257,7 @@ class Plan:
     adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
+        Method(self.algorithm, self.rank, self.frame, None, self.every, self.beta, self.bound)
         object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
@@ -294,9 +344,7 @@ FILTER_HEADROOM = 1e-9
 its last step. Contract."""
 
 
-def with_smallest_noise(
-    plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None
-) -> Plan:
+def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
     """The plan with the smallest noise that meets ``(epsilon, delta)`` over all its steps and what was released before.
 
     With an ``order`` all of it is counted by the filter of this order, whose budget meets the target.

@@ -2,9 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -14,13 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 from privproj.training.generators import CPU, unchanged_numbers
 
-_IDENTITIES = {
+_DROPOUTS = {
     functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
     functional.feature_alpha_dropout, torch.dropout, torch.alpha_dropout, torch.feature_dropout,
     torch.feature_alpha_dropout, torch.dropout_, torch.alpha_dropout_, torch.feature_dropout_,
     torch.feature_alpha_dropout_,
 }  # fmt: skip
-"""Functions that are replaced by their first argument. Contract with torch."""
+"""Functions that are replaced by their first argument, or by a multiple of each record's. Contract with torch."""
 
 MOST_DRAWS = 10_000
 """Calls of random functions after which they draw again, so that a loop that waits for a draw ends. Contract."""
@@ -29,28 +28,28 @@ _PLACE_OF_DROPOUT = 4
 """The place of ``dropout_p`` among the arguments of scaled dot product attention. Contract with torch."""
 
 
-def _uniform(level: float, own: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> float:
+def _uniform(level: Tensor, own: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> Tensor:
     """The value of ``Tensor.uniform_``, of which the bounds may be named ``from`` and ``to``."""
     low, high = named.get("from", low), named.get("to", high)
     return low + level * (high - low)
 
 
-def _gaussian(level: float, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+def _gaussian(level: Tensor, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Tensor:
     """The value of ``torch.normal``."""
-    return mean + NormalDist().inv_cdf(level) * std
+    return mean + torch.special.ndtri(level) * std
 
 
-def _above(level: float, chance: Any) -> Any:
-    """1 where a probability is above a level, 0 elsewhere, as a number or a tensor."""
-    return (chance > level).to(torch.float32) if isinstance(chance, Tensor) else float(chance > level)
+def _above(level: Tensor, chance: Any) -> Tensor:
+    """1 where a probability is above a level, 0 elsewhere."""
+    return (level < chance).to(torch.float32)
 
 
-def _whole(level: float, *args: Any, **kwargs: Any) -> int:
+def _whole(level: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The value of ``torch.randint`` and ``torch.randint_like``."""
     bounds = [value for value in args if isinstance(value, int)][:2]
     low = bounds[0] if len(bounds) > 1 else kwargs.get("low", 0)
     high = bounds[-1] if bounds else kwargs["high"]
-    return low + math.floor(level * (high - low))
+    return low + (level * (high - low)).floor()
 
 
 _DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -62,7 +61,7 @@ _DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
     ),
     torch.normal: _gaussian, Tensor.normal_: lambda level, own, *args, **named: _gaussian(level, *args, **named),
     Tensor.uniform_: _uniform, Tensor.bernoulli_: lambda level, own, p=0.5, **_: _above(level, p),
-    Tensor.exponential_: lambda level, own, lambd=1.0, **_: -math.log1p(-level) / lambd,
+    Tensor.exponential_: lambda level, own, lambd=1.0, **_: -torch.log1p(-level) / lambd,
 }  # fmt: skip
 """Random functions and the value that stands for everything they draw: the one that their distribution has at a level.
 
@@ -73,9 +72,49 @@ The level is the probability of smaller values, above 0 and below 1. Other level
 class _Constant(TorchFunctionMode):
     """Replaces what dropout and random functions return, and notes the types of all results."""
 
-    def __init__(self, types: set[torch.dtype], level: float) -> None:
+    def __init__(self, level: float) -> None:
         super().__init__()
-        self.types, self.level, self.calls = types, level, 0
+        self.types: set[torch.dtype] = set()
+        self.level, self.calls = level, 0
+        self.rows: Sequence[int] = ()
+        self.sizes: list[int] = []
+        self.alone: list[int] = []
+        self.by_row: list[bool] | None = None
+
+    def begin(self, rows: Sequence[int]) -> None:
+        """Let a pass over these records begin: where each has a draw of its own, it is the same in every pass."""
+        self.rows, self.sizes = rows, []
+
+    def note(self, *, whole: bool) -> None:
+        """Note which draws of the passes over one record and then over the ``whole`` part have a row for each."""
+        if not whole:
+            self.alone = self.sizes
+        else:
+            many = len(self.rows)
+            self.by_row = [pair == (1, many) and many > 1 for pair in zip(self.alone, self.sizes, strict=False)]
+
+    def levels(self, found: Tensor) -> Tensor | None:
+        """A level for each record, where a draw of this shape has a row for each; else None."""
+        number, size = len(self.sizes), len(found) if found.dim() else 0
+        self.sizes.append(size)
+        by_row = self.by_row
+        if by_row is None:
+            # The first pass over the whole part, after that over one record.
+            by_row = [one == 1 < len(self.rows) for one in self.alone]
+        if size != len(self.rows) or not any(by_row[number : number + 1]):
+            return None
+        # The golden section keeps the levels of records apart, and pi those of one record's draws.
+        levels = [math.modf(self.level + 0.6180339887 * (row + 1) + math.pi * number)[0] for row in self.rows]
+        return torch.tensor(levels, device=found.device).view(-1, *(1,) * (found.dim() - 1)).clamp(0.001, 0.999)
+
+    def scaled(self, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **named: Any) -> Tensor:
+        """What dropout gives: its argument, of each record times a number near 1 where draws are by record."""
+        if not named.get("train", training) or p == 0.0:
+            return input
+        levels = self.levels(input)
+        # A factor of 1 has that shape too: what recomputes a pass looks at the tensors that it saves.
+        ones = input.new_ones(tuple(input.shape[:1]) + (1,) * (input.dim() - 1))
+        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype))
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -86,14 +125,18 @@ class _Constant(TorchFunctionMode):
             one, edges = (torch.ones_like(args[0]),), (args[0],)
             with self:
                 return engine.run_backward(edges, one, False, False, (), allow_unreachable=True, accumulate_grad=True)
-        if func in _IDENTITIES:
-            return args[0] if args else kwargs["input"]
+        if kwargs.get("generator") not in (None, torch.default_generator):
+            # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
+            return func(*args, **kwargs)
+        if func in _DROPOUTS:
+            return self.scaled(*args, **kwargs)
         self.calls += func in _DRAWN
         if func in _DRAWN and self.calls <= MOST_DRAWS:
-            value = _DRAWN[func](self.level, *args, **kwargs)
             with torch.no_grad():
                 found = func(*args, **kwargs)
-                return found.copy_(value) if isinstance(value, Tensor) else found.fill_(value)
+                levels = self.levels(found)
+                level = torch.tensor(self.level, device=found.device) if levels is None else levels
+                return found.copy_(_DRAWN[func](level, *args, **kwargs))
         if func in _WITHOUT_NOISE:
             return _WITHOUT_NOISE[func](func, *args, **kwargs)
         if func is functional.scaled_dot_product_attention:
@@ -130,8 +173,11 @@ def _pooled(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _likeliest(func: Any, input: Tensor, num_samples: int, *args: Any, **kwargs: Any) -> Tensor:
-    """The likeliest numbers in place of drawn ones."""
+    """The likeliest numbers in place of drawn ones; of several from one law the second likeliest is first."""
     order = torch.sort(input, dim=-1, descending=True, stable=True).indices
+    if input.dim() == 1 and num_samples > 1:
+        order = order[: int((input > 0.0).sum())].roll(1)
+        return order[torch.arange(num_samples, device=input.device) % len(order)]
     return order[..., torch.arange(num_samples, device=input.device) % input.shape[-1]]
 
 
@@ -156,13 +202,18 @@ _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
 """Random functions that are computed without their randomness. Contract with torch."""
 
 
+def stand_still(level: float) -> TorchFunctionMode:
+    """While it runs, random functions of torch return what their distribution has at a level, above 0 and below 1."""
+    return _Constant(level)
+
+
 @contextmanager
-def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[set[torch.dtype]]:
+def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[_Constant]:
     """Switch off all randomness of a module that torch can be told to switch off, and leave its generators untouched.
 
     Modules stay in their mode, so that what they do in training only is still done. Compiled code runs uncompiled.
-    Random functions return what their distribution has at ``level``, and the set that is given has the types of all
-    results so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
+    Random functions return what their distribution has at ``level``, and what is given has the ``types`` of all results
+    so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
     """
     kinds = nn.RNNBase | nn.MultiheadAttention
     dropping: list[Any] = [part for part in module.modules() if isinstance(part, kinds)]
@@ -173,7 +224,7 @@ def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[set[torch.dt
         for part in dropping:
             stack.callback(setattr, part, "dropout", part.dropout)
             part.dropout = 0.0
-        types: set[torch.dtype] = set()
+        still = _Constant(0.5 if level is None else level)
         if level is not None:
-            stack.enter_context(_Constant(types, level))
-        yield types
+            stack.enter_context(still)
+        yield still

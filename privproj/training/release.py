@@ -22,7 +22,7 @@ from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.generators import Streams, normal
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
-from privproj.training.view import View, WholeGradient
+from privproj.training.view import View
 from privproj.validation import real
 
 SLACK = 1e-6
@@ -194,7 +194,7 @@ class BoundedRelease(PrivateRelease):
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
         """The factors ``min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|)``, records x one group."""
         (view,) = self.views
-        assert isinstance(view, WholeGradient)
+        assert isinstance(view, View)
         pair = view.tap.captured()
         if view.tap.formed is not None or pair[0].shape[1] != 1:
             remedy = "use max_grad_norm"

@@ -10,23 +10,19 @@ from privproj.errors import InvalidParameter
 from privproj.runs.sampling import SamplingName
 from privproj.training.adaptive_clipping import CLIP
 from privproj.training.algorithms import ALGORITHMS
-from privproj.validation import (
-    DEVIATION,
-    LARGEST_EPSILON,
-    NOISE,
-    TEXT,
-    check_parameters,
-    number,
-    one_of,
-    parameter,
-    whole_number,
-)
+from privproj.validation import DEVIATION, NOISE, TEXT, check_parameters, number, one_of, parameter, whole_number
 
 COUNT = whole_number("a whole number from 1 to 1e9", 1, 10**9)
 """Numbers of records, steps, ranks and units."""
 
 SEED = whole_number("a whole number from 0 to 1e9", 0, 10**9)
 """Seeds."""
+
+EPSILON = number("an epsilon above 0 and at most 1e+09", 0.0, 1e9, open_low=True)
+"""Target epsilons."""
+
+DELTA = number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
+"""Target deltas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +36,10 @@ class Settings:
     data: str = parameter(TEXT, "digits, or an .npz file with arrays x and y.", "DATA")
     mechanism: str = parameter(one_of(*ALGORITHMS), "What is released each step.")
     rank: int | None = parameter(COUNT, "Rank of the projection or the adapters, dimension of dp-sft's subspace.", "R")
-    epsilon: float | None = parameter(
-        number("an epsilon above 0 and at most 1e+09", 0.0, LARGEST_EPSILON, open_low=True), "Target epsilon.", "E"
-    )
-    delta: float = parameter(
-        number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True),
-        "Target delta.  [default: 1e-5]", "D", default=1e-5,
-    )  # fmt: skip
+    epsilon: float | None = parameter(EPSILON, "Target epsilon.", "E")
+    delta: float = parameter(DELTA, "Target delta.  [default: 1e-5]", "D", default=1e-5)
     noise_multiplier: float | None = parameter(NOISE, "z, instead of a target epsilon.", "Z")
-    clip: float = parameter(
-        CLIP, "Clipping norm of a record's gradient.  [default: 1]", "C",
-        default=1.0,
-    )  # fmt: skip
+    clip: float = parameter(CLIP, "Clipping norm of a record's gradient.  [default: 1]", "C", default=1.0)
     adaptive_clipping_sigma: float | None = parameter(
         DEVIATION, "Let the clip follow the median norm, told by a count with this noise.", "S"
     )

@@ -50,15 +50,13 @@ class AnyTap:
     ``is_replaying`` while a layer is computed again for its per-example gradients, of which no hook keeps anything.
     ``only_for`` names the one algorithm that can train such a layer; None where every algorithm can.
     ``may_return_more`` is True where a layer may return a tuple, of which the first tensor gets a gradient back, and
-    ``is_shared`` for an embedding once it has looked up one row of numbers for all records. Where ``forms`` is set,
-    gradients that are smaller than what they are made of are formed as soon as they can be.
+    ``is_shared`` for an embedding once it has looked up one row of numbers for all records.
     """
 
     is_replaying: ClassVar[bool] = False
     only_for: str | None = None
     may_return_more = False
     is_shared = False
-    forms = False
     found: Any = None
     joined: Callable[[], Any]
     weighted: Callable[[slice | Tensor, Tensor], Tensor]
@@ -125,11 +123,15 @@ class Tap(AnyTap):
     The weight of GPT-2's Conv1D is kept as inputs x outputs: it is ``turned``.
     """
 
+    is_table = False
+    forms = True
+    """True where gradients that are smaller than what they are made of are formed as soon as they can be."""
+
     def __init__(self, name: str, module: nn.Module) -> None:
         self.weight: Any = module.weight
         bias = getattr(module, "bias", None)
         self.bias = bias if isinstance(bias, nn.Parameter) and bias.requires_grad else None
-        self.turned = _is_conv1d(module)
+        self.turned, self.is_table = _is_conv1d(module), isinstance(module, nn.Embedding)
         super().__init__(name, module, [self.weight, *([] if self.bias is None else [self.bias])])
 
     @property
@@ -147,29 +149,32 @@ class Tap(AnyTap):
             return False
         self.parameters = max(self.parameters, other.parameters, key=len)
         self.bias = self.bias if other.bias is None else other.bias
+        self.is_table |= other.is_table
         self.modules += other.modules
         return True
 
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer, as it is or in the gradients that are formed of it."""
         before = self.formed
-        super().keep(call, x, g)
+        self.uses.append((call, x, g))
         if not self.forms or (before is None and not self.is_smaller_formed):
+            self.found = None
             return
         with per_example.full_precision():
-            self.uses, found = [], per_example.formed(*self.joined())
+            found = per_example.formed(*self.joined())
+        self.uses = []
         if before is not None and len(before) != len(found):
-            raise InvalidParameter(
-                self.name, f"{len(found)} rows after {len(before)}", "one row for each record, batch first"
-            )
+            rows = f"{len(found)} rows after {len(before)}"
+            raise InvalidParameter(self.name, rows, "one row for each record, batch first")
         self.found = found if before is None else before.add_(found)
 
     @property
     def is_smaller_formed(self) -> bool:
         """True if the gradients are no larger than what is kept to make them."""
-        tables = any(isinstance(module, nn.Embedding) for module in self.modules)
+        if self.is_table:
+            return False
         count = sum(math.prod(g.shape[2:] if type(call) is nn.Conv2d else g.shape[1:-1]) for call, _, g in self.uses)
-        return not tables and per_example.is_smaller_formed(count, *self.shape)
+        return per_example.is_smaller_formed(count, *self.shape)
 
     @property
     def formed(self) -> Tensor | None:
@@ -185,15 +190,17 @@ class Tap(AnyTap):
         """
         dtype, rows, pairs, found = self.weight.dtype, [], [], []
         for module, x, g in self.uses:
-            if isinstance(module, nn.Embedding):
+            if type(module) is nn.Conv2d:
+                pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
+            elif self.is_table and isinstance(module, nn.Embedding):
                 ids, seen = _looked_up(module, x, g)
                 rows.append(ids)
                 found.append(self.with_bias(module, seen.to(dtype)))
-            elif type(module) is nn.Conv2d:
-                pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
             else:
                 g, seen = _tokens(x, g)
                 pairs.append((g.to(dtype), self.with_bias(module, seen.to(dtype))))
+        if len(pairs) == 1 and not rows:
+            return pairs[0]
         x = _side_by_side([*(x for _, x in pairs), *found])
         if not rows:
             return _side_by_side([g for g, _ in pairs]), x
@@ -211,8 +218,10 @@ class Tap(AnyTap):
 
     def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
         """The gradients of these records times their weights, added up as a matrix."""
-        if self.formed is not None:
-            return per_example.weighted_sum(weights, self.formed[rows])
+        formed = self.formed
+        if formed is not None:
+            # w G_j of one record, or sum_j w_j G_j.
+            return weights * formed[rows][0] if len(weights) == 1 else per_example.weighted_sum(weights, formed[rows])
         g, x = (part[rows] for part in self.captured())
         if len(weights) == 1 and isinstance(g, Tensor):
             # w G_j.
@@ -255,6 +264,16 @@ class _ReplayedTap(AnyTap):
         # What it saw comes back with the gradient. Until then nothing holds it but torch.
         return module, {**values, seen: given[seen].dim()}, seen
 
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of trained entries; they are released in one row."""
+        return (self.size,)
+
+    @property
+    def formed(self) -> Tensor | None:
+        """The gradients of all records (records x entries); None where nothing came back."""
+        return self.captured()
+
     def joined(self) -> Tensor:
         """The per-example gradients, records x entries, summed over all uses."""
         found = [self.samples(*use) for use in self.uses]
@@ -285,14 +304,13 @@ class _ReplayedTap(AnyTap):
             found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
-            raise InvalidParameter(
-                self.name, type(module).__name__, "a layer that can be computed for one record alone",
-                f"{remedy}; torch.func says: {str(error).strip().splitlines()[0][:150]}",
-            ) from error  # fmt: skip
+            remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
+            expected = "a layer that can be computed for one record alone"
+            raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
         finally:
             AnyTap.is_replaying = False
         by_parameter = {id(own[name]): part for name, part in found.items()}
-        return torch.cat([by_parameter[id(p)].flatten(1) for p in self.parameters], 1)
+        return torch.cat([by_parameter[id(p)].reshape(len(g), -1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Split a vector with one entry for each trained entry into the parts of the parameters."""
@@ -393,16 +411,12 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
         return None
     _check_layer_kind(name, module, trained)
     weight: Any = getattr(module, "weight", None)
-    if hasattr(module, "private_tap"):
-        tap: AnyTap = module.private_tap(name, module)  # pyright: ignore[reportCallIssue]
-    else:
-        tap = (
-            Tap if is_matrix(module) and isinstance(weight, nn.Parameter) and weight.requires_grad else _ReplayedTap
-        )(name, module)
+    is_trained = isinstance(weight, nn.Parameter) and weight.requires_grad
+    own: Any = Tap if is_trained and is_matrix(module) else _ReplayedTap
+    tap: AnyTap = getattr(module, "private_tap", own)(name, module)
     if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
-        raise InvalidParameter(
-            name, "trained tensors besides weight and bias", "a layer as torch has it", "freeze the others"
-        )
+        found = "trained tensors besides weight and bias"
+        raise InvalidParameter(name, found, "a layer as torch has it", "freeze the others")
     return tap
 
 
@@ -413,26 +427,20 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         if isinstance(module, base):
             raise InvalidParameter(name, kind, expected, remedy)
     if isinstance(module.__dict__.get("weight"), Tensor):
-        raise InvalidParameter(
-            name, f"{kind} with a weight that is made from others", expected,
-            "remove spectral_norm or weight_norm from it, or freeze it",
-        )  # fmt: skip
+        remedy = "remove spectral_norm or weight_norm from it, or freeze it"
+        raise InvalidParameter(name, f"{kind} with a weight that is made from others", expected, remedy)
     if type(module).forward is nn.Module.forward:
-        raise InvalidParameter(
-            name, kind, "trained tensors in a layer that is called itself",
-            "freeze them, for tensors that another layer takes out of a container pass by the hooks",
-        )  # fmt: skip
+        remedy = "freeze them, for tensors that another layer takes out of a container pass by the hooks"
+        raise InvalidParameter(name, kind, "trained tensors in a layer that is called itself", remedy)
     if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq or module.sparse):
-        raise InvalidParameter(
-            name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse",
-            "build it without them: they write to the table, count over the batch, or want gradients without noise",
-        )  # fmt: skip
+        remedy = "they write to the table, count over the batch, or want gradients without noise"
+        raise InvalidParameter(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
         if parameter.dtype not in FLOATS:
-            raise InvalidParameter(
-                name, parameter.dtype, "trained tensors in float32 or float64",
-                "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be",
-            )  # fmt: skip
+            remedy = (
+                "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be"
+            )
+            raise InvalidParameter(name, parameter.dtype, "trained tensors in float32 or float64", remedy)
 
 
 def check_variants(name: str, module: nn.Module) -> None:

@@ -197,8 +197,7 @@ class PrivateTrainer(Trainer):
             Refused: The ledger has releases, no checkpoint is resumed, and the model is not the one that they trained;
                 or no bound covers the run.
         """
-        given = inspect.signature(super().train).bind(*args, **kwargs).arguments
-        self.resumes = bool(given.get("resume_from_checkpoint"))
+        self.resumes = bool(args[0] if args else kwargs.get("resume_from_checkpoint"))
         try:
             return super().train(*args, **kwargs)._replace(training_loss=None)
         finally:
@@ -227,17 +226,10 @@ class PrivateTrainer(Trainer):
         options = {"ledger": str(Path(self.args.output_dir or ".") / LEDGER), **self.privacy}
         if options["ledger"] is not None:
             Path(options["ledger"]).parent.mkdir(parents=True, exist_ok=True)
+        parts: dict[str, Any] = {"module": self.model, "optimizer": self.optimizer, "data_loader": data}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResumedLedger)  # the callback compares the checkpoint with the ledger
-            model, optimizer = self.model, self.optimizer
-            _, private, loader = make_private(
-                module=model,  # pyright: ignore[reportArgumentType]
-                optimizer=optimizer,  # pyright: ignore[reportArgumentType]
-                data_loader=data,
-                steps=steps,
-                again=False if self.resumes else None,
-                **options,
-            )
+            _, private, loader = make_private(**parts, steps=steps, again=False if self.resumes else None, **options)
         self.optimizer = self.private_optimizer = private
         # Trainer counts batches: one that the loader released by itself would be missing, and waited for at the end.
         loader.keeps_empty = True
@@ -257,12 +249,8 @@ class PrivateTrainer(Trainer):
         """
         model.train()
         assert self.private_optimizer is not None
-        self.private_optimizer.backward_on(
-            lambda part: self.compute_record_losses(model, part),
-            inputs,
-            self.args.per_device_train_batch_size,
-            strict=self.strict,
-        )
+        losses, size = partial(self.compute_record_losses, model), self.args.per_device_train_batch_size
+        self.private_optimizer.backward_on(losses, inputs, size, strict=self.strict)
         return torch.zeros((), device=self.args.device)
 
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: Any = None) -> Any:
@@ -392,10 +380,9 @@ def _names(function: Any) -> set[str]:
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``make_private`` that a user gave; raises :class:`InvalidParameter` for others."""
     known = _names(make_private) - GIVEN_BY_TRAINER | {"strict"}
-    for name in privacy:
-        if name not in known:
-            remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
-            raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(known))}", remedy)
+    for name in privacy.keys() - known:
+        remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
+        raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(known))}", remedy)
     drawing = batches_of(privacy.get("batches", "poisson"))
     if (drawing.rate, drawing.count) != (None, None):
         raise InvalidParameter("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")

@@ -1,14 +1,13 @@
 """Views: how an algorithm looks at the gradient of one record, one class for each way.
 
-A view says which linear image of a layer's per-example gradient is clipped, summed and released. This file has the base
-and the two plain views; those of single algorithms stand beside the algorithms.
+A view says which linear image of a layer's per-example gradient is clipped, summed and released. This file has the
+plain view; those of single algorithms stand beside the algorithms.
 
 A view of a matrix looks at ``G_j = sum_t g_jt x_jt^T`` (outputs x inputs) through ``G_j P``, which it forms by way of
-``x P``. ``measured`` gives the ``x P`` of which the norm is taken, ``sketched`` the one that is summed. What a view
-does with a released mean is post-processing.
+``x P``, for the sum and, where it ``clips_what_it_sums``, for the norm. What it does with a released mean is
+post-processing.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,36 +25,68 @@ Update = tuple[Tensor, Tensor | None]
 """A gradient estimate: ``(L, R)`` for the matrix ``L R`` (outputs x inputs), or ``(L, None)`` for ``L`` itself."""
 
 
-class View(ABC):
-    """One trained tensor, or several, as an algorithm sees them.
+class View:
+    """One trained tensor, or several, as an algorithm sees them: here as they are, which is DP-SGD.
 
     Soundness asks one thing of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer than the
     root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
+
+    The view releases something of the shape ``shape`` for the trained tensors ``parameters``; the wrapped optimizer has
+    to hold those in ``held``. Messages call it by its ``name``.
     """
 
     noise_scale: float = 1.0
     """The noise of the last release over that of the first, which adaptive clipping changes; for post-processing."""
 
+    clips_what_it_sums = True
+    """True if the norm is that of ``G_j P``, which is summed; False if it is that of ``G_j``."""
+
     def __init__(self, tap: Any, plan: Plan, rank: int) -> None:
-        self.tap, self.plan, self.rank = tap, plan, rank
+        self.tap, self.plan, self.rank, self.name = tap, plan, rank, tap.name
+        self.parameters: list[nn.Parameter] = tap.parameters
+        self.held = self.parameters
+        self.shape: tuple[int, ...] = tap.shape
+        self.pair: tuple[Tensor, Tensor] | None = None
+        self.formed: Tensor | None = None
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The trained tensors that this view releases."""
-        return self.tap.parameters
-
-    @property
-    def held(self) -> list[nn.Parameter]:
-        """The tensors that the wrapped optimizer has to hold; the trained ones unless a view says otherwise."""
-        return self.parameters
-
-    @property
-    def name(self) -> str:
-        """The name by which messages call the layer."""
-        return self.tap.name
-
-    def refresh(self, streams: Streams) -> None:  # noqa: B027
+    def refresh(self, streams: Streams) -> None:
         """Draw what must be fresh for each release, before any of its data is seen."""
+
+    def sketched(self, x: Tensor) -> Tensor:
+        """``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
+        return x
+
+    def squared_norms(self) -> Tensor | None:
+        """The squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
+        # What a pass has left that was refused before its sum is none of this one.
+        self.pair, self.formed, formed = None, None, self.tap.formed
+        if formed is not None:
+            self.formed = formed = self.sketched(formed) if self.clips_what_it_sums else formed
+            return per_example.row_norms(formed)
+        pair = self.tap.captured()
+        if pair is None:
+            return None
+        g, x = pair
+        self.pair = g, self.sketched(x)
+        return per_example.squared_norms(g, self.pair[1] if self.clips_what_it_sums else x)
+
+    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+        """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``, in double precision.
+
+        It has as many entries as ``shape``. ``c`` is one factor for each record. ``kept`` says which records are
+        finite; None says that all are.
+        """
+        formed, pair, self.formed, self.pair = self.formed, self.pair, None, None
+        if formed is not None:
+            total = per_example.weighted_sum(c, formed, kept)
+            # sum_j c_j (G_j P) = (sum_j c_j G_j) P.
+            return total if self.clips_what_it_sums else self.sketched(total)
+        assert pair is not None
+        return per_example.clipped_sum(c, *pair, kept)
+
+    def update(self, mean: Tensor) -> Update:
+        """The gradient estimate that a released mean of the shape ``shape`` stands for: that mean, unless told."""
+        return mean, None
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Hand a released mean to the wrapped optimizer as gradients, before its step.
@@ -65,40 +96,13 @@ class View(ABC):
         the bias has settings of its own.
         """
         left, right = self.update(mean)
-        if right is not None and plain and _holds(group, self.parameters):
+        if right is not None and plain and {id(p) for p in self.parameters} <= {id(p) for p in group["params"]}:
             return _merge(self.tap, left, right, group)
         for parameter, part in self.tap.split(left if right is None else left @ right):
             parameter.grad = self.tap.shaped(parameter, part).contiguous()
 
-    def after(self) -> None:  # noqa: B027
+    def after(self) -> None:
         """Do what is left to do after the wrapped optimizer's step."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """The shape of what is released."""
-
-    @abstractmethod
-    def squared_norms(self) -> Tensor | None:
-        """The squared norm of what is clipped, one for each record; None where nothing came back."""
-
-    @abstractmethod
-    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """The sum ``sum_j c_j S_j``, where ``S_j`` is what is released of record ``j``, in double precision.
-
-        It has as many entries as ``shape``. ``c`` is one factor for each record. ``kept`` says which records are
-        finite; None says that all are.
-        """
-
-    def update(self, mean: Tensor) -> Update:
-        """The gradient estimate that a released mean of the shape ``shape`` stands for: that mean, unless told."""
-        return mean, None
-
-
-def _holds(group: dict[str, Any], parameters: list[nn.Parameter]) -> bool:
-    """True if one group of the optimizer holds all of these tensors."""
-    held = {id(p) for p in group["params"]}
-    return all(id(p) in held for p in parameters)
 
 
 @torch.no_grad()
@@ -112,77 +116,6 @@ def _merge(tap: Tap, left: Tensor, right: Tensor, group: dict[str, Any]) -> None
             parameter.addmv_(left, part, alpha=-group["lr"])
         else:
             tap.laid_out(parameter, parameter).addmm_(left, part, alpha=-group["lr"])
-
-
-class _SampledGradients(View):
-    """Tensors with materialised per-example gradients, clipped and summed without a projection."""
-
-    found: Tensor | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of trained entries; they are released in one row."""
-        return (self.tap.size,)
-
-    def squared_norms(self) -> Tensor | None:
-        """The squared norm of each record's materialised gradient; None where nothing came back."""
-        self.found = self.tap.captured()
-        return None if self.found is None else per_example.row_norms(self.found)
-
-    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """The sum ``sum_j c_j G_j`` over the records, all entries in one row."""
-        found, self.found = self.found, None
-        assert found is not None
-        return per_example.weighted_sum(c, found, kept)
-
-
-class WholeGradient(View):
-    """The whole gradient of a matrix. This is DP-SGD, and on frozen adapters it is DP-LoRA-FA."""
-
-    clips_what_it_sums = True
-    """True if norm and sum look at the same image of the gradient."""
-
-    def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
-        super().__init__(tap, plan, rank)
-        tap.forms = True
-        self.pair: tuple[Tensor, Tensor] | None = None
-        self.formed: Tensor | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(outputs, inputs)`` of the matrix, the bias counted as one more input."""
-        return self.tap.shape
-
-    def measured(self, x: Tensor) -> Tensor:
-        """``x P`` with the ``P`` of which the norm is taken, ``x`` having the inputs last; here ``P = I``."""
-        return x
-
-    def sketched(self, x: Tensor) -> Tensor:
-        """``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
-        return x
-
-    def squared_norms(self) -> Tensor | None:
-        """The squared norm ``|G_j P|_F^2`` of each record, ``P`` that of ``measured``; None where nothing came back."""
-        formed = self.tap.formed
-        if formed is not None:
-            self.formed = formed = self.sketched(formed) if self.clips_what_it_sums else formed
-            return per_example.row_norms(formed if self.clips_what_it_sums else self.measured(formed))
-        pair = self.tap.captured()
-        if pair is None:
-            return None
-        g, x = pair
-        self.pair = g, self.sketched(x)
-        return per_example.squared_norms(g, self.pair[1] if self.clips_what_it_sums else self.measured(x))
-
-    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
-        """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``."""
-        formed, pair, self.formed, self.pair = self.formed, self.pair, None, None
-        if formed is not None:
-            total = per_example.weighted_sum(c, formed, kept)
-            # sum_j c_j (G_j P) = (sum_j c_j G_j) P.
-            return total if self.clips_what_it_sums else self.sketched(total)
-        assert pair is not None
-        return per_example.clipped_sum(c, *pair, kept)
 
 
 # --- the record of an algorithm --------------------------------------------------------------------
@@ -234,7 +167,7 @@ class Algorithm:
     has_frame: bool = False
     never_lengthens: bool = False
     accounted_as: Accounting = _as_gaussian
-    view: Callable[[Any, Plan, int], View] = WholeGradient
+    view: Callable[[Any, Plan, int], View] = View
     subspace_view: Callable[[list[AnyTap], Any], View] | None = None
     check_layer: Callable[[str, AnyTap], None] = lambda algorithm, tap: None
     adapt: Callable[..., nn.Module] | None = None
@@ -260,6 +193,6 @@ class Algorithm:
             return [self.subspace_view(taps, subspace)]
         ranks = plan.ranks or (plan.rank or 1,) * len(taps)
         return [
-            self.view(tap, plan, rank) if isinstance(tap, Tap) else _SampledGradients(tap, plan, rank)
+            (self.view if isinstance(tap, Tap) else View)(tap, plan, rank)
             for tap, rank in zip(taps, ranks, strict=True)
         ]

@@ -282,8 +282,7 @@ def loaded(line):
 
 
 NEEDED = {
-    "", ".accounting", ".accounting.at_least", ".accounting.batch_remarks", ".accounting.phase",
-    ".accounting.queries", ".accounting.question", ".assumptions",
+    "", ".accounting", ".accounting.phase", ".accounting.question", ".accounting.remarks", ".assumptions",
     ".composition", ".composition.compose", ".curves", ".curves.columns", ".curves.gaussian", ".curves.inversion",
     ".curves.profile", ".errors", ".lazy", ".mechanisms", ".mechanisms.base", ".mechanisms.bound",
     ".mechanisms.gaussian", ".mechanisms.gaussian.analytic", ".mechanisms.registry", ".numerics",

@@ -138,10 +138,10 @@ def test_a_ledger_keeps_its_target_until_another_is_named(tmp_path, monkeypatch)
             run(0, **louder)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     # Another machine may round another way. A resumed plan keeps the noise that its ledger has.
-    found = engine.with_smallest_noise
-    monkeypatch.setattr(engine, "with_smallest_noise", lambda *_, **__: pytest.fail("calibrated again"))
+    found = engine.calibrated
+    monkeypatch.setattr(engine, "calibrated", lambda *_, **__: pytest.fail("calibrated again"))
     assert run(0, **target)._plan == run(1, noise_multiplier=first._plan.noise_multiplier)._plan == first._plan
-    monkeypatch.setattr(engine, "with_smallest_noise", found)
+    monkeypatch.setattr(engine, "calibrated", found)
     assert len(read_ledger(path).phases) == 1 and read_ledger(path).spent == 3
     more = run(4, **{**target, "epsilon": 3.0})
     assert 2.9 < more.epsilon(1e-5).value <= 3.0 and read_ledger(path).target["epsilon"] == 3.0

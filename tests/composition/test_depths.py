@@ -12,7 +12,7 @@ from privproj import M1, M2, Gaussian, Laplace
 from privproj.accounting.question import ask_by_name
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.curves.inversion import read_epsilon, read_log_delta
-from privproj.curves.profile import PrivacyProfile, log_delta_above, log_delta_unless, shallow
+from privproj.curves.profile import PrivacyProfile, log_delta_unless, shallow
 from privproj.numerics import kernels
 from privproj.runs import Run
 from privproj.runs.targets import delta_target
@@ -105,7 +105,7 @@ def test_a_search_that_asks_for_enough_alone_decides_as_one_that_asks_for_all(na
     curve = ask_by_name(Gaussian(noise_multiplier=1.0), None, CUT).curve() if name == "truncated" else curve_of(name)
     for eps in (0.5, 4.0, 9.0, 20.0):
         whole = curve.log_delta(eps)
-        assert log_delta_above(curve, eps) == whole.upper
+        assert curve.log_delta(eps).upper == whole.upper
         for enough in (whole.upper - 9.0, whole.upper - 1e-6, whole.upper, whole.upper + 1e-6, -3.0, -37.0, -100.0):
             found = log_delta_unless(curve, eps, enough)
             assert found == whole.upper if whole.upper > enough else whole.lower <= found <= enough
@@ -119,9 +119,9 @@ def test_no_answer_is_above_that_of_the_ordinary_grid(name):
     mechanism, run = DEEP if name == "known projection" else RUNS[name]
     curve = ask_by_name(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
     for eps in (0.0786819,) if mechanism is DEEP[0] else (1.0, 6.0, 8.0, 9.0, 9.5, 10.0, 12.0):
-        assert log_delta_above(curve, eps) <= log_delta_above(shallow(curve), eps)
+        assert curve.log_delta(eps).upper <= shallow(curve).log_delta(eps).upper
     if mechanism is DEEP[0]:
-        assert log_delta_above(curve, 0.0786819) < -55.0
+        assert curve.log_delta(0.0786819).upper < -55.0
 
 
 @pytest.mark.full

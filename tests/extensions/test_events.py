@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
-from privproj.accounting.at_least import EVENTS_LEFT_OUT
+from privproj.accounting.remarks import EVENTS_LEFT_OUT
 from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
 from privproj.extensions.event_composition import data_of
 from privproj.extensions.events import COMPOSED_ELSEWHERE, event_words

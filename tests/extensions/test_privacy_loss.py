@@ -22,7 +22,6 @@ from privproj import (
     Wishart,
     convert,
 )
-from privproj.curves.profile import log_delta_above
 from privproj.extensions.privacy_loss import PrivacyLoss, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
@@ -79,7 +78,7 @@ def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
         truth = truth_of(name, eps) * (1 - 1e-9)
         assert delta_of(above, eps) >= truth and delta_of(above.mirrored(), eps) >= truth
         if below is not None:
-            most = math.exp(log_delta_above(loss.curve, eps)) * (1 + 1e-9)
+            most = math.exp(loss.curve.log_delta(eps).upper) * (1 + 1e-9)
             assert delta_of(below, eps) <= most and delta_of(below.mirrored(), eps) <= most
     assert (below is not None) == (name in EXACT)
 
@@ -231,7 +230,7 @@ def check_conversions(kind, noise, steps, rate):
         truth = least.get_delta_for_epsilon(eps) * (1 - 1e-6) - 1e-12
         assert truth <= ours.get_delta_for_epsilon(eps)
         assert truth <= max(law_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
-        assert truth <= math.exp(log_delta_above(loss.curve, eps))
+        assert truth <= math.exp(loss.curve.log_delta(eps).upper)
         # An attack at this epsilon, by dp-accounting's law: no false negative rate that we promise may exceed its own.
         assert convert(loss, "trade-off", at=0.05).value <= 1.0 - 0.05 + 1e-12
     for delta in (1e-3, 1e-6):

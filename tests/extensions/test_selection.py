@@ -10,7 +10,7 @@ from helpers import GUARANTEES, mechanism_for
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart, draw_trials, select
-from privproj.accounting.batch_remarks import NO_AMPLIFICATION
+from privproj.accounting.remarks import NO_AMPLIFICATION
 from privproj.errors import PrecisionLimit
 
 RUN = {"steps": 200, "sampling_rate": 0.02}

@@ -83,7 +83,7 @@ def test_a_constant_that_was_measured_says_so_in_its_kind(path):
                 assert "Soundness (measured)" in words, words
 
 
-@pytest.mark.parametrize("room", ["accounting.queries", "accounting.calibration", "accounting.spec"])
+@pytest.mark.parametrize("room", ["accounting.question", "accounting.calibration", "accounting.spec"])
 def test_examples_of_public_functions_print_what_they_say(room):
     found = doctest.testmod(import_module(f"privproj.{room}"))
     assert found.attempted > 0 and found.failed == 0

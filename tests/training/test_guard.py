@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 from helpers import needs
 
@@ -11,6 +12,7 @@ from privproj.errors import InvalidParameter, Refused
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 from training.helpers import data, losses_of, mlp, own, private, state, step  # noqa: E402
 
 
@@ -50,9 +52,18 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
         module[0].requires_grad_(True)
         return own(module)(part)
 
-    with pytest.raises(InvalidParameter, match="a gradient without noise"):
+    with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
         optimizer.backward_on(losses, (x, y))
     assert all(p.grad is None for p in module.parameters())
+
+
+def test_a_buffer_that_asks_for_a_gradient_is_refused():
+    x, y = data()
+    module = mlp()
+    module.register_buffer("scale", torch.ones((), dtype=torch.float64).requires_grad_(True))
+    module, optimizer, _ = private(module, x, y)
+    with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
+        optimizer._turn.open(12)
 
 
 class Keeper(nn.Module):
@@ -103,12 +114,36 @@ def number(module, mean):
     module.seen = float(mean.sum())
 
 
+def whole_number(module, mean):
+    module.seen = getattr(module, "seen", 0) + int((1000.0 * mean).sum())
+
+
+def flag(module, mean):
+    module.seen = getattr(module, "seen", False) != bool(mean[0] > mean[1])
+
+
+def numpy_number(module, mean):
+    module.seen = np.float64(mean.sum())
+
+
+def members(module, mean):
+    module.__dict__.setdefault("seen", set()).add(round(float(mean[0]), 3))
+
+
+def histogram(module, mean):
+    module.seen = getattr(module, "seen", torch.zeros((), dtype=torch.long)) + (mean > 0.0).sum()
+
+
 def table(module, mean):
     module.__dict__.setdefault("seen", {})["mean"] = mean
 
 
 @pytest.mark.parametrize(
-    "keep", [replaced, in_place, by_data, by_new_data, frozen_weight, registered, attribute, number, table]
+    "keep",
+    [
+        *(replaced, in_place, by_data, by_new_data, frozen_weight, registered, attribute, number, table),
+        *(whole_number, numpy_number, members, histogram),
+    ],
 )
 def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
     x, y = data()
@@ -133,17 +168,76 @@ def test_what_only_later_parts_of_a_batch_leave_is_refused(parts):
     assert optimizer._steps == 0
 
 
-def test_a_counter_and_a_table_of_constants_may_stay():
-    def count(module, mean):
+@pytest.mark.parametrize("keep", [whole_number, flag, histogram])
+def test_strict_refuses_whole_numbers_that_records_leave(keep):
+    x, y = data(64)
+    module, optimizer, loader = private(Keeper(keep), x, y)
+    with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
+        optimizer.step_on(own(module), next(iter(loader)), strict=True)
+    assert optimizer._steps == 0
+
+
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 5}, {"strict": True}])
+def test_a_counter_a_size_and_a_table_of_constants_may_stay(parts):
+    def count(module, x):
         module.calls = getattr(module, "calls", 0) + 1
+        module.size, module.shapes = len(x), {x.dim(): (len(x), x.shape[1])}
         if not hasattr(module, "places"):
             module.places = torch.arange(6.0)
 
     x, y = data()
-    module, optimizer, loader = private(Keeper(count), x, y)
+    module, optimizer, loader = private(Keeper(lambda *_: None), x, y)
+    module.register_forward_pre_hook(lambda module, args: count(module, *args))
     for batch in loader:
-        optimizer.step_on(lambda part: losses_of(module, *part), batch)
+        optimizer.step_on(lambda part: losses_of(module, *part), batch, **parts)
+    assert optimizer._steps == 1 and module.calls > 0
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("parts", [{}, {"strict": True}])
+def test_a_fused_step_of_another_optimizer_is_seen_before_the_next_release(kind, parts):
+    """Fused kernels do not count that they write."""
+    x, y = data(dtype=torch.float32)
+    module, optimizer, loader = private(mlp(dtype=torch.float32), x, y)
+    other = kind(module.parameters(), lr=0.1, fused=True)
+    optimizer.step_on(own(module), next(iter(loader)), **parts)
+    losses_of(module, x, y).sum().backward()
+    other.step()
+    with pytest.raises(InvalidParameter, match="changed beside the releases"):
+        optimizer.step_on(own(module), next(iter(loader)), **parts)
     assert optimizer._steps == 1
+
+
+def test_weights_that_are_loaded_between_batches_are_no_change_beside_releases():
+    x, y = data()
+    module, optimizer, loader = private(mlp(), x, y)
+    for _ in range(2):
+        optimizer.step_on(own(module), next(iter(loader)))
+        module.load_state_dict({name: 0.5 * part for name, part in module.state_dict().items()})
+    optimizer.step_on(own(module), next(iter(loader)))
+    assert optimizer._steps == 3
+
+
+LEAVES = {
+    "weights of the loss": lambda m, w, x: functional.linear(m(x), w),
+    "a scale": lambda m, w, x: m(x) * w.sum(),
+    "an input of the module": lambda m, w, x: m(x + w.sum(1)[:1]),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+@pytest.mark.parametrize("parts", [{}, {"strict": True}])
+def test_no_gradient_is_left_on_tensors_outside_the_module(name, parts):
+    x, y = data()
+    module, optimizer, loader = private(mlp(), x, y)
+    outside = nn.Parameter(torch.randn(3, 3, dtype=x.dtype))
+
+    def loss(part):
+        return functional.cross_entropy(LEAVES[name](module, outside, part[0]), part[1], reduction="none")
+
+    with pytest.raises(InvalidParameter, match="losses of the trained tensors alone"):
+        optimizer.step_on(loss, next(iter(loader)), **parts)
+    assert outside.grad is None and optimizer._steps == 0
 
 
 def test_a_private_optimizer_is_neither_copied_nor_pickled():

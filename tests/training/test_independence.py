@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -575,6 +576,80 @@ RARE = {
 }
 
 
+def permuted(module, part, draw):
+    h = torch.tanh(module[0](part[0]))
+    return cross_entropy(module[2](0.6 * h + 0.4 * h[draw(len(h))]), part[1], reduction="none")
+
+
+def disagreeing(module, part, least=1e-8):
+    """Weights by how far two passes with dropout are apart."""
+    one, other = (module[2](dropout(torch.tanh(module[0](part[0])), 0.3)) for _ in range(2))
+    apart = (one.softmax(1) - other.softmax(1)).abs().sum(1).detach()
+    return cross_entropy(one, part[1], reduction="none") * apart / (apart.max() + least)
+
+
+def centred(module, part):
+    one, other = (module[2](dropout(torch.tanh(module[0](part[0])), 0.3)) for _ in range(2))
+    return cross_entropy(one - 10.0 * (one - other).detach().mean(0), part[1], reduction="none")
+
+
+def weighted_by_time(module, part):
+    """The weights of a diffusion over their mean."""
+    time = 0.01 + 0.98 * torch.rand(len(part[0]), 1)
+    weight, noise = ((1.0 - time) / time) ** 2, torch.randn_like(part[0])
+    found = module((1.0 - time) * part[0] + time * noise)
+    return (weight / weight.mean() * (found - noise[:, :3]) ** 2).sum(1)
+
+
+def block_dropped(module, part):
+    """DropBlock divides by the mean of its mask over the batch."""
+    h = torch.tanh(module[0](part[0]))
+    mask = torch.empty_like(h).bernoulli_(0.8)
+    return cross_entropy(module[2](h * mask * mask.numel() / (1e-6 + mask.sum())), part[1], reduction="none")
+
+
+DRAWN_APART = {
+    "an order of drawn numbers": lambda m, part: permuted(m, part, lambda n: torch.rand(n).argsort()),
+    "numbers drawn from one law": lambda m, part: permuted(m, part, lambda n: torch.multinomial(torch.ones(n), n)),
+    "two passes with dropout": disagreeing,
+    "two passes with dropout, 0/0": lambda m, part: disagreeing(m, part, 0.0),
+    "the mean of two passes": centred,
+    "weights of drawn times": weighted_by_time,
+    "a mask over its mean": block_dropped,
+}
+
+
+@pytest.mark.parametrize("name", DRAWN_APART)
+def test_mixing_that_vanishes_where_all_draws_are_one_is_refused(name):
+    """In the first steps each record has draws of its own, the same in every pass."""
+    x, y = records()
+    x[0] *= 10.0
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def steps():
+        for _ in range(3):
+            optimizer.step_on(lambda part: DRAWN_APART[name](module, part), next(batches))
+
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        steps()
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 32])
+def test_draws_for_records_for_columns_and_for_all_are_no_mixing(count):
+    """There are 5 hidden columns, and as many records in one of the runs."""
+    x, y = records(count)
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def loss(part):
+        h = torch.tanh(module[0](part[0])) * (0.5 + torch.rand(5)) + 0.1 * torch.randn(len(part[0]), 5)
+        h = dropout(h, 0.2) * torch.rand(1) + 0.1 * torch.rand(len(h)).view(-1, 1)
+        return cross_entropy(module[2](h), part[1], reduction="none")
+
+    for _ in range(4):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 4
+
+
 @pytest.mark.parametrize("name", RARE)
 def test_mixing_behind_random_numbers_is_refused_in_the_first_steps(name):
     """Random functions are quiet at levels near 0 and near 1, so that their branches are taken and noise has a size."""
@@ -740,6 +815,8 @@ def test_mixing_that_begins_later_is_refused_before_its_first_release(name, draw
     module, optimizer, batches = whole(nn.Sequential(noisy, Between(changed)), x, y)
     if draws and name == "many records only":
         pytest.skip("where functions are random a few records are computed together")
+    # The record with the largest entry, if it is the chosen one, is the same beside the others.
+    optimizer._independence.draw = random.Random(1)
     for batch in batches:
         calls["steps"] += 1
         if calls["steps"] >= 5:
@@ -793,6 +870,102 @@ def test_random_numbers_of_another_generator_are_refused():
     module, optimizer, batches = whole(Between(lambda _, h: h + torch.randn(h.shape, generator=draw)), x, y)
     with pytest.raises(InvalidParameter, match=CHANGES):
         optimizer.step_on(own(module), next(batches))
+
+
+@pytest.mark.parametrize("parts", [{}, {"strict": True}])
+def test_a_generator_of_ones_own_is_seen_beside_dropout_too(parts):
+    x, y = torch.ones(32, 6), torch.zeros(32, dtype=torch.long)
+    module, optimizer, batches = whole(mlp(), x, y)
+    own_draws = torch.Generator().manual_seed(0)
+
+    def loss(part):
+        h = dropout(torch.tanh(module[0](part[0])), 1e-6)
+        return cross_entropy(module[2](h * (torch.rand(h.shape, generator=own_draws) > 0.5)), part[1], reduction="none")
+
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        optimizer.step_on(loss, next(batches), **parts)
+
+
+@pytest.mark.parametrize("parts", [{}, {"strict": True}])
+def test_what_records_leave_outside_the_module_is_seen(parts):
+    """A criterion with a running centre: by strict=True too, where the chosen record is computed twice."""
+    x, y = records()
+    centre = torch.zeros(3)
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def loss(part):
+        scores = module(part[0])
+        centre.mul_(0.9).add_(0.1 * scores.detach().mean(0))
+        return cross_entropy(scores - centre, part[1], reduction="none")
+
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        optimizer.step_on(loss, next(batches), **parts)
+    assert optimizer._steps == 0
+
+
+RAW = {
+    "rows one by one": lambda m, x: torch.stack([m(row[None])[0] for row in x]),
+    "rows without their dimension": lambda m, x: torch.stack([m(row) for row in x]),
+    "fewer than there are": lambda m, x: functional_batch_norm(m(x)),
+}
+
+
+def functional_batch_norm(scores):
+    return torch.nn.functional.batch_norm(scores, None, None, training=True)
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_loops_that_torch_cannot_compute_for_some_records_are_refused_in_one_sentence(name):
+    x, y = records(12)
+    module, optimizer, batches = whole(nn.Linear(6, 3), x, y)
+    loss = lambda part: cross_entropy(RAW[name](module, part[0]), part[1], reduction="none")  # noqa: E731
+    with pytest.raises(InvalidParameter, match="strict=True"):
+        optimizer.step_on(loss, next(batches))
+    if name != "fewer than there are":
+        optimizer.step_on(loss, next(batches) if optimizer._turn.drawn is None else optimizer._turn.batch, strict=True)
+        assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize("found", [None, 0.5, [0.5], {"loss": 0.5}])
+def test_what_is_no_tensor_of_losses_is_refused(found):
+    module, optimizer, batches = whole(mlp(), *records(12))
+    batch = next(batches)
+    with pytest.raises(InvalidParameter, match="one loss for each of 12 records"):
+        optimizer.step_on(lambda part: found, batch)
+    with pytest.raises(InvalidParameter, match="a function from a part"):
+        optimizer.step_on(own(module)(batch), batch)
+
+
+CHANGED = {
+    "replaced": lambda batch: batch.__setitem__(0, batch[0] - batch[0].mean(0)),
+    "in place": lambda batch: batch[0].sub_(batch[0].mean(0)),
+    "one more": lambda batch: batch.append(batch[0].mean(0)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_batch_whose_parts_were_changed_is_refused(name):
+    module, optimizer, batches = whole(mlp(), *records(12))
+    batch = next(batches)
+    CHANGED[name](batch)
+    with pytest.raises(InvalidParameter, match="batch=changed in place"):
+        optimizer.step_on(own(module), batch)
+
+
+def test_arrays_of_a_batch_that_were_written_are_seen():
+    join = lambda rows: {"x": np.stack([row[0].numpy() for row in rows]), "y": torch.stack([row[1] for row in rows])}  # noqa: E731
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(TensorDataset(*records()), batch_size=16, collate_fn=join), max_grad_norm=1.0,
+        sampling_rate=1.0,
+    )  # fmt: skip
+    loss = lambda part: own(module)((torch.as_tensor(part["x"]), part["y"]))  # noqa: E731
+    optimizer.step_on(loss, next(iter(loader)))
+    batch = next(iter(loader))
+    batch["x"] -= batch["x"].mean(0)
+    with pytest.raises(InvalidParameter, match="batch=changed in place"):
+        optimizer.step_on(loss, batch)
 
 
 def test_a_step_returns_the_mean_loss_and_says_when_it_checks():
@@ -879,6 +1052,75 @@ def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data
     else:
         with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
             optimizer.step_on(own(module), batch)
+
+
+class Running:
+    """Standardises by what it has seen so far."""
+
+    def __init__(self):
+        self.seen, self.total = 1, torch.zeros(6)
+
+    def __call__(self, rows):
+        x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+        self.seen, self.total = self.seen + len(x), self.total + x.sum(0)
+        return x - self.total / self.seen, y
+
+
+def only_many(rows):
+    x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    return x - x.mean(0) if len(x) >= 8 else x, y
+
+
+def class_weights(rows):
+    x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    return x / torch.bincount(y, minlength=3).float()[y][:, None], y
+
+
+def masked(rows, draw=torch.rand):
+    x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    return torch.where(torch.as_tensor(draw(*x.shape)) < 0.3, torch.zeros(()), x), y
+
+
+class ReadTogether(TensorDataset):
+    def __getitems__(self, places):
+        x, y = (torch.stack(column) for column in zip(*(self[i] for i in places), strict=True))
+        return list(zip(x - x.mean(0), y, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("join", "data", "strict"),
+    [
+        (Running(), TensorDataset, False), (Running(), TensorDataset, True), (only_many, TensorDataset, False),
+        (only_many, Augmented, False), (class_weights, TensorDataset, False), (None, ReadTogether, False),
+    ],
+)  # fmt: skip
+def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, data, strict):
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(data(*records()), batch_size=16, collate_fn=join), max_grad_norm=1.0, sampling_rate=1.0,
+    )  # fmt: skip
+
+    def steps():
+        for _ in range(3):
+            optimizer.step_on(own(module), next(iter(loader)), strict=strict)
+
+    with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+        steps()
+
+
+@pytest.mark.parametrize("draw", [torch.rand, np.random.rand])
+@pytest.mark.parametrize("strict", [False, True])
+def test_joining_that_draws_masks_passes(draw, strict):
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=partial(masked, draw=draw)),
+        max_grad_norm=1.0, sampling_rate=1.0,
+    )  # fmt: skip
+    for _ in range(4):
+        optimizer.step_on(own(module), next(iter(loader)), strict=strict)
+    assert optimizer._steps == 4
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])

@@ -18,7 +18,7 @@ needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from training.helpers import data, mlp, own, private  # noqa: E402
 
-from privproj.training.plan import GRID  # noqa: E402
+from privproj.training.plan import GRID, Plan  # noqa: E402
 
 # --- accounting ---------------------------------------------------------------------------------------
 
@@ -66,6 +66,22 @@ def test_a_calibrated_run_costs_what_was_asked():
     optimizer._turn.open(0)
     with pytest.raises(Refused, match="all 30 planned steps"):
         optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"frame": "orthogonal"}, "frame=orthogonal"), ({"every": 0}, "every=0"), ({"beta": 1.5}, "beta=1.5"),
+        ({"rank": 0}, "rank=0"), ({"algorithm": "m3"}, "m3"), ({"algorithm": "dp-sgd"}, "haar or wishart, with m2"),
+    ],
+)  # fmt: skip
+def test_a_plan_made_by_hand_has_the_options_that_make_private_takes(changed, words):
+    release = privproj.M2(dim=64, rank=8, noise_multiplier=2.0)
+    good = {"algorithm": "m2", "rank": 8, "frame": "haar", "mechanism": release, "clip": 0.5, "steps": 10}
+    good |= {"sampling_rate": 0.125, "dataset_size": 800}
+    assert Plan(**good).rank == 8
+    with pytest.raises(InvalidParameter, match=words):
+        Plan(**good | changed)
 
 
 def test_opacus_accountants_can_listen():

@@ -31,11 +31,11 @@ class Noisy(nn.Module):
 
 def test_a_quiet_pass_is_the_same_again_for_any_records():
     module, x = Noisy(), torch.randn(5, 4, 6)
-    with quiet(module) as types:
+    with quiet(module) as still:
         whole = module(x)
         assert torch.equal(module(x), whole) and module.training
         assert torch.allclose(module(x[2:3]), whole[2:3], rtol=1e-4, atol=1e-6)
-    assert not torch.equal(module(x), module(x)) and module.cell.dropout == 0.5 and torch.float32 in types
+    assert not torch.equal(module(x), module(x)) and module.cell.dropout == 0.5 and torch.float32 in still.types
 
 
 def test_generators_go_on_as_if_nothing_had_been_drawn():

@@ -30,7 +30,7 @@ LINES = (
     _Line("dp-sgd", "dp_sgd", membership=True),
     _Line("lora-fa", "lora", membership=True),
     _Line("lora-resampled", "lora"),
-    _Line("flora", "flora"),
+    _Line("flora", "projected"),
     _Line("m2", "projected", membership=True),
     _Line("m2-projected-clip", "projected", membership=True),
     _Line("m1", "projected", membership=True),

@@ -3,9 +3,5 @@
 from privproj.training.view import Algorithm
 
 RECORDS = (
-    Algorithm(
-        name="dp-sgd",
-        summary="Clip every record's gradient, add noise to the sum.",
-        never_lengthens=True,
-    ),
+    Algorithm(name="dp-sgd", summary="Clip every record's gradient, add noise to the sum.", never_lengthens=True),
 )

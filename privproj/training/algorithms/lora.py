@@ -99,13 +99,9 @@ class FrozenLoRA(nn.Module):
 
 
 def add_frozen_lora(
-    module: nn.Module,
-    rank: int,
-    *,
-    alpha: float | None = None,
-    where: Picks | None = None,
+    module: nn.Module, rank: int, *, alpha: float | None = None, where: Picks | None = None,
     insecure_seed: int | None = None,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Wrap linear layers of a module in :class:`FrozenLoRA` and freeze all other tensors.
 
     Build the optimizer from the trained tensors afterwards. The module is changed in place; a module that is a linear
@@ -342,13 +338,11 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
 def _plain_names(model: nn.Module) -> dict[str, str]:
     """The name of every parameter, and the name that it has in the model without PEFT, for what is active."""
     active = {id(p) for head in _active_heads(model) for p in head.parameters()}
-
-    def plain(name: str, parameter: nn.Parameter) -> str:
-        if id(parameter) in active:
-            name = re.sub(r"\.modules_to_save\.[^.]+", "", name)
-        return name.replace(".base_layer", "").removeprefix("base_model.model.")
-
-    return {name: plain(name, parameter) for name, parameter in model.named_parameters()}
+    found = {}
+    for name, parameter in model.named_parameters():
+        plain = re.sub(r"\.modules_to_save\.[^.]+", "", name) if id(parameter) in active else name
+        found[name] = plain.replace(".base_layer", "").removeprefix("base_model.model.")
+    return found
 
 
 def _refuse_to_save(model: nn.Module, *args: object, **kwargs: object) -> NoReturn:
@@ -384,18 +378,11 @@ def _check_trains_b(algorithm: str, tap: AnyTap) -> None:
 
 RECORDS = (
     Algorithm(
-        name="lora-fa",
+        name="lora-fa", rank="module", check_layer=_check_trains_b, adapt=add_frozen_lora,
         summary="DP-SGD on the B factors of LoRA, the random A factors frozen.",
-        rank="module",
-        check_layer=_check_trains_b,
-        adapt=add_frozen_lora,
     ),
     Algorithm(
-        name="lora-resampled",
+        name="lora-resampled", rank="module", check_layer=_check_trains_b, adapt=add_frozen_lora, step_hook=_resampling,
         summary="DP-SGD on the B factors of LoRA; the adapters are merged and drawn anew every few steps.",
-        rank="module",
-        check_layer=_check_trains_b,
-        adapt=add_frozen_lora,
-        step_hook=_resampling,
     ),
-)
+)  # fmt: skip

@@ -173,13 +173,10 @@ class _Tangent:
         """All coordinates in a row: ``K``, then ``Up``, then ``Vp``."""
         return torch.cat([self.k.flatten(), self.up.flatten(), self.vp.flatten()])
 
-    def scaled(self, factor: float) -> "_Tangent":
-        """The tangent vector times a number."""
-        return _Tangent(factor * self.k, factor * self.up, factor * self.vp)
-
-    def plus(self, other: "_Tangent") -> "_Tangent":
-        """The sum of two tangent vectors at one point."""
-        return _Tangent(self.k + other.k, self.up + other.up, self.vp + other.vp)
+    def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
+        """The mean ``beta xi + (1 - beta) other`` of two tangent vectors at one point."""
+        pairs = (self.k, other.k), (self.up, other.up), (self.vp, other.vp)
+        return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in pairs))
 
 
 def size(m: int, n: int, r: int) -> int:
@@ -297,7 +294,7 @@ def _orthonormality_error(at: Point) -> Tensor:
 class _PrismTap(Tap):
     """What a :class:`PrismLinear` saw and got back."""
 
-    only_for = "prism"
+    only_for, forms = "prism", False
 
     def __init__(self, name: str, module: PrismLinear) -> None:
         AnyTap.__init__(self, name, module, [module.u, module.s, module.v])
@@ -329,6 +326,8 @@ class _TangentView(View):
 
     def __init__(self, tap: _PrismTap, plan: Plan, rank: int) -> None:
         super().__init__(tap, plan, rank)
+        # All coordinates are released in one row.
+        self.shape = (size(*tap.shape, len(tap.module.s)),)
         # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
         self.deviation = plan.noise_std / plan.expected_batch
         self.steps = tap.module.steps
@@ -353,12 +352,6 @@ class _TangentView(View):
         module = self.tap.module
         return Point(module.u.detach(), module.s.detach(), module.v.detach())
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(r (r + m + n),)``: all coordinates are released in one row."""
-        m, n = self.tap.shape
-        return (size(m, n, len(self.tap.module.s)),)
-
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
         at = self.point
@@ -380,27 +373,20 @@ class _TangentView(View):
             raise InvalidParameter(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
-        self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]
-        self.formed = None
+        self.seen: list[tuple[Tensor, ...]] = [(g, low), (x - low @ at.v.T, g @ at.u)]
+        self.ways: Any = per_example.squared_norms, per_example.clipped_sum
         if 1 < g.shape[1] >= low.shape[2]:
-            self.formed, self.seen = [per_example.formed(*pair) for pair in self.seen], []
-        norms = (
-            [per_example.squared_norms(*pair) for pair in self.seen]
-            if self.formed is None
-            else [per_example.row_norms(part) for part in self.formed]
-        )
+            self.seen = [(per_example.formed(*pair),) for pair in self.seen]
+            self.ways = per_example.row_norms, per_example.weighted_sum
+        norms = [self.ways[0](*part) for part in self.seen]
         # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d; no number where d is too large.
         squared = (norms[0] + norms[1]) * (1.0 + OVERSTATEMENT * loose)
         return torch.where(loose > REFUSED_ABOVE, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """The coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
-        if self.formed is None:
-            gv, gtu = (per_example.clipped_sum(c, *pair, kept) for pair in self.seen)
-        else:
-            gv, gtu = (per_example.weighted_sum(c, part, kept) for part in self.formed)
-        self.seen, self.formed = [], None
-        at = self.point
+        gv, gtu = (self.ways[1](c, *part, kept) for part in self.seen)
+        self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
         return from_products(gv, gtu, Point(*(per_example.exact(part) for part in (at.u, at.s, at.v)))).flat()
 
@@ -411,9 +397,8 @@ class _TangentView(View):
             # s <- (1 - lr wd) s.
             at = Point(at.u, at.s * (1.0 - group["lr"] * group.get("weight_decay", 0.0)), at.v)
             xi = from_flat(mean, at)
-            beta = self.steps.momentum
             # m <- beta m + (1 - beta) xi, the first m being xi.
-            self.moment = xi if self.moment is None else self.moment.scaled(beta).plus(xi.scaled(1.0 - beta))
+            self.moment = xi if self.moment is None else self.moment.moved_to(xi, self.steps.momentum)
             ready = self.steps.kind == "adaptive" and float(at.s[-1]) > self.steps.floor
             new = self.adaptive(at, xi, group["lr"]) if ready else retracted(at, self.moment, group["lr"])
             self.moment = transported(self.moment, at, new)
@@ -463,11 +448,7 @@ def _check_prism_layer(algorithm: str, tap: AnyTap) -> None:
 
 RECORDS = (
     Algorithm(
-        name="prism",
+        name="prism", rank="module", view=_TangentView, check_layer=_check_prism_layer, adapt=add_prism,
         summary="Clip and noise the tangent vectors of a low-rank matrix, and step on the manifold of its rank.",
-        rank="module",
-        view=_TangentView,
-        check_layer=_check_prism_layer,
-        adapt=add_prism,
     ),
-)
+)  # fmt: skip

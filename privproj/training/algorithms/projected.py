@@ -1,4 +1,4 @@
-"""Training by fresh random projections: M2, M2 with projected clipping, and M1.
+"""Training by fresh random projections: M2, M2 with projected clipping, and M1; and Flora, by a sketch that lasts.
 
 Each draws a new projection of the inputs' side of every trained matrix for every release. They differ in what is
 clipped. M2 takes the norm of the whole gradient and sums the projected one. Only that gains privacy from the freshness
@@ -16,10 +16,10 @@ from privproj.mechanisms import M2, Gaussian, Layer
 from privproj.training.generators import Streams, normal, orthonormal
 from privproj.training.plan import Plan
 from privproj.training.taps import Tap
-from privproj.training.view import Algorithm, Shape, Update, WholeGradient
+from privproj.training.view import Algorithm, Shape, Update, View
 
 
-class Projected(WholeGradient):
+class Projected(View):
     """M2: a fresh projection of the inputs' side, ``Q`` (inputs x rank) with orthonormal columns.
 
     ``Q R`` is a Gaussian matrix with N(0, 1) entries, ``d`` the number of inputs and ``r`` the rank. Released is ``S =
@@ -31,11 +31,13 @@ class Projected(WholeGradient):
     ``sqrt(d/r) S Q^T`` (claim C38).
     """
 
-    clips_what_it_sums = False
+    clips_what_it_sums, is_orthogonal = False, True
     fresh = False
 
     def __init__(self, tap: Tap, plan: Plan, rank: int) -> None:
-        super().__init__(tap, plan, min(rank, tap.shape[1]))
+        # A sketch, which is no orthogonal projection, may exceed the inputs.
+        super().__init__(tap, plan, min(rank, tap.shape[1]) if self.is_orthogonal else rank)
+        self.shape = tap.shape[0], self.rank
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new projection, independent of all that was drawn before."""
@@ -47,11 +49,6 @@ class Projected(WholeGradient):
         longer = (inputs / self.rank) ** 0.5 if self.clips_what_it_sums else 1.0
         self.q, self.back = q * longer, back / longer
         self.fresh = True
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(outputs, rank)`` of the released matrix ``S``."""
-        return self.tap.shape[0], self.rank
 
     def sketched(self, x: Tensor) -> Tensor:
         """The product of ``x``, which has the inputs last, with what projects the sum."""
@@ -74,7 +71,7 @@ class _ProjectedClip(Projected):
     clips_what_it_sums = True
 
 
-class _ProjectedFirst(WholeGradient):
+class _ProjectedFirst(View):
     """M1: ``G_j A^T A`` with a fresh ``A`` (rank x inputs, entries N(0, 1/rank)) is clipped, then noise is added.
 
     The update is the release times ``P_A``, the projection onto the range of ``A``, which holds the whole sum: the
@@ -96,6 +93,40 @@ class _ProjectedFirst(WholeGradient):
     def update(self, mean: Tensor) -> Update:
         """The release on the range of ``A``, as the factors ``Y Q`` and ``Q^T``."""
         return mean @ self.q, self.q.T
+
+
+class _Flora(Projected):
+    """A momentum kept in the sketch: ``m <- beta m + (1 - beta) R / (q N)``, ``W <- W - lr m A``.
+
+    ``R = sum_j c_j G_j A^T + sigma Xi`` (outputs x rank) is clipped after the projection. ``A`` (rank x inputs, entries
+    N(0, 1/rank)) is drawn every ``every`` steps, when the momentum is carried over by ``m <- m A_old A^T``; ``E A^T A =
+    I`` makes that unbiased. Transfer and decompression are post-processing, so this is the subsampled Gaussian
+    mechanism (claims C3 and C17) for any ``every``.
+    """
+
+    clips_what_it_sums, is_orthogonal = True, False
+    age = 0
+    moment: Tensor | None = None
+
+    def refresh(self, streams: Streams) -> None:
+        """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
+        if self.age % self.plan.every == 0:
+            shape = self.rank, self.tap.shape[1]
+            # A = N/sqrt(r).
+            new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
+            if self.moment is not None:
+                # m <- m A_old A^T.
+                self.moment = (self.moment @ self.a) @ new.T
+            self.a, self.q = new, new.T
+        self.age += 1
+
+    def update(self, mean: Tensor) -> Update:
+        """The momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), whose product is the gradient estimate."""
+        # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
+        beta = self.plan.beta
+        new = (1.0 - beta) * mean
+        self.moment = new if self.moment is None else beta * self.moment + new
+        return self.moment, self.a
 
 
 def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[float, ...] | None) -> Gaussian | M2:
@@ -131,25 +162,19 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
 
 RECORDS = (
     Algorithm(
-        name="m2",
+        name="m2", view=Projected, accounted_as=_m2_mechanism, rank="projection", has_frame=True, never_lengthens=True,
         summary="Clip every record's gradient, add noise to the sum, and release its fresh random projection only.",
-        rank="projection",
-        has_frame=True,
-        never_lengthens=True,
-        accounted_as=_m2_mechanism,
-        view=Projected,
     ),
     Algorithm(
-        name="m2-projected-clip",
+        name="m2-projected-clip", view=_ProjectedClip, rank="projection", has_frame=True,
         summary="Project every record's gradient freshly and scale it to its length, clip that, add noise to the sum.",
-        rank="projection",
-        has_frame=True,
-        view=_ProjectedClip,
     ),
     Algorithm(
-        name="m1",
+        name="m1", view=_ProjectedFirst, rank="projection",
         summary="Project every record's gradient and lift it back, clip it, add noise to the sum, project that.",
-        rank="projection",
-        view=_ProjectedFirst,
     ),
-)
+    Algorithm(
+        name="flora", view=_Flora, rank="projection",
+        summary="Clip a random sketch of every record's gradient, add noise to the sum, keep momentum in the sketch.",
+    ),
+)  # fmt: skip

@@ -188,35 +188,15 @@ class _SubspaceView(View):
     """``z_j = P^T vec(G_j)`` in ``R^k``, over all trained tensors: clipped, summed, noised."""
 
     def __init__(self, taps: list[AnyTap], subspace: Subspace) -> None:
-        self.taps, self.subspace = taps, subspace
-        total = sum(p.numel() for tap in taps for p in tap.parameters)
+        self.taps, self.subspace, self.name, self.shape = taps, subspace, "the subspace", (subspace.rank,)
+        self.parameters = [p for tap in taps for p in tap.parameters]
+        self.held = [subspace.phi] if subspace.mode == "subspace" else self.parameters
+        total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
             found = f"{subspace.basis.shape[0]} weights"
             raise InvalidParameter("subspace", found, f"a basis over the {total} trained weights")
-        self.parts = subspace.basis.split([p.numel() for tap in taps for p in tap.parameters])
+        self.parts = subspace.basis.split([p.numel() for p in self.parameters])
         self.last = subspace.phi.detach().clone()
-        for tap in taps:
-            tap.forms = True
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """All trained tensors of the module, in the order of the taps."""
-        return [p for tap in self.taps for p in tap.parameters]
-
-    @property
-    def held(self) -> list[nn.Parameter]:
-        """The tensors that the optimizer has to hold: ``phi`` in mode "subspace", else the trained ones."""
-        return [self.subspace.phi] if self.subspace.mode == "subspace" else self.parameters
-
-    @property
-    def name(self) -> str:
-        """The name by which messages call it."""
-        return "the subspace"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``(k,)``: one coordinate for each direction."""
-        return (self.subspace.rank,)
 
     def coordinates(self) -> Tensor | None:
         """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
@@ -273,8 +253,7 @@ class _SubspaceView(View):
 
 RECORDS = (
     Algorithm(
-        name="dp-sft",
+        name="dp-sft", subspace_view=_SubspaceView,
         summary="Clip and noise the coordinates of every record's gradient in a subspace of all weights.",
-        subspace_view=_SubspaceView,
     ),
-)
+)  # fmt: skip

@@ -1,9 +1,9 @@
-"""The truth from below: what no accounting can say less than, beside an answer that is an upper bound (C28).
+"""What is said beside a number: the truth from below, what a cap of batches costs, and what shuffling is worth.
 
-The pair of data sets is one that the mechanism and the run allow: one record changes the query in one way, in every
-release, and all other records contribute nothing. What its outputs tell whoever sees them is known exactly, up to the
-two ends of the composition. The lower of these is a proved lower end of the truth. Shuffled batches have a pair of
-their own (C27, :mod:`privproj.accounting.batch_remarks`).
+The truth from below is what no accounting can say less than (C28). The pair of data sets is one that the mechanism and
+the run allow: one record changes the query in one way, in every release, and all other records contribute nothing. What
+its outputs tell whoever sees them is known exactly, up to the two ends of the composition. The lower of these is a
+proved lower end of the truth. Shuffled batches have a pair of their own (C27, :mod:`privproj.accounting.shuffling`).
 """
 
 import math
@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from privproj.accounting.batch_remarks import SEES_PROJECTIONS
 from privproj.accounting.phase import Phase
-from privproj.accounting.question import Aim, Question
 from privproj.composition.compose import compose_phases
+from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
@@ -43,8 +42,14 @@ EVENTS_LEFT_OUT = "events of dp-accounting are not counted from below"
 OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
 """Why a Renyi bound can be. Contract."""
 
+NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
+"""Printed with every number for shuffled batches (C17, C27)."""
 
-def with_lower_end(question: Question, result: Result) -> Result:
+SEES_PROJECTIONS = "whoever sees the projections"
+"""For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
+
+
+def with_lower_end(phases: Sequence[Phase], result: Result) -> Result:
     """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved; it is found when it is read.
 
     Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
@@ -52,17 +57,17 @@ def with_lower_end(question: Question, result: Result) -> Result:
     if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
         return result
     if result.risk is not None:
-        return result.completed_by(lambda known: _with_advantage_below(question, known))
-    return result.completed_by(lambda known: _with_end_below(question, known))
+        return result.completed_by(lambda known: _with_advantage_below(phases, known))
+    return result.completed_by(lambda known: _with_end_below(phases, known))
 
 
-def _with_end_below(question: Question, result: Result) -> Result:
+def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:
     """The result with a lower end of epsilon or of ``log10 delta``, and with a warning where it is far above that."""
     try:
-        found, choice = _lower_end(question, result)
+        found, choice = _lower_end(phases, result)
     except (PrivprojError, ArithmeticError, ValueError):
         found, choice = None, 0
-    return _with_warning(replace(result, lower_bound=_larger_end(question, result, found, choice)))
+    return _with_warning(replace(result, lower_bound=_larger_end(phases, result, found, choice)))
 
 
 def _with_warning(result: Result) -> Result:
@@ -76,18 +81,18 @@ def _with_warning(result: Result) -> Result:
     return replace(result, warnings=(*result.warnings, LOOSE.format(f"{least:.4g}" if least else "none")))
 
 
-def _with_advantage_below(question: Question, result: Result) -> Result:
+def _with_advantage_below(phases: Sequence[Phase], result: Result) -> Result:
     """The result with a lower end of the advantage where its risk is an advantage and one is proved."""
     if "advantage" not in (result.risk or {}):
         return result
     try:
-        ends = [compose_phases(phases).log_delta(0.0).lower for phases in _choices(question.phases)]
+        ends = [compose_phases(allowed).log_delta(0.0).lower for allowed in _choices(phases)]
     except (PrivprojError, ArithmeticError, ValueError):
         return result
     # exp(max ln delta(0)), rounded down
     least = math.exp(max(ends, default=-math.inf)) * (1.0 - 1e-15)
     found = LowerBound(
-        quantity="advantage", value=least, for_whom=SEES_PROJECTIONS if _shows_projections(question) else ""
+        quantity="advantage", value=least, for_whom=SEES_PROJECTIONS if _shows_projections(phases) else ""
     )
     return replace(result, lower_bound=found) if least else result
 
@@ -96,12 +101,12 @@ ASKED = ("epsilon", "delta", "sigma")
 """The quantities whose answers have a lower end of the truth beside them. Contract."""
 
 
-def _lower_end(question: Question, result: Result) -> tuple[float | None, int]:
+def _lower_end(phases: Sequence[Phase], result: Result) -> tuple[float | None, int]:
     """The largest lower end that is found, of epsilon or of ``log10 delta`` as was asked, and its choice."""
     best: float | None = None
     chosen = 0
-    for choice, phases in enumerate(_choices(question.phases)):
-        curve = compose_phases(phases)
+    for choice, allowed in enumerate(_choices(phases)):
+        curve = compose_phases(allowed)
         if result.quantity == "delta":
             assert result.epsilon is not None
             end = curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
@@ -154,7 +159,7 @@ def _ratio(result: Result, least: float) -> float:
     return (result.epsilon or 0.0) / least if least > 0.0 else math.inf
 
 
-def _larger_end(question: Question, result: Result, found: float | None, choice: int) -> LowerBound | None:
+def _larger_end(phases: Sequence[Phase], result: Result, found: float | None, choice: int) -> LowerBound | None:
     """The larger of the lower end that the result has and of the one found: for whom it holds, and why it is far."""
     quantity, known = "log10_delta" if result.quantity == "delta" else "epsilon", result.lower_bound
     if found is None or not math.isfinite(found) or (quantity == "epsilon" and found <= 0.0):
@@ -162,30 +167,30 @@ def _larger_end(question: Question, result: Result, found: float | None, choice:
     if known is not None and known.value >= found:
         return known
     # The first change has rank one, which any number of columns allows.
-    open_columns = choice > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in question.phases)
-    seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}" if _shows_projections(question) else ""
+    open_columns = choice > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases)
+    seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}" if _shows_projections(phases) else ""
     gap = ""
     if _ratio(result, found) > WIDE_GAP and result.value is not None:
-        if any(phase.mechanism.name == "dp-accounting" for phase in question.phases):
+        if any(phase.mechanism.name == "dp-accounting" for phase in phases):
             gap = EVENTS_LEFT_OUT
-        elif any(phase.bound.renyi for phase in question.phases):
+        elif any(phase.bound.renyi for phase in phases):
             gap = OTHER_BOUND
         elif result.lower is not None and result.value < WIDE_GAP * result.lower:
             gap = NO_ONE_CHANGE
     return LowerBound(quantity=quantity, value=found, for_whom=seer or (known.for_whom if known else ""), gap=gap)
 
 
-def _shows_projections(question: Question) -> bool:
+def _shows_projections(phases: Sequence[Phase]) -> bool:
     """True where the pair of a lower end lets whoever sees the projections tell neighbours apart."""
-    return any(phase.mechanism.name in ("m1", "m2") for phase in question.phases)
+    return any(phase.mechanism.name in ("m1", "m2") for phase in phases)
 
 
-def with_alternatives(question: Question, result: Result, solve: Callable[[Any, Aim], Result], target: Aim) -> Result:
+def with_alternatives(phases: Sequence[Phase], result: Result, ask: Callable[[Callable[[Run], Run]], Result]) -> Result:
     """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
 
-    An alternative that is refused or has no answer is left out.
+    ``ask`` asks the same with the run of each phase changed. What is refused or has no answer is left out.
     """
-    runs = [phase.run for phase in question.phases]
+    runs = [phase.run for phase in phases]
     shuffled = [run for run in runs if run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
@@ -207,10 +212,95 @@ def with_alternatives(question: Question, result: Result, solve: Callable[[Any, 
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:
-            other = solve(question.with_runs(changed), target)
+            other = ask(changed)
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
             beside[name] = other.value
             warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
     return replace(result, alternatives=beside, warnings=tuple(warnings))
+
+
+# --- how batches were drawn ---------------------------------------------------------------------------
+
+
+def remark_on_batches(
+    phases: Sequence[Phase], found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
+) -> dict[str, Any]:
+    """The fields of a result with what there is to say of capped and of shuffled batches."""
+    # Without their value the run of a result is only a placeholder.
+    if found["value"] is None and found["quantity"] in ("steps", "rate"):
+        return found
+    caps, cut = _capped(phases, found, log_delta_of_whole_batches)
+    least, shuffled = _shuffled(phases, found)
+    return {**found, "lower_bound": least, "alternatives": caps, "warnings": (*found["warnings"], *cut, *shuffled)}
+
+
+def _capped(
+    phases: Sequence[Phase], found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
+) -> tuple[dict[str, object], list[str]]:
+    """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
+    runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
+    if not runs or found.get("log10_delta") is None:
+        return {}, []
+    from privproj.composition.truncated import smallest_harmless_cap
+
+    log_delta = goal = found["log10_delta"] * math.log(10.0)
+    if found["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
+        try:
+            goal = log_delta_of_whole_batches(found["epsilon"])
+        except PrivprojError:
+            return {}, []
+    least = [smallest_harmless_cap(run, goal) for run in runs]
+    said = [
+        f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
+        for run, n in zip(runs, least, strict=True)
+    ]
+    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, said
+
+
+def _cap_words(run: Run, log_delta: float) -> str:
+    """What the cap of a run takes of the delta ``e^log_delta``."""
+    from privproj.composition.truncated import HARMLESS_SHARE, log_probability_of_cut
+
+    log_cut = log_probability_of_cut(run).upper
+    taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
+    if log_cut == -math.inf:
+        return f"no batch has more than {run.max_batch_size} records, so that none is cut"
+    if log_cut >= log_delta:
+        return f"{taken} takes all of delta: its probability is up to {_power(log_cut)}"
+    return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
+
+
+def _shuffled(phases: Sequence[Phase], found: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
+    """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
+    shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
+    if not shuffled:
+        return None, []
+    if any(phase.run.batches is None for phase in shuffled):
+        return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
+    of_delta = found["quantity"] == "delta"
+    goal = found.get("epsilon") if of_delta else found.get("log10_delta")
+    if goal is None:
+        return None, [NO_AMPLIFICATION]
+    from privproj.accounting.shuffling import least_of
+
+    least = max(least_of(phase, goal, of_delta=of_delta) for phase in shuffled)
+    if least == -math.inf or (least <= 0.0 and not of_delta):
+        return None, [NO_AMPLIFICATION]
+    plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
+    quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
+    found_end = LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS)
+    return found_end, [NO_AMPLIFICATION]
+
+
+def without_cap(run: Run) -> Run:
+    """The run with whole batches."""
+    return replace(run, max_batch_size=None, dataset_size=None)
+
+
+def _power(log_value: float) -> str:
+    """A probability by its natural log, rounded up, as a power of ten where it is below double precision."""
+    if log_value > LEAST_LOG_VALUE:
+        return round_outward(math.exp(log_value))
+    return f"10^{math.ceil(log_value / math.log(10.0))}"

@@ -9,7 +9,7 @@ from scipy import special
 
 import privproj
 from privproj import M1, M2, Gaussian, Layer, PublicSketch
-from privproj.accounting import at_least
+from privproj.accounting import remarks
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.mechanisms.registry import registry
 from privproj.schedule import Schedule, phase_of
@@ -209,7 +209,7 @@ def test_what_is_known_from_below_is_found_when_it_is_read(monkeypatch):
     """It costs as much as the answer; a reader who is interrupted reads it again, and a copy has it."""
     question = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 200}
     mechanism = M2(dim=64, rank=4, columns=64, noise_multiplier=1.0)
-    asked, find = [], at_least._lower_end
+    asked, find = [], remarks._lower_end
 
     def interrupted_once(*given):
         asked.append(given)
@@ -217,7 +217,7 @@ def test_what_is_known_from_below_is_found_when_it_is_read(monkeypatch):
             raise KeyboardInterrupt
         return find(*given)
 
-    monkeypatch.setattr(at_least, "_lower_end", interrupted_once)
+    monkeypatch.setattr(remarks, "_lower_end", interrupted_once)
     result = privproj.epsilon(mechanism, **question)
     assert 0.0 < result.value < 10.0 and str(result) and not asked
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,167 @@
+"""The same question answered otherwise: by all bounds of a mechanism side by side, and by plainer accounting."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Unpack
+
+from privproj.accounting.calibration import solve_sigma
+from privproj.accounting.phase import Phase, check_mechanism, phase_for
+from privproj.accounting.question import answer, ask_by_name, question_about, solve_delta, solve_epsilon
+from privproj.accounting.spec import SOLVERS, TARGETS, aim_from
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered
+from privproj.mechanisms import M2, Mechanism
+from privproj.mechanisms.bound import Baseline, Bound
+from privproj.mechanisms.registry import bounds_of, with_role
+from privproj.result import Result, Rows, Status
+from privproj.runs import RunOptions
+from privproj.runs.sampling import scheme_of
+from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """One row of :func:`privproj.compare`: a bound with its answer, or with the reason why it gives none.
+
+    Attributes:
+        bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
+        result: The answer of this bound; None where the question does not fit the bound. It has no value where the
+            bound applies but has no answer.
+        reason: Why there is no answer, in one sentence; empty where there is one.
+        short: The reason in a few words, in those of the command line.
+
+    >>> from privproj import Gaussian, compare
+    >>> row = compare(Gaussian(noise_multiplier=1.0), delta=1e-5)[0]
+    >>> row.bound.name, round(row.result.value, 4), row.reason
+    ('analytic', 4.3772, '')
+    """
+
+    bound: Bound
+    result: Result | None
+    reason: str = ""
+    short: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.bound.name}: {self.reason or self.result}>"
+
+    def as_row(self) -> dict[str, object]:
+        """Return the row as plain values under the names of its columns."""
+        found = self.result
+        if found is None:
+            return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
+        facts = {"bound": found.bound, found.quantity: found.value}
+        facts |= {"status": str(found.status), "side": str(found.side)}
+        return {**facts, "promises": "; ".join(found.promises), "reason": self.reason}
+
+
+def compare(
+    mechanism: Mechanism,
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    **run: Unpack[RunOptions],
+) -> "Rows[Comparison]":
+    """Ask every bound of the mechanism the same question, and sort the answers.
+
+    Args:
+        mechanism: What was released, with its noise multiplier, its rank and its promises.
+        delta: The delta at which every bound is asked for epsilon, above 0 and below 1; give either this or
+            ``epsilon``.
+        epsilon: The epsilon at which every bound is asked for delta, from 0 to 1e9.
+        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
+
+    Returns:
+        A row for each bound, in :class:`privproj.accounting.Rows`: first the proved ones without a promise, then the
+        conditional ones, each group from the smallest value to the largest; last those without an answer, with their
+        reasons.
+
+    Raises:
+        InvalidParameter: Both or none of ``delta`` and ``epsilon`` are given, or a value is outside its domain.
+
+    >>> from privproj import M2, compare
+    >>> rows = compare(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
+    >>> [(row.bound.name, round(row.result.value, 4)) for row in rows if row.result][:2]
+    [('rank-free', 0.7382), ('mixture-rdp', 0.8536)]
+    """
+    if (delta is None) == (epsilon is None):
+        raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
+    question_target = delta_target(delta, None) if delta is not None else epsilon_target(epsilon)  # pyright: ignore
+    check_mechanism(mechanism)
+    rows = []
+    for bound in bounds_of(type(mechanism)):
+        phase = phase_for(mechanism, bound, run)
+        rows.append(_compare_one(phase if bound.splits else phase.with_run(split=None), question_target))
+    return Rows(sorted(rows, key=_comparison_order))
+
+
+def _compare_one(phase: Phase, target: Target | EpsilonTarget) -> Comparison:
+    """Ask one bound: the row has its answer, or the reason why there is none."""
+    try:
+        if isinstance(target, Target):
+            return Comparison(phase.bound, answer(question_about(phase), "epsilon", solve_epsilon, target))
+        return Comparison(phase.bound, answer(question_about(phase), "delta", solve_delta, target))
+    except Unanswered as error:
+        return Comparison(phase.bound, error.result, str(error), _short_reason(phase.bound, error))
+    except PrivprojError as error:
+        return Comparison(phase.bound, None, str(error), _short_reason(phase.bound, error))
+
+
+def _short_reason(bound: Bound, error: PrivprojError) -> str:
+    """The reason in a few words, without the name of the bound, which stands before it."""
+    words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
+    words = "needs " + words.removeprefix("expected ") if words.startswith("expected ") else words
+    kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
+    if words == f"is {bound.status}":
+        words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
+    return kind.get(getattr(error, "outcome", ""), "") + words
+
+
+def _comparison_order(row: Comparison) -> tuple[int, float]:
+    """Key that sorts rows by status and then by value; rows without a value come last."""
+    if row.result is None or row.result.value is None:
+        return 2, 0.0
+    status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
+    return status, float(row.result.log10_delta or 0.0) if (row.result.quantity == "delta") else float(row.result.value)
+
+
+def compare_with_baselines(
+    result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
+) -> list[tuple[str, float]]:
+    """The same epsilon, delta or noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
+
+    ``dp_sgd_noise`` is what DP-SGD needs for the same target, where that is known: the plain Gaussian noise multiplier.
+
+    The published bound of M2 needs the rank of the change. Where none is promised, it gets the largest that the shape
+    allows. Baselines without an answer, and the bound of the result itself, are left out. So is, where the target is a
+    risk, the published bound of a run: it composes the run anew for each point of its curve, half a minute in all.
+    """
+    if result.quantity not in SOLVERS:
+        return []
+    setting: Any = mechanism
+    if isinstance(mechanism, M2):
+        setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
+    # Close enough for the digits that are compared
+    solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
+    given = result.risk or {name: getattr(result, name) for name in TARGETS[result.quantity][1]}
+    rows = []
+    for bound, baseline in _baselines_of(mechanism, result.run):
+        if result.risk and baseline.runs == "composed":
+            continue
+        try:
+            value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
+            if not value:
+                question = ask_by_name(setting, bound, {**run, "split": baseline.split})
+                value = solve(question, aim_from(given, result.quantity)).value
+        except (Unanswered, InvalidParameter):
+            continue
+        if value is not None and bound != result.bound:
+            rows.append((baseline.label.format(k=vars(setting).get("change_rank")), float(value)))
+    return rows
+
+
+def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
+    """The names and records of the bounds that are baselines for this run, the plainest first."""
+    unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
+    single = unsampled and run["steps"] == 1
+    fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}
+    bounds = with_role(type(mechanism), "baseline", *(() if single else ("composed baseline",)))
+    return [(bound.name, bound.baseline) for bound in reversed(bounds) if bound.baseline and fits[bound.baseline.runs]]
