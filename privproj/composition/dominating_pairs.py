@@ -57,7 +57,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.curves.profile import PrivacyProfile, SplitTable
-from privproj.errors import PrecisionLimit
+from privproj.errors import GridLimit, PrecisionLimit
+from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 
 FloatArray = NDArray[np.floating[Any]]
@@ -96,6 +97,9 @@ LEAST_GRID_RATE = 1e-30
 
 Even 1e8 steps at it cost no more delta than levels of small deltas begin with; these know the rate itself.
 """
+
+MOST_LATTICE_CELLS = 2.0**62
+"""Cells to either side of loss 0 that a lattice may have: they are counted in 64 bits. Contract."""
 
 LEAST_SAMPLED_SHARE = 1e-3
 """Least ``1 + tau`` at which lower bounds are taken from the profile: nearer to the end of the support they are 0.
@@ -183,8 +187,10 @@ class Outline:
         """The lattice cells (losses over ``step``) at which the profile is to be evaluated. Any choice is sound.
 
         In the core there are ``resolution`` of them to a standard deviation, beyond it fewer. -1, 0 and 1 are always
-        among them.
+        among them. Raises :class:`GridLimit` for a lattice of more than :data:`MOST_LATTICE_CELLS` cells.
         """
+        if not (count := max(-self.losses[0], self.losses[-1]) / step) < MOST_LATTICE_CELLS:
+            raise GridLimit(f"expected a grid of at most {MOST_LATTICE_CELLS:.2g} cells, got {count:.2g}; {REMEDY}")
         core = max(step, self.deviation / resolution)
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
@@ -192,8 +198,8 @@ class Outline:
         wide = max(0.04, 4.0 / resolution)
         # The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only.
         spacing = np.maximum(np.where(np.abs(middle) < 8.0 * self.deviation, core, wide * decay), core)
-        count = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
-        at = np.interp(np.arange(math.floor(count[-1]) + 1), count, self.losses)
+        places = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
+        at = np.interp(np.arange(math.floor(places[-1]) + 1), places, self.losses)
         always = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
         return distinct_cells(np.concatenate([np.rint(at / step), always]).astype(np.int64))
 
@@ -224,9 +230,30 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
 
 
 def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
-    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17)."""
+    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
+
+    That holds from above only, so where a rate was raised nothing is known from below.
+    """
     least = LEAST_GRID_RATE
-    return [(p, r if r.sampling_rate >= least else replace(r, sampling_rate=least)) for p, r in phases]
+    return [
+        (p, r) if r.sampling_rate >= least else (_without_lower(p), replace(r, sampling_rate=least)) for p, r in phases
+    ]
+
+
+def _without_lower(profile: PrivacyProfile) -> PrivacyProfile:
+    """The profile with the same upper bounds, and no lower ones."""
+
+    def log_delta(eps: float) -> Enclosure:
+        return Enclosure(-math.inf, profile.log_delta(eps).upper)
+
+    table = profile.table
+    if table is None:
+        return replace(profile, log_delta=log_delta)
+
+    def above(eps: Any) -> Any:
+        return _read_table(table, eps)[1]
+
+    return replace(profile, log_delta=log_delta, table=SplitTable(np.zeros_like, above))
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:

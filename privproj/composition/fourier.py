@@ -1,71 +1,13 @@
 """Composition of pairs on a lattice by Fourier inversion of a tilted law, every error bounded.
 
-**The number.** Phase ``i`` releases ``T_i`` times with ``P``-masses ``p_ij`` at the losses ``j h`` and ``m_i`` at
-``+inf``. With ``S`` the sum of all cells and ``M`` the product over all releases of their whole ``P``-mass (or 1, where
-that is less), the composed delta is at most
+``P`` of a run is tilted by ``e^(theta loss)`` so that its bulk is near ``eps``: then a relative error of the bulk is
+one of delta, however small. On a window of ``n`` cells ``a <= S < a + n`` the finite part of delta is ``scale / n sum_k
+R_k W_k`` but for aliasing, with the transform ``R_k`` of the tilted law and two geometric series ``W_k``. All of it is
+claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
 
-    delta(eps) = sum_S P(S) max(0, 1 - e^(eps - S h)) + M sum_i T_i m_i,
-
-and without the last term it is at least that. The first term is called the finite part, the last the infinite part.
-
-**Tilting.** For ``theta > 0`` let ``K_i = ln sum_j p_ij e^(theta j h)`` and ``p~_ij = p_ij e^(theta j h - K_i)``. Then
-``P(S) = e^(sum T_i K_i - theta h S) P~(S)``. That holds for any number ``K_i``, so the computed float is taken as it
-is. ``theta`` is chosen such that ``P~`` has its bulk near ``eps``: then a relative error of the bulk is a relative
-error of delta, however small delta is.
-
-**Inversion.** On a window of ``n`` cells ``a <= S < a + n`` the finite part is, but for aliasing (which wraps the cells
-outside into the window),
-
-    sum = scale / n  sum_k R_k W_k,   R_k = prod_i phi_i(w_k)^T_i,   phi_i(w) = sum_j p~_ij e^(-i w j),
-    w_k = 2 pi k / n,   scale = e^(sum T_i K_i - theta h s),   s = max(a, floor(eps / h) + 1),
-    b = e^(eps - s h) <= 1,
-    W_k = sum_(S = s)^(a + n - 1) e^(-theta h (S - s)) (1 - b e^(-h (S - s))) e^(i w_k S).
-
-``W_k`` is a difference of two geometric series, and ``|W_k| <= W_0``. As ``R_(n-k)`` and ``W_(n-k)`` are the conjugates
-of ``R_k`` and ``W_k``, only the frequencies ``k <= n/2`` are evaluated, and all but ``k = 0`` and ``k = n/2`` count
-twice.
-
-**Errors** (claim C19). There are eight; :meth:`TiltedSum.delta` adds them on the safe side. (i) and (ii) are absolute,
-(iii) to (viii) are relative to ``scale``, and ``u`` is the unit of rounding. In C19, (i) and (ii) stand under "Window",
-(v) under "Powers", (vi) under "Skipped frequencies" and the others under "Rounding".
-
-* (i) *Tail:* what lies outside the window, and (ii) *aliasing:* what that puts into the window. By Chernoff,
-  ``P~(S >= B) <= e^(sum T_i (K_i(theta + x) - K_i(theta)) - x h B)`` for every ``x > 0``, and likewise below. The
-  window is so long that the mass beyond either end is at most :data:`PROBABILITY_OUTSIDE_WINDOW`. A cell with ``S h >
-  eps`` weighs at most ``e^(sum T_i K_i - theta eps)``, so (i) and (ii) are each at most that times the mass outside.
-  Both are non-negative and have opposite signs in the error, so this bound is added once.
-* (iii) *Tilted masses.* The masses of a pair are right to its ``rounding``, relative; the tilt adds
-  ``u (6 + 3 theta |j h| + 2 |K|)``.
-* (iv) *Transform.* Summed in bins (below), ``phi`` is off by ``max(1064 + N, 3 (N/4 + B + 101)) u`` for ``N`` atoms in
-  ``B`` bins. By FFT it is off by ``g log2(n) sqrt(n) |p~|_2 + N u`` at each frequency, ``g`` =
-  :data:`FFT_RELATIVE_ERROR_PER_DOUBLING` (Higham 2002, Theorem 24.2: the relative error in the 2-norm, for roots of
-  unity right to ``2 u``).
-* (v) *Powers.* With ``e_i`` the sum of (iii) and (iv) for phase ``i``, and ``r_i = |phi_i| + e_i``, ``R`` is off by
-  ``prod r_i^T_i sum T_i e_i / r_i``. Repeated squaring adds a relative ``8 T u``, ``T = sum T_i``. (iii) to (v) reach
-  delta as this error of ``R_k`` times ``|W_k|``.
-* (vi) *Skipped frequencies.* One with ``prod |phi_i|^T_i <= x``, ``x`` = :data:`SKIPPED_SPECTRUM`, is left out. All of
-  them together cost at most ``x W_0``.
-* (vii) *Sum over frequencies.* Its rounding is at most ``(60 + N/8) u`` of the sum of all ``|R_k|`` times the sizes of
-  the two series, ``N`` the number of frequencies (numpy adds in eight interleaved partial sums, and pairwise; from
-  8192 frequencies on the sum of a block of 512 of up to ``8 N`` and then of all blocks is off by less: by
-  ``1.5 (512 + 8 N / 512 + 8) u``, and each turn ``e^(i w_k s)``, a product of two, by ``40 u``).
-* (viii) *Exponents* of ``scale`` and ``b``: a relative ``8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|)`` of the
-  sum.
-
-**Which frequencies matter.** ``f = |phi|^2`` is the transform of the law of the difference of two steps, so
-``|f''| <= 2 V`` for the variance ``V`` of one step in squared cells. Masses wrapped to ``N`` cells have the same
-transform at the multiples of ``2 pi / N``, and between two neighbours ``f <= max of both + (2 pi / N)^2 V / 4``. So a
-short FFT tells which arcs of the circle are negligible, and phi is evaluated in the others only: often at a few dozen
-frequencies out of millions. Arcs that some phases rule out need not be looked at with the others.
-
-**In bins.** Near a frequency ``w`` the transform of the masses ``q_j = p~_j e^(-i w j)`` is wanted at small angles
-``v``. A bin has ``b`` cells with the middle ``c``, and there ``e^(-i v j) = e^(-i v c) sum_m (-i x)^m / m! y^m``,
-``x = v b / 2``, ``y = (j - c) / (b / 2)``, ``|y| < 1``. So it is enough to know the sums of ``q_j y^m`` in each bin.
-With ``|x| <= 1`` and :data:`TERMS_OF_BIN` terms the rest is below ``2 u``. The sum of the sizes of all terms is at most
-``e``, so that what is right to a relative ``r`` in every term costs at most ``e r``: the sums over the atoms of a bin
-(numpy adds complex terms in four interleaved partial sums, and pairwise) ``N u / 4``, those over the bins ``B u``, and
-all factors ``100 u``: ``m`` for ``q_j y^m`` and ``5 m`` for the powers, where the mean of ``m`` is at most ``x``, 21
-for the roots of unity, and the turns of ``q_j`` and of the middles. ``e < 3``.
+* (i) the tail outside the window and (ii) aliasing, which are absolute; the others are relative to ``scale``;
+* (iii) the tilted masses, (iv) their transform, in bins or by FFT, and (v) its powers, which carry both to delta;
+* (vi) frequencies that are skipped, (vii) the sum over frequencies, (viii) exponents of ``scale`` and ``b``.
 """
 
 import math
@@ -457,10 +399,12 @@ class TiltedSum:
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.losses, phase.pair.cells
         log_mass = _tilt_masses(exponent, phase.logs)[0]
-        tilted = phase.pair.masses * np.exp(exponent - log_mass)
         # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
         # is absolute, rounding e^(-K).
-        relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass)) + phase.pair.rounding
+        relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
+        if not relative.max() < 1.0:
+            raise GridLimit(f"expected losses that doubles can follow on this grid, got larger ones; {REMEDY}")
+        tilted, relative = phase.pair.masses * np.exp(exponent - log_mass), relative + phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ cells)
         self.logs.append(log_mass)
@@ -566,12 +510,14 @@ class TiltedSum:
                 at = np.flatnonzero(above)
                 kept, phi, squares, value = kept[at], phi[at], squares[at], value[at]
                 bound, log_size, relative = bound[at], log_size[at], relative[at]
-            # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i.
+            # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
+            # taken as exp(sum T_i ln r_i + 8 T u).
             size = np.sqrt(squares) + e
             value *= _spectrum_power(phi, phase.steps)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
-        return kept, value, (8.0 * UNIT_ROUNDING * self.steps + relative) * np.exp(log_size)
+        powers = 8.0 * UNIT_ROUNDING * self.steps
+        return kept, value, (powers + relative) * np.exp(log_size + powers)
 
     @property
     def least_bound(self) -> float:
@@ -602,9 +548,9 @@ class TiltedSum:
             turned = _turn_masses(masses, cells, middle, n)
             found[start:stop], bins = _transform_in_bins(turned, cells, wanted[start:stop] - middle, n)
             start, most = stop, max(most, bins)
-        # Error (iv), transform in bins: u max(1064 + N, 3 (N/4 + B + 101)).
+        # Error (iv), transform in bins: u max(1064 + N, 3 (N/4 + 3 B/2 + 101)).
         count = len(masses)
-        return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + most + 101.0))
+        return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def log_bound(self, i: int, squares: FloatArray, *, last: bool) -> FloatArray:
         """``ln |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be added up and compared with :attr:`least_bound`.
@@ -633,7 +579,7 @@ class TiltedSum:
         few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
         for i, variance in enumerate(self.variances):
-            # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Skipped frequencies")
+            # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Which arcs")
             phi, e = self.transform_by_fft(i, short)
             f = _squared_size_bound(_squared_size(phi), e)
             between = np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9)
@@ -753,7 +699,7 @@ def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray
 
 
 def _transform_in_bins(masses: FloatArray | Spectrum, cells: Cells, k: Cells, n: int) -> tuple[Spectrum, int]:
-    """``sum_j q_j e^(-2 pi i k j / n)`` at small ``k``, and the number of bins (module docstring, "In bins")."""
+    """``sum_j q_j e^(-2 pi i k j / n)`` at small ``k``, and the number of bins (C19, "Sums in bins")."""
     # Bins of b cells, a power of two that divides n, such that |x| = pi |k| b / n <= 1.
     wide = math.floor(math.log2(n / (math.pi * max(1, int(np.max(np.abs(k)))))))
     bits = max(min(wide, (n & -n).bit_length() - 1), 0)

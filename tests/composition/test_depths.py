@@ -214,3 +214,17 @@ def test_two_sampled_releases_are_enclosed_at_every_depth(z, q, power):
     assert log_delta_of_two_sampled_releases(high, z, q) <= power * LOG_10
     assert log_delta_of_two_sampled_releases(low, z, q) >= power * LOG_10
     assert log_delta_of_two_sampled_releases(high / 1.05, z, q) > power * LOG_10
+
+
+@pytest.mark.parametrize(("z", "rate", "steps"), [(0.2, 1e-30, 10**6), (0.2, 1e-31, 1000), (0.1, 1e-30, 2)])
+def test_tiny_rates_have_sound_answers(z, rate, steps):
+    """They lie between the delta of one step and that of basic composition, ``T`` times one at ``eps / T`` (C23)."""
+    profile, run = gaussian(z), Run(steps=steps, sampling_rate=rate, sampling="poisson")
+    curve = compose_on_grid([(profile, run)])
+    one = profile.sampled(rate)
+    most = math.log(steps) + one.log_delta(0.1 / steps).upper
+    found = curve.log_delta(0.1)
+    assert one.log_delta(0.1).lower <= found.upper <= most + 1e-9
+    assert found.lower <= most
+    deep = curve.epsilon(-150 * LOG_10)
+    assert one.epsilon(-150 * LOG_10).lower <= deep.upper < 1e3

@@ -13,6 +13,7 @@ from privproj import Gaussian
 from privproj.composition import dominating_pairs
 from privproj.composition.compose import compose_on_grid
 from privproj.curves.profile import PrivacyProfile
+from privproj.errors import GridLimit
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp
@@ -96,3 +97,26 @@ def test_a_kink_that_rounds_below_its_place_ends_the_hull():
     ).epsilon(-11.5)
     exact = closed.closed_form(6).epsilon(-11.5)
     assert found.lower <= exact.upper and exact.lower <= found.upper
+
+
+def test_a_rate_is_raised_from_above_only():
+    """A larger rate has a larger delta: what is known from below at it would be no bound at the rate itself (C17)."""
+    profile, rate = gaussian(1.0), 1e-33
+    tiny, other = Run(steps=2, sampling_rate=rate), Run(steps=2, sampling_rate=1e-3)
+    (raised, run), kept = dominating_pairs.with_least_rate([(profile, tiny), (profile, other)])
+    assert kept == (profile, other)
+    assert run.sampling_rate > rate
+    eps = np.array([0.0, 0.5, 3.0])
+    lower, upper = raised.table(eps)
+    assert (upper == profile.table(eps)[1]).all()
+    assert (run.sampling_rate * lower <= rate * upper).all()
+    for e in eps.tolist():
+        ends, exact = raised.log_delta(e), profile.log_delta(e)
+        assert ends.upper == exact.upper
+        assert math.log(run.sampling_rate) + ends.lower <= math.log(rate) + exact.upper
+
+
+def test_a_lattice_has_no_more_cells_than_can_be_counted():
+    shape = dominating_pairs.outline_step(gaussian(1.0), Run(steps=10, sampling_rate=0.1))
+    with pytest.raises(GridLimit, match="cells"):
+        shape.knots(1e-25, 64.0)

@@ -12,6 +12,7 @@ from helpers import gaussian
 
 from privproj.composition import dominating_pairs, fourier
 from privproj.composition.dominating_pairs import UNIT_ROUNDING
+from privproj.errors import GridLimit
 from privproj.runs import Run
 
 
@@ -41,6 +42,17 @@ def test_any_tilt_gives_a_sound_answer():
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
         found = whole.tilted_sum(theta).delta(2.0)
         assert abs(found.value - best.value) <= found.error + best.error
+
+
+def test_a_tilt_at_which_masses_are_lost_is_refused():
+    """Where ``theta loss`` has no digit behind the point, what is tilted says nothing (C19)."""
+    profile, run = gaussian(10.0), Run(steps=100)
+    shape = dominating_pairs.outline_step(profile, run)
+    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
+    whole = fourier.Composition([(pair, 100)], deep=True)
+    for theta in (1e17, 1e80):
+        with pytest.raises(GridLimit, match="losses that doubles can follow"):
+            whole.tilted_sum(theta)
 
 
 def test_convolution_without_fourier_agrees():
