@@ -285,7 +285,7 @@ def _chebyshev_transform() -> Array:
 def _chebyshev_to_powers(terms: int) -> Array:
     """Return the matrix from Chebyshev coefficients to those of powers, of shape ``(terms, terms)``."""
     columns = [np.pad(cheb2poly(np.eye(terms)[j, : j + 1]), (0, terms - 1 - j)) for j in range(terms)]
-    return np.stack(columns, axis=1)
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:

@@ -432,11 +432,11 @@ _NO_STATE = (
 )
 """What helps against state in attributes."""
 
-_AS_SEEN, _FREEZE = (
-    "the trained tensors that make_private saw",
-    "freeze it again, or freeze layers before make_private, or call it anew with the same ledger",
-)
-"""What is expected of the tensors that ask for a gradient, and what helps."""
+_AS_SEEN = "the trained tensors that make_private saw"
+"""What is expected of the tensors that ask for a gradient."""
+
+_FREEZE = "freeze it again, or freeze layers before make_private, or call it anew with the same ledger"
+"""What helps where another one asks for one."""
 
 _MOVED_BY_RELEASES = "trained tensors that releases alone change"
 """What is expected of weights."""
