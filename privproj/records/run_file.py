@@ -217,6 +217,8 @@ class Accountant:
 
     def __add__(self, other: "Accountant | Schedule | Phase") -> "Accountant":
         """The accountant of both; neither of them changes."""
+        if not isinstance(other, Accountant | Schedule | Phase):
+            return NotImplemented
         if isinstance(other, Accountant):
             other = other.schedule
         if self._schedule is None:

@@ -26,6 +26,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from decimal import ROUND_CEILING, Context, Decimal
 from importlib.resources import files
 from itertools import product, zip_longest
@@ -83,8 +84,16 @@ def _matching(pattern: str, words: str) -> Kind:
     return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
 
 
+def _is_day(text: object) -> bool:
+    """True for a day of the calendar, year, month and day."""
+    try:
+        return isinstance(text, str) and date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 FORMS = {
-    "date": _matching(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", "a day such as 2026-01-31"),
+    "date": Kind("a day such as 2026-01-31", _is_day, {}),
     **dict.fromkeys(
         ("author", "model", "data", "versions"),
         _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon"),

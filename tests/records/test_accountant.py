@@ -95,6 +95,12 @@ def test_a_phase_may_have_any_name_that_a_line_can_show(tmp_path):
             Accountant().step(GAUSSIAN, name=name)
 
 
+@pytest.mark.parametrize("other", ["x", 1, None])
+def test_what_is_no_run_is_not_added(other):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = Accountant() + other
+
+
 def test_nothing_is_no_number():
     for ask in (lambda: Accountant().epsilon(1e-5), lambda: Accountant().save("x.toml"), lambda: Accountant() * 2,
                 lambda: Accountant().remaining(epsilon=1.0, delta=1e-5)):  # fmt: skip
