@@ -438,6 +438,9 @@ _AS_SEEN = "the trained tensors that make_private saw"
 _FREEZE = "freeze it again, or freeze layers before make_private, or call it anew with the same ledger"
 """What helps where another one asks for one."""
 
+_WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers of so many bytes. Contract with torch."""
+
 _MOVED_BY_RELEASES = "trained tensors that releases alone change"
 """What is expected of weights."""
 
@@ -468,8 +471,7 @@ class Guard:
 
     def begin_step(self) -> None:
         """Raise where trained tensors or buffers were written in a way that counts no write; note the former."""
-        self.check_trained()
-        trained, buffers = _contents(self.trained), _contents(self.taps.module.named_buffers())
+        trained, buffers = _contents(self.trained), _contents(_buffers(self.check_trained()))
         for kept, now, expected in (
             (self.contents, trained, _MOVED_BY_RELEASES), (self.buffers, buffers, _NOTHING_KEPT)
         ):  # fmt: skip
@@ -506,7 +508,7 @@ class Guard:
                 raise InvalidParameter(old[0], "changed since the last release", _MOVED_BY_RELEASES, remedy)
         self.contents, self.buffers = (
             self.contents or _contents(self.trained),
-            _contents(self.taps.module.named_buffers()),
+            _contents(_buffers(tensors)),
         )
 
     def check_trained(self) -> list[tuple[str, Tensor]]:
@@ -637,12 +639,19 @@ def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
     return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
 
 
+def _buffers(tensors: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Those of a module's tensors that are no parameters."""
+    return [(name, tensor) for name, tensor in tensors if not isinstance(tensor, nn.Parameter)]
+
+
 def _contents(tensors: Iterable[tuple[str, Tensor]]) -> _Contents:
     """What each tensor holds and how often it was written: fused optimizers count no writes."""
     named = list(tensors)
     sums = [_bits(part) for _, part in named]
+    if len({(part.dtype, part.device) for part in sums}) > 1:
+        sums = [part.to(sums[0].device, torch.int64) for part in sums]
     # One question to the device for all of them.
-    numbers = torch.stack([part.to(sums[0].device) for part in sums]).tolist() if sums else []
+    numbers = torch.stack(sums).tolist() if sums else []
     return [(name, number, part._version) for (name, part), number in zip(named, numbers, strict=True)]
 
 
@@ -682,11 +691,10 @@ def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
     return found
 
 
-@torch.no_grad()
 def _bits(tensor: Tensor) -> Tensor:
     """The sum of a tensor's numbers, read as whole ones: whatever is written there changes it, but an order."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    tensor = tensor.detach()
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    kind = _WHOLE_KINDS[tensor.element_size()]
     # Sums of 32 bits wrap around; those of longer ones would be slow.
-    return tensor.detach().view(kind).sum(dtype=kind if tensor.element_size() > 2 else torch.int32).to(torch.int64)
+    return tensor.view(kind).sum(dtype=kind if tensor.element_size() > 2 else torch.int32)
