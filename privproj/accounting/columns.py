@@ -249,7 +249,9 @@ def _answer_columns(
     _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
     size, put = math.prod(shape), _putting(quantity, kind, bound, run)
-    outcome, basis = np.full(size, Outcome.OK, object), _Basis(kind, bound)
+    outcome, basis = np.empty(size, object), _Basis(kind, bound)
+    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
+    outcome.fill(Outcome.OK)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
     others = [_keys_of(column) for name, column in columns.items() if name not in free]
 
