@@ -282,8 +282,9 @@ def _rows_by_profile(shapes: Iterable[_Shape], asked: Asked, threads: int) -> It
         if members[0].rate == 1.0 or isinstance(curve, PrivacyProfile):
             of = np.repeat(np.arange(len(members)), [len(shape.where) for shape in members])
             # Rows in memory together, which a cache holds. Speed only.
-            for some in np.split(np.arange(len(where)), range(2**15, len(where), 2**15)):
-                first, last = of[some[0]], of[some[-1]] + 1
+            for start in range(0, len(where), 2**15):
+                some = slice(start, start + 2**15)
+                first, last = of[some][0], of[some][-1] + 1
                 own, shapes = of[some] - first, members[first:last]
                 yield _Rows(shapes, curve, threads, where[some], own, _laws_of(shapes, own, noises[some]))
 
