@@ -9,7 +9,7 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import default_collate
 from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers
+from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers, seeded_generators
 from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
@@ -64,9 +64,7 @@ class BatchTurn:
             expected = "the batch that the private loader gave last, as it is, once"
             raise InvalidParameter("batch", type(batch).__name__, expected, "move it inside the loss function")
         now = _states_of(self.batch)
-        if len(now) != len(self.parts) or any(
-            a is not b or x != y for (a, x), (b, y) in zip(self.parts, now, strict=True)
-        ):
+        if len(now) != len(self.parts) or not all(map(_is_as_given, self.parts, now)):
             remedy = "change it inside the loss function"
             raise InvalidParameter("batch", "changed in place", "the batch as the private loader gave it", remedy)
         return self.drawn
@@ -77,6 +75,14 @@ class BatchTurn:
             expected = "a batch from the private loader" if self.drawn is None else f"all {self.drawn} records back"
             raise InvalidParameter("optimizer.step", "none", expected, "call optimizer.step_on before")
         self.drawn, self.batch = None, None
+
+
+def _is_as_given(given: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
+    """True if a part of a batch is what the loader gave, or that on another device or of another type."""
+    if given[0] is now[0] or not (isinstance(given[0], Tensor) and isinstance(now[0], Tensor)):
+        return given[0] is now[0] and given[1] == now[1]
+    old, new = given[0], now[0]
+    return old._version == given[1] and are_equal(new.to(old.device, old.dtype), old)
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
@@ -299,35 +305,39 @@ class PrivateLoader(BatchTurn):
         dataset: Any = self.dataset
         numbers += [(numbers[0] + 1) % len(dataset)] * (len(numbers) == 1)
         draw = random.SystemRandom()
-        place, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
+        first, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
+        # The one that is joined alone comes first here too: a number that counts the places is that of both.
+        numbers = numbers[first:] + numbers[:first]
         with secret_numbers(self.streams.forward), stand_still(level):
             records = [dataset[number] for number in numbers]
-            self._check_ways(lambda places: copy.deepcopy([records[i] for i in places]), place, len(numbers), alone)
+            self._check_ways(lambda some: copy.deepcopy(records[:some]), len(numbers), alone=alone)
             # So do torch's loaders read, where they can.
             read = None if type(dataset) is Subset else getattr(dataset, "__getitems__", None)
             if read is not None and not alone:
-                self._check_ways(lambda places: read([numbers[i] for i in places]), place, len(numbers))
+                self._check_ways(lambda some: read(numbers[:some]), len(numbers), anew=True)
 
     def _check_ways(
-        self, read: Callable[[Sequence[int]], list[Any]], place: int, records: int, alone: bool = False
+        self, read: Callable[[int], list[Any]], records: int, *, alone: bool = False, anew: bool = False
     ) -> None:
-        """:meth:`check_joining` of one way to read records by their places in the part."""
+        """:meth:`check_joining` of one way to read the first records of a part, ``anew`` each time or not."""
 
-        def joined(places: Sequence[int], seed: int = 0) -> Any:
+        def joined(some: int, seed: int = 0) -> Any:
             random.seed(seed)
             np.random.seed(seed)
-            return self.join(read(places))
+            torch.manual_seed(seed)
+            with seeded_generators(self.join, seed):
+                return self.join(read(some))
 
         def is_as_before(seed: int) -> bool:
-            return all(map(are_equal, leaves(joined([place], seed)), leaves(one)))
+            return all(map(are_equal, leaves(joined(1, seed)), leaves(one)))
 
-        one = joined([place])
-        if is_as_before(0) if alone else place_of(one, joined(range(records)), place, records, self.joined) is not None:
+        one = joined(1)
+        if is_as_before(0) if alone else place_of(one, joined(records), 0, records, self.joined) is not None:
             return
-        if is_as_before(0) and not all(map(is_as_before, range(1, MOST_JOININGS))):
+        if (anew or is_as_before(0)) and not all(map(is_as_before, range(1, MOST_JOININGS))):
             return
         expected = "a collate_fn that joins every record by itself, without statistics over the batch"
-        remedy = "it may draw random numbers from torch, numpy and random, not from generators of its own"
+        remedy = "it may draw random numbers, from generators of its own where it holds them itself"
         raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected, remedy)
 
     def sampler(self, steps: int) -> _CountedBatches:

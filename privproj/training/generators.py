@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256, shake_256
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -137,6 +137,39 @@ def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
+
+
+_OF_A_SEED: dict[type, Callable[[int], Any]] = {
+    torch.Generator: lambda seed: torch.Generator().manual_seed(seed), random.Random: random.Random,
+    np.random.Generator: np.random.default_rng, np.random.RandomState: np.random.RandomState,
+}  # fmt: skip
+"""What draws random numbers, and how one that begins with a seed is made. Contract with torch and numpy."""
+
+
+@contextmanager
+def seeded_generators(function: Any, seed: int) -> Iterator[None]:
+    """While this runs, a callable has generators of a seed in place of those that it holds.
+
+    They are attributes of it or of a callable that it holds, or variables of the function around it.
+    """
+    around = getattr(function, "__closure__", None) or ()
+    cells = [cell for cell in around if type(cell.cell_contents) in _OF_A_SEED]
+    held = [getattr(getattr(function, "__self__", function), "__dict__", {})]
+    inside = [*held[0].values(), *(cell.cell_contents for cell in around)]
+    held += [vars(value) for value in inside if callable(value) and type(getattr(value, "__dict__", None)) is dict]
+    own = [{name: value for name, value in part.items() if type(value) in _OF_A_SEED} for part in held]
+    kept = [cell.cell_contents for cell in cells]
+    try:
+        for cell, value in zip(cells, kept, strict=True):
+            cell.cell_contents = _OF_A_SEED[type(value)](seed)
+        for part, found in zip(held, own, strict=True):
+            part |= {name: _OF_A_SEED[type(value)](seed) for name, value in found.items()}
+        yield
+    finally:
+        for cell, value in zip(cells, kept, strict=True):
+            cell.cell_contents = value
+        for part, found in zip(held, own, strict=True):
+            part |= found
 
 
 def number_states(device: torch.device) -> bytes:

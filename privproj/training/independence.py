@@ -46,6 +46,9 @@ SMALL_SHARE = 0.1
 """A relative difference up to which one record's gradient may be another one by rounding, which moves inputs of a ReLU
 across its corner: two more records are then computed alone, and none of them may differ. Contract."""
 
+LEAST_RATE = 1e-6
+"""Learning rates up to which a step may be less than rounding, as in a long warm-up. Contract."""
+
 RECORDS_ALONE = 2
 """Records of a checked part that are computed by themselves. Contract."""
 
@@ -130,11 +133,24 @@ class IndependenceCheck:
                 self.pass_over(loss_fn, base, len(order), due=due)
             self.base, self.places = base, list(range(len(order))) if drawn else order
             if due:
-                self.check_part(loss_fn, rows.start)
+                self.check_drawn_apart(loss_fn, rows.start)
             else:
                 self.check_record(loss_fn, 2 if drawn else 1)
         # What counts the records has counted these again.
         self.guard.last = None
+
+    def check_drawn_apart(self, loss_fn: LossFunction, start: int) -> None:
+        """Raise as :meth:`check_part` does; where records alone make other draws, once more with one level for all."""
+        try:
+            self.check_part(loss_fn, start)
+        except InvalidParameter:
+            if not self.still.is_uneven:
+                raise
+            self.still.by_row, self.still.is_uneven = [], False
+            self.taps.clear()
+            self.guard.restore()
+            self.pass_over(loss_fn, self.base, len(self.places), due=False)
+            self.check_part(loss_fn, start)
 
     def check_record(self, loss_fn: LossFunction, needed: int) -> None:
         """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
@@ -220,10 +236,14 @@ class IndependenceCheck:
         # The loss function may write into its part.
         here = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
         try:
-            return losses_of(loss_fn, here, records)
-        except (PrivprojError, torch.OutOfMemoryError):
+            losses = losses_of(loss_fn, here, records)
+            self.still.end()
+            return losses
+        except PrivprojError:
             raise
         except Exception as error:
+            if "out of memory" in str(error):
+                raise
             made, found = self.released(), f"{type(error).__name__}: {error}"
             expected = f"a loss function that works for {records} of the records alone, as it is checked"
             remedy = f"strict=True gives it every record by itself; {made} releases were made before"
@@ -459,6 +479,7 @@ class Guard:
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
         self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
         self.moved = False
+        self.others: list[Tensor] = []
         self.numbers: dict[str, str | int] | None = None
         self.forget_released()
         # A plain function, which a copy of the module leaves as it is.
@@ -477,19 +498,19 @@ class Guard:
         ):  # fmt: skip
             for old, new in zip(kept, now, strict=False):
                 if old != new:
-                    remedy = "no other optimizer steps on it, and nothing writes through .data"
+                    remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
                     raise InvalidParameter(old[0], "changed beside the releases", expected, remedy)
         self.contents = trained
 
     def end_step(self, rates: dict[int, float]) -> None:
         """Note what the trained tensors are like after a release.
 
-        The first one at a positive learning rate has moved all that have one; else this raises. ``rates`` are the
+        The first one above :data:`LEAST_RATE` has moved all that have a rate; else this raises. ``rates`` are the
         learning rates by the id of a tensor; one that is trained through others has the largest of them.
         """
         before, self.contents = self.contents, _contents(self.trained)
         self.released, most = _state(self.trained), max(rates.values(), default=0.0)
-        if self.moved or most <= 0.0:
+        if self.moved or most <= LEAST_RATE:
             return
         self.moved = True
         for (name, tensor), old, new in zip(self.trained, before, self.contents, strict=True):
@@ -547,12 +568,12 @@ class Guard:
             self.check_attributes(form, every=True)
         self.check_gradients(tensors)
 
-    def check_leaves(self, losses: Tensor, records: int) -> None:
-        """Raise where losses ask for the gradient of a tensor that is not trained, where it would be left unclipped.
+    def check_leaves(self, losses: Tensor) -> None:
+        """Raise where losses ask for the gradient of a parameter that is not trained, where it would be left unclipped.
 
-        Tensors with a row for each of the records are inputs, such as those of checkpoints.
+        Other tensors that ask for one, such as inputs of checkpoints, lose it after the pass.
         """
-        known = {*self.kinds, id(self.taps.switch)}
+        known, self.others = {*self.kinds, id(self.taps.switch)}, []
         seen, ahead = set(), [losses.grad_fn]
         while ahead:
             node = ahead.pop()
@@ -561,15 +582,18 @@ class Guard:
             seen.add(node)
             ahead += [before for before, _ in node.next_functions]
             leaf = getattr(node, "variable", None)
-            is_input = not isinstance(leaf, nn.Parameter | None) and leaf.dim() and len(leaf) == records
-            if leaf is not None and id(leaf) not in known and not is_input:
-                own = {id(tensor): name for name, tensor in self.taps.tensors()}
-                if id(leaf) in own:
-                    raise InvalidParameter(own[id(leaf)], "trained", _AS_SEEN, _FREEZE)
+            if leaf is None or id(leaf) in known:
+                continue
+            self.others.append(leaf)
+            own = {id(tensor): name for name, tensor in self.taps.tensors()}
+            if id(leaf) in own:
+                raise InvalidParameter(own[id(leaf)], "trained", _AS_SEEN, _FREEZE)
+            if isinstance(leaf, nn.Parameter):
                 raise InvalidParameter(
-                    "losses", f"the gradient of a tensor of shape {tuple(leaf.shape)} asked for too",
+                    "losses", f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too",
                     "losses of the trained tensors alone",
-                    "put it into the module before make_private, or detach it: its gradient would have no noise",
+                    "put it into the module before make_private, or call what holds it under torch.no_grad() or after "
+                    "requires_grad_(False): its gradient would have no noise",
                 )  # fmt: skip
 
     def note(self) -> None:
@@ -617,9 +641,9 @@ class Guard:
             part.__dict__.update(_copied(plain))
 
     def drop_gradients(self) -> None:
-        """Remove the gradients of the trained tensors."""
-        for _, parameter in self.trained:
-            parameter.grad = None
+        """Remove the gradients of the trained tensors, and of others that the losses have asked for one."""
+        for tensor in (*(parameter for _, parameter in self.trained), *self.others):
+            tensor.grad = None
 
     def check_gradients(self, tensors: list[tuple[str, Tensor]]) -> None:
         """Raise where one of the module's tensors has a gradient that no release is about, and remove all of these."""
@@ -682,8 +706,10 @@ def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
         value = torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, int | set | frozenset):
         return {name: value if isinstance(value, int) else hash(frozenset(map(repr, value)))}
-    if isinstance(value, float | Tensor):
-        return {name: repr(value) if isinstance(value, float) else str(int(_bits(value)))}
+    if isinstance(value, Tensor):
+        return {name: str(int(_bits(value))) if value.is_floating_point() else int(_bits(value))}
+    if isinstance(value, float):
+        return {name: repr(value)}
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
     found: dict[str, str | int] = {}
     for key, part in pairs if depth else ():
@@ -693,8 +719,13 @@ def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
 
 def _bits(tensor: Tensor) -> Tensor:
     """The sum of a tensor's numbers, read as whole ones: whatever is written there changes it, but an order."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     kind = _WHOLE_KINDS[tensor.element_size()]
+    bits = tensor.view(kind)
+    if bits.numel() <= 2**14:
+        # Steps of one size up and down cancel in a sum of few, and not in one of squares.
+        bits = bits.to(torch.int32) if tensor.element_size() < 4 else bits
+        bits = bits * bits + bits
     # Sums of 32 bits wrap around; those of longer ones would be slow.
-    return tensor.view(kind).sum(dtype=kind if tensor.element_size() > 2 else torch.int32)
+    return bits.sum(dtype=kind if tensor.element_size() > 2 else torch.int32)

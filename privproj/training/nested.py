@@ -70,7 +70,7 @@ def place_of(single: Any, part: Any, row: int, records: int, samples: Samples) -
     for place in (row, *(other for other in range(records) if other != row)):
         cut = take(part, slice(place, place + 1), records, samples)
         pairs = list(zip(leaves(cut), leaves(single), strict=False))
-        if all(_begins_or_ends_with(one, other) for one, other in pairs):
+        if any(all(_reaches(one, other, at_end=side) for one, other in pairs) for side in (False, True)):
             return place, any(one.shape != other.shape for one, other in pairs)
     return None
 
@@ -83,14 +83,13 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
     return bool((same | (one.isnan() & other.isnan()) if one.is_floating_point() else same).all())
 
 
-def _begins_or_ends_with(one: Tensor, other: Tensor) -> bool:
-    """True if a tensor begins or ends with another one along the dimensions in which they differ."""
+def _reaches(one: Tensor, other: Tensor, *, at_end: bool) -> bool:
+    """True if a tensor begins, or ends, with another one along the dimensions in which they differ."""
     if one.dim() != other.dim() or any(long < short for long, short in zip(one.shape, other.shape, strict=True)):
         return False
-    begin = tuple(slice(0, short) for short in other.shape)
-    end = tuple(slice(long - short, None) for long, short in zip(one.shape, other.shape, strict=True))
-    other = other.to(one.device)
-    return are_equal(one[begin], other) or are_equal(one[end], other)
+    sizes = zip(one.shape, other.shape, strict=True)
+    place = tuple(slice(long - short, None) if at_end else slice(0, short) for long, short in sizes)
+    return are_equal(one[place], other.to(one.device))
 
 
 def _size(part: Any) -> int | None:

@@ -294,7 +294,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 self._turn.check_joining(rows, alone=True)
             with self._independence.watch(loss_fn, part, rows, alone=alone):
                 losses = self._losses(loss_fn, part, records)
-                self._guard.check_leaves(losses, records)
+                self._guard.check_leaves(losses)
                 try:
                     losses.sum().backward()
                     self._guard.check_unwritten(form)
@@ -311,7 +311,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         try:
             return losses_of(loss_fn, part, records)
         except (RuntimeError, ValueError, IndexError) as error:
-            if not self._taps.widened or isinstance(error, InvalidParameter | torch.OutOfMemoryError):
+            if not self._taps.widened or isinstance(error, InvalidParameter) or "out of memory" in str(error):
                 raise
             raise InvalidParameter(
                 self._taps.widened, f"one row for {records} records, and then {type(error).__name__}: {error}",

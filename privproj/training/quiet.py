@@ -80,23 +80,34 @@ class _Constant(TorchFunctionMode):
         self.sizes: list[int] = []
         self.alone: list[int] = []
         self.by_row: list[bool] | None = None
+        self.drawn: dict[bytes, int] = {}
+        self.draws, self.is_uneven = 0, False
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin: where each has a draw of its own, it is the same in every pass."""
-        self.rows, self.sizes = rows, []
+        self.rows, self.sizes, self.drawn = rows, [], {}
+
+    def end(self) -> None:
+        """Note whether the pass has drawn otherwise than that over the whole part, so that draws cannot be matched."""
+        own = [size for size, by_row in zip(self.sizes, self.by_row or [], strict=False) if by_row]
+        differs = len(self.sizes) != self.draws or any(size != len(self.rows) for size in own)
+        self.is_uneven |= bool(self.by_row) and differs
 
     def note(self, *, whole: bool) -> None:
         """Note which draws of the passes over one record and then over the ``whole`` part have a row for each."""
         if not whole:
             self.alone = self.sizes
         else:
-            many = len(self.rows)
+            many, self.draws = len(self.rows), len(self.sizes)
             self.by_row = [pair == (1, many) and many > 1 for pair in zip(self.alone, self.sizes, strict=False)]
 
     def levels(self, found: Tensor) -> Tensor | None:
         """A level for each record, where a draw of this shape has a row for each; else None."""
-        number, size = len(self.sizes), len(found) if found.dim() else 0
-        self.sizes.append(size)
+        # A pass that is recomputed on the way back begins from the state that it had, and makes the same draws.
+        number = self.drawn.setdefault(torch.get_rng_state().numpy().tobytes(), len(self.sizes))
+        torch.rand(())
+        size = len(found) if found.dim() else 0
+        self.sizes += [size] * (number == len(self.sizes))
         by_row = self.by_row
         if by_row is None:
             # The first pass over the whole part, after that over one record.

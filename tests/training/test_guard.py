@@ -218,6 +218,28 @@ def test_weights_that_are_loaded_between_batches_are_no_change_beside_releases()
     assert optimizer._steps == 3
 
 
+def test_a_fused_optimizer_of_ones_own_and_a_long_warm_up_pass():
+    """Steps up and down by one size cancel in a plain sum; those of a warm-up may be less than rounding."""
+    for seed in range(40):
+        torch.manual_seed(seed)
+        x, y = data(dtype=torch.float32, seed=seed)
+        module = nn.Sequential(nn.Linear(6, 2), nn.Tanh(), nn.Linear(2, 3))
+        build = lambda p: torch.optim.AdamW(p, lr=1e-3 if seed % 2 else 1e-8, fused=True)  # noqa: E731, B023
+        module, optimizer, loader = private(module, x, y, build, insecure_seed=seed)
+        optimizer.step_on(own(module), next(iter(loader)))
+        assert optimizer._steps == 1
+
+
+def test_a_plain_tensor_that_asks_for_a_gradient_keeps_none():
+    x, y = data()
+    module, optimizer, loader = private(mlp(), x, y)
+    scale = torch.ones((), dtype=x.dtype, requires_grad=True)
+    optimizer.step_on(
+        lambda part: functional.cross_entropy(scale * module(part[0]), part[1], reduction="none"), next(iter(loader))
+    )
+    assert optimizer._steps == 1 and scale.grad is None
+
+
 LEAVES = {
     "weights of the loss": lambda m, w, x: functional.linear(m(x), w),
     "a scale": lambda m, w, x: m(x) * w.sum(),

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import random
-from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -16,6 +15,7 @@ torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, dropout  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
 
@@ -952,6 +952,48 @@ def test_a_batch_whose_parts_were_changed_is_refused(name):
         optimizer.step_on(own(module), batch)
 
 
+@pytest.mark.parametrize("change", [torch.clone, torch.Tensor.double, lambda x: x.to("cpu", copy=True)])
+def test_a_batch_may_be_moved_or_cast(change):
+    module, optimizer, batches = whole(mlp(dtype=torch.float64), records(12)[0].double(), records(12)[1])
+    batch = next(batches)
+    batch[0] = change(batch[0])
+    optimizer.step_on(own(module), batch)
+    assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_draws_that_select_rows_in_a_checkpoint_pass(reentrant):
+    x, y = records()
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def inside(h):
+        kept = torch.rand(len(h)) < 0.7
+        return torch.where(kept[:, None], torch.tanh(module[0](dropout(h, 0.1))), 0.0)
+
+    def loss(part):
+        h = checkpoint(inside, part[0].clone().requires_grad_(), use_reentrant=reentrant)
+        return cross_entropy(module[2](h), part[1], reduction="none")
+
+    for _ in range(3):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 3
+
+
+def test_draws_that_depend_on_the_part_are_matched_by_one_level():
+    x, y = records()
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def loss(part):
+        h = torch.tanh(module[0](part[0]))
+        if (part[0] > 2.0).any():
+            h = h + (part[0] > 2.0).any(1, keepdim=True) * torch.randn(5)
+        return cross_entropy(module[2](dropout(h, 0.2)), part[1], reduction="none")
+
+    for _ in range(4):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 4
+
+
 def test_arrays_of_a_batch_that_were_written_are_seen():
     join = lambda rows: {"x": np.stack([row[0].numpy() for row in rows]), "y": torch.stack([row[1] for row in rows])}  # noqa: E731
     module = mlp(dtype=torch.float32)
@@ -1109,13 +1151,23 @@ def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, da
         steps()
 
 
-@pytest.mark.parametrize("draw", [torch.rand, np.random.rand])
+class OwnDraws:
+    """Joins with a generator of its own, as collators with a seed do."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, *shape):
+        return torch.rand(shape, generator=self.generator)
+
+
+@pytest.mark.parametrize("draw", [torch.rand, np.random.rand, OwnDraws()])
 @pytest.mark.parametrize("strict", [False, True])
 def test_joining_that_draws_masks_passes(draw, strict):
     module = mlp(dtype=torch.float32)
     _, optimizer, loader = make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
-        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=partial(masked, draw=draw)),
+        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=lambda rows: masked(rows, draw)),
         max_grad_norm=1.0, sampling_rate=1.0,
     )  # fmt: skip
     for _ in range(4):
