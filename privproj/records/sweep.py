@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice, product
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -487,11 +487,11 @@ def run_sweep(
     """Ask every point, write the table, and count the outcomes.
 
     The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
-    :class:`InvalidParameter` where ``out`` is there and no journal beside it, since a table is never overwritten.
+    :class:`InvalidParameter` where ``out`` holds anything but this very table.
     """
     path, place = Path(out), Path(f"{out}.journal")
     if path.exists() and not place.exists():
-        raise InvalidParameter("--output", path, "a new file, since a table that is there is complete", "name another")
+        return _count_outcomes(grid, _rows_on_disk(grid, path))
     journal = Journal(place, grid.title())
     try:
         progress(len(journal))
@@ -501,17 +501,57 @@ def run_sweep(
         else:
             rows = chain([",".join(column_names(grid))], journal.rows())
             write_atomically(path, lambda file: file.writelines(f"{row}\n".encode() for row in rows))
-        outcome = column_names(grid).index("outcome")
-        counts = Counter(row[outcome] for row in csv.reader(journal.rows()))
+        counts = _count_outcomes(grid, csv.reader(journal.rows()))
         place.unlink()
     finally:
         journal.close()
-    return dict(sorted(counts.items()))
+    return counts
 
 
 def column_names(grid: _Grid | _Points) -> list[str]:
     """The columns of the table: the axes, then those of :data:`COLUMNS` that are no axes."""
     return [*grid.axes, *(name for name in COLUMNS if name not in grid.axes)]
+
+
+def _count_outcomes(grid: _Grid, rows: Iterable[list[str]]) -> dict[str, int]:
+    """How many rows had which outcome, by the name of the outcome."""
+    place = column_names(grid).index("outcome")
+    return dict(sorted(Counter(row[place] for row in rows).items()))
+
+
+def _rows_on_disk(grid: _Grid, path: Path) -> Iterator[list[str]]:
+    """The rows of a table that is already there; raises :class:`InvalidParameter` if it is not that of the grid."""
+    other = InvalidParameter("--output", path, "a new file, or the table of this very grid", "name another file")
+    try:
+        rows = (_read_parquet if path.suffix == ".parquet" else _read_csv)(path)
+        if next(rows, None) != column_names(grid):
+            raise other
+        for values, row in zip_longest(grid.points(), rows):
+            if values is None or row is None or not all(map(_says, row, values)):
+                raise other
+            yield row
+    except (OSError, ValueError, csv.Error):
+        raise other from None
+
+
+def _says(text: str, value: object) -> bool:
+    """True if the text is that of the value, or for a number that of an equal one."""
+    return text == str(_cell(value)) or (isinstance(value, int | float) and float(text) == value)
+
+
+def _read_csv(path: Path) -> Iterator[list[str]]:
+    """The names of the columns and then the rows of a CSV table."""
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.reader(file)
+
+
+def _read_parquet(path: Path) -> Iterator[list[str]]:
+    """The names of the columns and then the rows of a Parquet table, as text; an empty one for None."""
+    table = _import_arrow(".parquet").ParquetFile(path)
+    yield table.schema_arrow.names
+    for batch in table.iter_batches():
+        for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield ["" if cell is None else str(cell) for cell in cells]
 
 
 def _write_parquet(grid: _Grid, path: Path, journal: Journal) -> None:
