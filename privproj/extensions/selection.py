@@ -3,7 +3,11 @@
 ``K`` runs are made, independent and alike, and the one of the largest score is released. Let ``delta_0`` be the profile
 of one run, in both orders, and ``m = E K``. For a truncated negative binomial ``K`` of shape ``eta`` and ``gamma``,
 
-    delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1).
+    delta(eps) <= m delta_0(eps - (1 + eta) tau),   tau the least with  delta_0(tau) <= gamma/(1 - gamma) (e^tau - 1),
+
+and for a Poisson ``K`` and every ``tau >= 0``, with ``c = e^tau - 1`` and ``X`` exponential of mean 1,
+
+    delta(eps) <= m E[delta_0(eps + tau - m delta_0(tau) - c X); X < m] + m e^-m delta_0(eps - m delta_0(tau) - c m).
 """
 
 import math
@@ -12,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any, Literal, Unpack
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, Unpack
 
 from privproj.accounting.calibration import require_unset, solve_sigma
 from privproj.accounting.question import (
@@ -32,17 +37,19 @@ from privproj.assumptions import (
     SCORE_FROM_PRIVATE_OUTPUT,
 )
 from privproj.curves.profile import LARGEST_PROFILE_EPSILON, Curve
+from privproj.curves.renyi import BestCurve, RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
+from privproj.numerics.kernels import log_add
 from privproj.numerics.search import find_crossing
 from privproj.result import Result, Side
 from privproj.runs import RunOptions
 from privproj.runs.targets import Target, delta_target, epsilon_target, full_target
 from privproj.validation import real
 
-SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "negative-binomial": None}
-"""The laws of the number of runs, negative binomial ones, with the shape ``eta`` of those that fix it. Contract."""
+SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "negative-binomial": None, "poisson": None}
+"""The laws of the number of runs, with the shape ``eta`` of those negative binomial laws that fix it. Contract."""
 
 LARGEST_EXPECTED = 1e5
 """Largest expected number of runs that is accepted. Contract."""
@@ -70,6 +77,21 @@ Soundness."""
 SMALLEST_SHAPE = 1e-9
 """Smallest size of a shape that is not 0: probabilities lose so many of their digits. Soundness."""
 
+ORDERS = (2.0, 3.0, 5.0, 9.0, 16.0, 32.0)
+"""The tilts ``tau = ln(1 + 1/(order - 1))`` that are tried for a Poisson number, besides 0: every one is sound.
+
+Speed only.
+"""
+
+CUTS = (*(0.5 * i for i in range(12)), *range(6, 14), 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 128.0, 512.0)
+"""Where the law of an exponential variable is cut into cells, up to the mean of the Poisson number. Speed only."""
+
+CHORD_ERROR = 1e-9
+"""Added to the share of the far end in a cell, more than its rounding. Soundness."""
+
+LEAST_WEIGHT = 5e-324
+"""Smallest weight of what lies beyond the mean of a Poisson number, where ``e^-m`` underflows. Soundness."""
+
 
 @dataclass(frozen=True)
 class _TrialLaw:
@@ -79,21 +101,27 @@ class _TrialLaw:
     """One of :data:`SHAPES`."""
 
     expected: float
-    """``E K``, rounded up; the law is that of ``gamma``."""
+    """``E K``; rounded up for the negative binomial laws, whose law is that of ``gamma``."""
 
-    shape: float
-    """``eta`` of a truncated negative binomial law."""
+    shape: float | None = None
+    """``eta`` of a truncated negative binomial law; None for a Poisson law."""
 
-    gamma: float
-    """Its other parameter, above 0 and at most 1; 1 is one run for certain."""
+    gamma: float = 1.0
+    """The other parameter of a negative binomial law, above 0 and at most 1; 1 is one run for certain."""
 
     def as_dict(self) -> dict[str, object]:
         """The law as plain values by key, as results write it."""
-        named = {"distribution": self.distribution, "expected_trials": self.expected}
-        return {**named, "shape": self.shape, "gamma": self.gamma}
+        own: dict[str, object] = {} if self.shape is None else {"shape": self.shape, "gamma": self.gamma}
+        return {"distribution": self.distribution, "expected_trials": self.expected, **own}
 
     def probabilities(self) -> Iterator[tuple[int, Decimal]]:
         """Every ``k`` upwards with its probability, in the digits of the decimal context of whoever asks."""
+        if self.shape is None:
+            mean = Decimal(self.expected)
+            k, p = 0, (-mean).exp()
+            while True:
+                yield k, p
+                k, p = k + 1, p * mean / (k + 1)
         eta, gamma = Decimal(self.shape), Decimal(self.gamma)
         if gamma == 1:
             yield 1, Decimal(1)
@@ -132,7 +160,8 @@ def law_of_trials(trials: float, distribution: str, shape: float | None) -> _Tri
         shape = real("shape", shape, expected, LEAST_SHAPE, LARGEST_SHAPE)
         if 0.0 < abs(shape) < SMALLEST_SHAPE:
             raise InvalidParameter("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
-    assert shape is not None
+    if shape is None:
+        return _TrialLaw(distribution, mean)
     eta = shape
     gamma = find_crossing(lambda g: _mean_of(eta, g) - mean, 1.0 / mean, low=LEAST_GAMMA, high=1.0).upper
     return _TrialLaw(distribution, _mean_of(eta, gamma) * (1.0 + MEAN_RELATIVE_ERROR), eta, gamma)
@@ -147,17 +176,40 @@ def _mean_of(eta: float, gamma: float) -> float:
     return math.expm1(logarithm) / shrunk
 
 
-def select_best(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
+def select_best(base: Curve, law: _TrialLaw) -> Curve:
     """The curve of the best of a random number of runs that each have the curve ``base``, as sound as that (C34).
 
-    The deltas grow by ``m``, the epsilons by ``(1 + eta) tau``. Raises :class:`Refused` for a rule, which says one
-    delta at a time and no profile.
+    Raises :class:`Refused` for a rule, which says one delta at a time and no profile.
     """
     if getattr(base, "leads_with_epsilon", False):
         raise Refused(
             "a rule for one delta at a time does not account for a selection; expected a bound with a privacy profile "
             "or a Renyi curve, as the default bounds have"
         )
+    if law.shape is not None:
+        return _shifted(base, law)
+    if isinstance(base, BestCurve):
+        return BestCurve(tuple(_poisson_renyi(curve, law.expected) for curve in base.curves))
+    return _poisson_renyi(base, law.expected) if isinstance(base, RenyiCurve) else _poisson_mixture(base, law.expected)
+
+
+def _poisson_renyi(base: RenyiCurve, mean: float) -> RenyiCurve:
+    """The curve for a Poisson law and a Renyi curve ``D`` of one run (Papernot, Steinke 2022, Theorem 6; C34)."""
+
+    def divergence(alpha: float) -> float:
+        # D(alpha) + m delta_0(ln(1 + 1/(alpha - 1))) + ln(m)/(alpha - 1)
+        one = base.divergence(alpha)
+        if one == math.inf:
+            return math.inf
+        shift = math.exp(base.log_delta(-math.log1p(-1.0 / alpha) * (1.0 - 1e-15)).upper)
+        return next_up(one + mean * shift * (1.0 + 1e-15) + math.log(mean) / (alpha - 1.0))
+
+    return replace(base, divergence=divergence, poisson=None)
+
+
+def _shifted(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
+    """The curve for a truncated negative binomial law: the deltas grow by ``m``, the epsilons by ``(1 + eta) tau``."""
+    assert law.shape is not None
     growth, odds = next_up(math.log(law.expected)), (1.0 - law.gamma) / law.gamma
     if odds == 0.0:
         return _ShiftedCurve(base, growth, 0.0)
@@ -173,15 +225,12 @@ def select_best(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
 
 
 @dataclass(frozen=True, eq=False)
-class _ShiftedCurve:
-    """``delta(eps) = m delta_0(eps - shift)``; 1 below the shift."""
+class _Selection:
+    """What both curves share: how the base was computed, and below which delta it cannot be told from rounding."""
 
     base: Curve
     growth: float
     """``ln m``, rounded up."""
-
-    shift: float
-    """``(1 + eta) tau`` in nats, rounded up."""
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -192,6 +241,14 @@ class _ShiftedCurve:
     def floor(self) -> float:
         """The delta below which the curve of one run cannot be told from rounding, times ``m``; 0 where none is."""
         return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
+
+
+@dataclass(frozen=True, eq=False)
+class _ShiftedCurve(_Selection):
+    """``delta(eps) = m delta_0(eps - shift)``; 1 below the shift."""
+
+    shift: float
+    """``(1 + eta) tau`` in nats, rounded up."""
 
     @property
     def inverse_spacing(self) -> float:
@@ -213,7 +270,92 @@ class _ShiftedCurve:
         return Enclosure(-math.inf, (inner + self.shift) * (1.0 + 4e-15))
 
 
-DistributionName = Literal["geometric", "logarithmic", "negative-binomial"]
+@dataclass(frozen=True)
+class _Tilt:
+    """One choice of ``tau`` for a Poisson number of runs."""
+
+    tau: float
+    """The choice, in nats, at least 0."""
+
+    lost: float
+    """``m delta_0(tau)``, rounded up."""
+
+    cells: tuple[tuple[float, float, bool], ...]
+    """What :func:`_weigh_cells` returns."""
+
+
+@dataclass(frozen=True, eq=False)
+class _PoissonSelection(_Selection):
+    """The curve for a Poisson number of runs: the least over a few tilts, all sound."""
+
+    tilts: tuple[_Tilt, ...]
+
+    inverse_spacing: ClassVar[float] = 2.0**-20
+    """Spacing of the log deltas that are answered (C24): a relative 1e-6 of delta, as evaluations are slow."""
+
+    def _log_base(self, eps: float, less: float) -> float:
+        """``ln delta_0(eps - less)``, at an epsilon rounded down; 0 for a negative one."""
+        inner = eps - less - 1e-14 * (eps + less)
+        return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``; the lower end is not known."""
+        best = 0.0
+        starts = [(self._log_base(eps + tilt.tau, tilt.lost), tilt) for tilt in self.tilts]
+        for first, tilt in sorted(starts, key=lambda start: start[0]):
+            # No value of a tilt is below m delta_0 at its first epsilon.
+            if first + self.growth >= best:
+                break
+            total = -math.inf
+            for weight, x, jump in tilt.cells:
+                # m [sum_k w_k delta_0(eps + tau - m delta_0(tau) - c x_k) + e^-m delta_0(eps - m delta_0(tau) - c m)]
+                found = self._log_base(eps + (0.0 if jump else tilt.tau), tilt.lost + x)
+                total = log_add(total, math.log(weight) + found)
+            best = min(best, self.growth + total + 1e-12)
+        return Enclosure(-math.inf, best)
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats; the lower end is not known."""
+        if self.log_delta(0.0).upper <= log_delta:
+            return Enclosure(-math.inf, 0.0)
+        least = self.base.epsilon(log_delta - self.growth).upper
+        if least == math.inf:
+            return Enclosure(-math.inf, math.inf)
+        search: dict[str, float] = {"low": 1e-15, "high": LARGEST_PROFILE_EPSILON, "rtol": 1e-8}
+        found = find_crossing(lambda e: self.log_delta(e).upper - log_delta, max(least, 1e-9), **search)
+        return Enclosure(-math.inf, found.upper)
+
+
+def _poisson_mixture(base: Curve, mean: float) -> _PoissonSelection:
+    """The curve for a Poisson law of this mean."""
+    tilts = []
+    for tau in (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS)):
+        lost = mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14)
+        tilts.append(_Tilt(tau, lost, _weigh_cells(math.expm1(tau), mean)))
+    return _PoissonSelection(base, next_up(math.log(mean)), tuple(tilts))
+
+
+def _weigh_cells(c: float, mean: float) -> tuple[tuple[float, float, bool], ...]:
+    """``(w_k, c x_k, False)`` for the ends of cells of an exponential variable below ``mean``, and what lies beyond.
+
+    A chord in ``t = e^(-c x)`` is above a convex function of ``t``: each cell puts its mass on both of its ends (C34).
+    """
+    if c == 0.0:
+        return ((1.0, 0.0, False),)
+    cuts = [*(x for x in CUTS if x < mean), mean]
+    weights = dict.fromkeys(cuts, 0.0)
+    for near, far in pairwise(cuts):
+        mass = math.exp(-near) * -math.expm1(near - far)
+        # the mean of e^(-c (x - near)) in the cell, and the share of the far end that has it
+        kept = -math.expm1((1.0 + c) * (near - far)) / (1.0 + c) / -math.expm1(near - far)
+        share = min(1.0, (1.0 - kept) / -math.expm1(c * (near - far)) + CHORD_ERROR)
+        weights[near] += mass * (1.0 - share) + 1e-15 * mass
+        weights[far] += mass * share
+    ends = [(weight, c * x, False) for x, weight in weights.items() if weight > 0.0]
+    return (*ends, (max(math.exp(-mean), LEAST_WEIGHT), c * mean, True))
+
+
+DistributionName = Literal["geometric", "logarithmic", "negative-binomial", "poisson"]
 
 DRAWN_BITS = 160
 """Random bits of the uniform number that decides a number of trials. Soundness."""
@@ -280,8 +422,8 @@ def select(
     Args:
         mechanism: What one run releases; without its noise multiplier where both ``epsilon`` and ``delta`` are given.
         trials: The expected number of runs, from 1 to 1e5.
-        distribution: The law of the number of runs: "geometric", "logarithmic" (often one run, rarely very many)
-            or "negative-binomial" (with a ``shape``).
+        distribution: The law of the number of runs: "geometric", "logarithmic" (often one run, rarely very many),
+            "negative-binomial" (with a ``shape``) or "poisson" (which may be no run at all).
         shape: The shape of a negative binomial law, from -0.9 to 100; 1 is geometric, 0 logarithmic.
         epsilon: The epsilon of the whole selection, from 0 to 1e9.
         delta: The delta of the whole selection, above 0 and below 1.
@@ -338,8 +480,9 @@ def _with_comparison(question: _SelectedQuestion, found: Result, target: Target)
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
     """Draw the number of runs of a selection from the law that :func:`privproj.select` accounts for.
 
-    The bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)``, and sums have 80
-    digits. Keep the number secret: it is no part of what the accounting covers.
+    The bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)`` for a negative binomial
+    law, and ``P(k) = exp(-m) m^k / k!`` for a Poisson law; sums have 80 digits. Keep the number secret: it is no part
+    of what the accounting covers.
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.
@@ -347,7 +490,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
         shape: The shape of a negative binomial law, from -0.9 to 100.
 
     Returns:
-        A number of runs, at least 1.
+        A number of runs, at least 1; at least 0 for a Poisson law, where 0 means that nothing is released.
 
     Raises:
         InvalidParameter: A value is outside its domain.

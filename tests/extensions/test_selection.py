@@ -15,7 +15,7 @@ from privproj.errors import PrecisionLimit
 
 RUN = {"steps": 200, "sampling_rate": 0.02}
 
-SHAPES = {"logarithmic": 0.0, "geometric": 1.0}
+SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
 
 
 @pytest.mark.parametrize("distribution", SHAPES)
@@ -40,12 +40,12 @@ def test_selections_of_sampled_runs_cost_no_more_than_the_event_of_dp_accounting
 @pytest.mark.parametrize(
     ("distribution", "run"),
     [*((distribution, {}) for distribution in SHAPES), pytest.param("geometric", RUN, marks=pytest.mark.full),
-     pytest.param("logarithmic", RUN, marks=pytest.mark.slow)],
+     pytest.param("logarithmic", RUN, marks=pytest.mark.slow), pytest.param("poisson", RUN, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_epsilon_delta_and_noise_are_one_question(distribution, run):
     draw = random.Random(5)
     asked = {"trials": draw.uniform(2.0, 20.0), "distribution": distribution, **run}
-    for mechanism in (Gaussian(), M2(dim=64, rank=8)):
+    for mechanism in (Gaussian(), M2(dim=64, rank=8))[: 1 if distribution == "poisson" else 2]:
         eps, delta = draw.uniform(0.3, 3.0), 10.0 ** draw.uniform(-8, -4)
         found = select(mechanism, epsilon=eps, delta=delta, **asked)
         noisy = type(mechanism)(**{**mechanism.parameters(), "noise_multiplier": found.value})
@@ -91,9 +91,9 @@ def test_what_has_no_curve_for_a_selection_is_refused():
 
 def test_what_is_cheaper_is_said():
     """Many releases of little noise: a second run changes little, but the choice among a random number does."""
-    dear = select(Gaussian(noise_multiplier=0.05), trials=2, delta=1e-5)
+    dear = select(Gaussian(noise_multiplier=0.05), trials=2, delta=1e-5, distribution="poisson")
     assert dear.numerics["epsilon_of_all_trials"] > dear.value and not any("fix their" in w for w in dear.warnings)
-    cheap = select(Gaussian(noise_multiplier=4.0), trials=50, delta=1e-5)
+    cheap = select(Gaussian(noise_multiplier=4.0), trials=50, delta=1e-5, distribution="poisson")
     same = privproj.epsilon(Gaussian(noise_multiplier=4.0), delta=1e-5, steps=50).value
     assert cheap.numerics["epsilon_of_all_trials"] == same
     assert any("fix their" in w for w in cheap.warnings) == (same <= cheap.value)
@@ -110,6 +110,6 @@ def test_what_the_run_is_warned_of_is_said_of_its_selection():
 def test_numbers_are_drawn_from_the_law():
     found = [draw_trials(3.0) for _ in range(3000)]
     assert min(found) == 1 and sum(found) / 3000 == pytest.approx(3.0, abs=6.0 * math.sqrt(6.0 / 3000), rel=0)
-    assert draw_trials(1.0) == 1
+    assert draw_trials(1.0) == 1 and 0 in {draw_trials(1.0, "poisson") for _ in range(200)}
     with pytest.raises(InvalidParameter):
         draw_trials(0.0)
