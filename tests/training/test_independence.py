@@ -756,7 +756,8 @@ def test_strict_refuses_what_one_record_leaves_for_the_next(change):
     module = Between(change)
     module.register_buffer("mean", torch.zeros(6))
     module, optimizer, batches = whole(module, x, y)
-    with pytest.raises(InvalidParameter, match="changed by the forward pass"):
+    # If the first record is the one that is computed twice, its second pass shows it.
+    with pytest.raises(InvalidParameter, match=f"changed by the forward pass|{CHANGES}"):
         optimizer.step_on(own(module), next(batches), strict=True)
     assert optimizer._steps == 0
 
