@@ -813,7 +813,7 @@ def test_mixing_that_begins_later_is_refused_before_its_first_release(name, draw
     changed, calls = later(LATE[name])
     x, y = records()
     noisy = nn.Dropout(0.1 if draws else 0.0)
-    module, optimizer, batches = whole(nn.Sequential(noisy, Between(changed)), x, y)
+    module, optimizer, batches = whole(nn.Sequential(noisy, Between(changed)), x, y, insecure_seed=1)
     if draws and name == "many records only":
         pytest.skip("where functions are random a few records are computed together")
     # The record with the largest entry, if it is the chosen one, is the same beside the others.
