@@ -82,7 +82,8 @@ def _is_as_given(given: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
     if given[0] is now[0] or not (isinstance(given[0], Tensor) and isinstance(now[0], Tensor)):
         return given[0] is now[0] and given[1] == now[1]
     old, new = given[0], now[0]
-    return old._version == given[1] and are_equal(new.to(old.device, old.dtype), old)
+    # Cast as the new one is: the other way round would cut off what was added to labels.
+    return old._version == given[1] and are_equal(new, old.to(new.device, new.dtype))
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:

@@ -500,7 +500,7 @@ class Guard:
                 if old != new:
                     remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
                     raise InvalidParameter(old[0], "changed beside the releases", expected, remedy)
-        self.contents = trained
+        self.contents, self.others = trained, []
 
     def end_step(self, rates: dict[int, float]) -> None:
         """Note what the trained tensors are like after a release.
