@@ -1,7 +1,6 @@
 """The one entry from releases to a run: the cheapest form that is valid, or a composition on a grid of losses."""
 
 from dataclasses import replace
-from functools import partial
 
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import Refused
@@ -69,16 +68,14 @@ def compose_on_grid(
     Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises
     :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
-    from privproj.composition.capped import CappedCurve
     from privproj.composition.depths import DepthCurve
     from privproj.composition.dominating_pairs import outline_step, with_least_rate
-    from privproj.composition.grid import DefaultGrid, compose_on_lattice, dominating_orders, peer_grid_step
+    from privproj.composition.grid import GridCurve, peer_grid_step
 
-    gridded = with_least_rate(phases)
-    shapes = [outline_step(profile, run) for profile, run in gridded]
+    shapes = [outline_step(*phase) for phase in with_least_rate(phases)]
     if composer == "dp-accounting":
         from privproj.composition import by_dp_accounting
 
-        return by_dp_accounting.compose(dominating_orders(gridded, shapes, step or peer_grid_step(gridded, shapes)))
-    on_grid = partial(compose_on_lattice, step=step) if step else DefaultGrid
-    return CappedCurve(DepthCurve(on_grid(gridded, shapes), phases, on_grid), phases)
+        step = step or peer_grid_step(shapes)
+        return by_dp_accounting.compose(by_dp_accounting.distributions_of(shapes, step), step)
+    return DepthCurve(GridCurve(shapes, step), phases, step)

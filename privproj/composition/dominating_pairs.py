@@ -164,7 +164,16 @@ class DominatingPair:
 
 @dataclass(frozen=True)
 class Outline:
-    """A rough picture of the loss of one step in the remove order. It only places knots: no bound depends on it."""
+    """A release on its batches, and a rough picture of its loss in the remove order.
+
+    The picture only places knots: no bound depends on it.
+    """
+
+    profile: PrivacyProfile
+    """The profile of the release."""
+
+    run: Run
+    """Its batches, and how many releases there are."""
 
     losses: FloatArray
     """Some losses in nats, increasing."""
@@ -182,6 +191,20 @@ class Outline:
     def span(self) -> float:
         """The range of the losses from the first to the last, in nats."""
         return float(self.losses[-1] - self.losses[0])
+
+    @property
+    def has_two_orders(self) -> bool:
+        """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
+        return is_one_sided(self.profile, self.run)
+
+    def pairs(self, step: float) -> "ExcessBounds":
+        """The pairs of one sampled step in the remove order, each made when it is asked for.
+
+        ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
+        sound as the profile (C18).
+        """
+        resolution = self.profile.resolution * (4.0 if step < 0.99 * self.deviation / self.profile.resolution else 1.0)
+        return excess_bounds(self.profile, self.run, self.knots(step, resolution), step)
 
     def knots(self, step: float, resolution: float) -> Cells:
         """The lattice cells (losses over ``step``) at which the profile is to be evaluated. Any choice is sound.
@@ -295,7 +318,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
-    return Outline(losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
+    return Outline(profile, run, losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
@@ -360,16 +383,6 @@ class ExcessBounds:
     def below(self) -> DominatingPair | None:
         """A pair that the release dominates, or None (:func:`pair_below`)."""
         return pair_below(self.cells, self.find_lower(), self.upper, self.step)
-
-
-def step_pairs(profile: PrivacyProfile, run: Run, shape: Outline, step: float) -> ExcessBounds:
-    """The pairs of one sampled step in the remove order, each made when it is asked for.
-
-    ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
-    sound as the profile (C18).
-    """
-    finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
-    return excess_bounds(profile, run, shape.knots(step, finer * profile.resolution), step)
 
 
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:

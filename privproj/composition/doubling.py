@@ -55,9 +55,7 @@ from privproj.composition.dominating_pairs import (
     excess_bounds,
 )
 from privproj.composition.fourier import DeltaValue
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit
-from privproj.runs import Run
 
 CUT_MASS = 1e-38
 """Mass of either side that one product leaves beyond its grid. It is counted by (ii) and (iii). Speed only."""
@@ -197,10 +195,10 @@ class DoubledCurve:
 # --- one release -----------------------------------------------------------------------------------
 
 
-def first_bounds(profile: PrivacyProfile, run: Run, shape: Outline) -> ExcessBounds:
-    """Bounds of the excess of one sampled release on knots of every scale, as sound as the profile (C18)."""
+def first_bounds(shape: Outline) -> ExcessBounds:
+    """Bounds of the excess of one sampled release on knots of every scale, as sound as its profile (C18)."""
     unit = _unit_for(max(-shape.losses[0], shape.losses[-1]))
-    return excess_bounds(profile, run, _first_knots(profile, run, shape, unit), unit)
+    return excess_bounds(shape.profile, shape.run, _first_knots(shape, unit), unit)
 
 
 def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
@@ -211,16 +209,16 @@ def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     return AtomLaw(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
 
 
-def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> Cells:
+def _first_knots(shape: Outline, unit: float) -> Cells:
     """The lattice cells (losses over ``unit``) to evaluate, spaced by a share of the loss or of the decay length."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
     smallest = 0.1 * math.exp(float(log_excess.max()))
-    coarse = max(1.0, 40.0 / profile.resolution)
+    coarse = max(1.0, 40.0 / shape.profile.resolution)
     spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), KNOT_DECAY_SHARE * decay)
     depth = shape.truncated_mass / TRUNCATED_RUN_MASS
-    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / run.steps)
+    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / shape.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]

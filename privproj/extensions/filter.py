@@ -100,11 +100,11 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
     if not isinstance(phase.release()[0], RenyiCurve | BestCurve):
         bound = renyi_bound(type(phase.mechanism))
         if bound is None:
-            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which a filter needs")
+            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which is needed here")
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
     curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
-        raise Refused("max_batch_size has no theorem in Renyi terms, which a filter needs; use plain Poisson batches")
+        raise Refused("max_batch_size has no theorem in Renyi terms, which are needed here; use plain Poisson batches")
     return phase, curve
 
 

@@ -78,11 +78,10 @@ class PrivacyLoss:
     @cached_property
     def bounds(self) -> "ExcessBounds":
         """What both laws are made from: the curve at the points of the lattice."""
-        from privproj.composition.dominating_pairs import outline_step, step_pairs
+        from privproj.composition.dominating_pairs import outline_step
 
-        profile, alone = _as_profile(self.curve), Run()
-        shape = outline_step(profile, alone, CUT_MASS)
-        return step_pairs(profile, alone, shape, shape.deviation / LOSSES_PER_DEVIATION)
+        shape = outline_step(_as_profile(self.curve), Run(), CUT_MASS)
+        return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION)
 
     @property
     def above(self) -> "DominatingPair":

@@ -39,7 +39,7 @@ def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampli
     profile, run = gaussian(z), Run(steps=100, sampling_rate=rate, sampling=sampling)
     shape = dominating_pairs.outline_step(profile, run)
     step = shape.deviation / 256.0 * 4.0**coarse
-    pairs = dominating_pairs.step_pairs(profile, run, shape, step)
+    pairs = shape.pairs(step)
     above, below = pairs.above, pairs.below
     for place in (0.0, 0.1234, 0.5, 1.71, 3.3, 6.1):
         loss = place * shape.deviation
@@ -59,7 +59,7 @@ def test_the_add_order_is_the_theorem_for_one_step():
     q, z = 0.3, 1.0
     profile, run = gaussian(z), Run(steps=1, sampling_rate=q)
     shape = dominating_pairs.outline_step(profile, run)
-    above = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 256).above.mirrored()
+    above = shape.pairs(shape.deviation / 256).above.mirrored()
     for eps in (0.0, 0.05, 0.2, 0.3):
         rest = 1.0 - (1.0 - q) * math.exp(eps)
         exact = rest * math.exp(privproj_delta(profile, math.log(q) + eps - math.log(rest)))
@@ -80,7 +80,7 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
     )
     run = Run(steps=3, sampling_rate=0.1)
     shape = dominating_pairs.outline_step(bumpy, run)
-    pairs = dominating_pairs.step_pairs(bumpy, run, shape, shape.deviation / 12)
+    pairs = shape.pairs(shape.deviation / 12)
     assert pairs.below is None
     values = [profile_values(pairs.above, e) for e in np.linspace(0, 3, 40)]
     assert all(x >= y for x, y in pairwise(values))
