@@ -35,7 +35,6 @@ mean, and in a sum of two laws the ``r`` of both add up (``growth``). Places are
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -49,6 +48,7 @@ from privproj.composition.dominating_pairs import (
     DominatingPair,
     excess_bounds,
     outline_step,
+    repeat,
 )
 from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import PrecisionLimit, Refused
@@ -302,11 +302,11 @@ class EpochEnds:
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
-        def choose(one: SumLaw, two: SumLaw, copies: int) -> Array:
+        def add(one: SumLaw, two: SumLaw, copies: int) -> SumLaw:
             self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density, score))
-            return self.grids[-1]
+            return add_sum(one, two, self.grids[-1], above=True)
 
-        law = _sum_copies(first, batches, choose, above=True)
+        law = repeat(first, batches, add)
         self.above = _Epoch(law, batches, log_least, self.top, pair.at_infinity, pair.lost, above=True)
 
     @cached_property
@@ -316,7 +316,8 @@ class EpochEnds:
         if pair is None:
             return None
         log_least, grids = _least_loss(pair), iter(self.grids)
-        law = _sum_copies(_first_law(pair, log_least, above=False), self.batches, lambda *_: next(grids), above=False)
+        first = _first_law(pair, log_least, above=False)
+        law = repeat(first, self.batches, lambda one, two, _: add_sum(one, two, next(grids), above=False))
         return _Epoch(law, self.batches, log_least, self.top, 0.0, 0.0, above=False)
 
     def excess_below(self, losses: Array) -> Array:
@@ -341,16 +342,6 @@ class EpochEnds:
 def _least_loss(pair: DominatingPair) -> float:
     """The least loss of a pair that has mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
-
-
-def _sum_copies(first: SumLaw, batches: int, choose: Callable[[SumLaw, SumLaw, int], Array], *, above: bool) -> SumLaw:
-    """The law of ``batches`` copies by doubling; ``choose`` makes the grid of a sum from both laws and its copies."""
-    law, copies = first, 1
-    for bit in bin(batches)[3:]:
-        for other, count in ((law, copies), (first, 1))[: 1 + int(bit)]:
-            copies += count
-            law = add_sum(law, other, choose(law, other, copies), above=above)
-    return law
 
 
 def _first_law(pair: DominatingPair, log_least: float, *, above: bool) -> SumLaw:

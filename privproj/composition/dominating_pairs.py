@@ -51,7 +51,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,6 +159,19 @@ class DominatingPair:
         return DominatingPair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
 
 
+Law = TypeVar("Law")
+
+
+def repeat(first: Law, count: int, compose: Callable[[Law, Law, int], Law]) -> Law:
+    """``count`` releases of one law, by repeated doubling; ``compose`` gets two laws and how many both are together."""
+    whole, done = first, 1
+    for bit in bin(count)[3:]:
+        whole, done = compose(whole, whole, 2 * done), 2 * done
+        if bit == "1":
+            whole, done = compose(whole, first, done + 1), done + 1
+    return whole
+
+
 # --- one step, before the lattice is chosen ---------------------------------------------------------
 
 
@@ -257,26 +270,14 @@ def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[Priv
 
     That holds from above only, so where a rate was raised nothing is known from below.
     """
-    least = LEAST_GRID_RATE
-    return [
-        (p, r) if r.sampling_rate >= least else (_without_lower(p), replace(r, sampling_rate=least)) for p, r in phases
-    ]
 
+    def raised(profile: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run]:
+        if run.sampling_rate >= LEAST_GRID_RATE:
+            return profile, run
+        from_above: Any = {"log_delta": lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper)}
+        return replace(profile, **from_above, table=None, log_deltas=None), replace(run, sampling_rate=LEAST_GRID_RATE)
 
-def _without_lower(profile: PrivacyProfile) -> PrivacyProfile:
-    """The profile with the same upper bounds, and no lower ones."""
-
-    def log_delta(eps: float) -> Enclosure:
-        return Enclosure(-math.inf, profile.log_delta(eps).upper)
-
-    table = profile.table
-    if table is None:
-        return replace(profile, log_delta=log_delta)
-
-    def above(eps: Any) -> Any:
-        return _read_table(table, eps)[1]
-
-    return replace(profile, log_delta=log_delta, table=SplitTable(np.zeros_like, above))
+    return [raised(*phase) for phase in phases]
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
@@ -416,16 +417,11 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
     first, cells = np.zeros(len(beyond)), np.concatenate([np.array(beyond, np.int64), cells[inside]])
 
-    def find_tau_and_share() -> tuple[FloatArray, FloatArray]:
-        tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
-        return tau, np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
-
-    tau, share = find_tau_and_share()
+    tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
+    share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
     find_delta, upper = _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
 
     def find_lower() -> FloatArray:
-        # Made again, as runs of many phases would keep it for nothing.
-        _, share = find_tau_and_share()
         lower = q * share * find_delta() * (1.0 - SAMPLING_MAP_RELATIVE_ERROR)
         return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
 

@@ -53,9 +53,11 @@ from privproj.composition.dominating_pairs import (
     Outline,
     distinct_cells,
     excess_bounds,
+    repeat,
 )
 from privproj.composition.fourier import DeltaValue
 from privproj.errors import GridLimit
+from privproj.numerics.search import find_crossing
 
 CUT_MASS = 1e-38
 """Mass of either side that one product leaves beyond its grid. It is counted by (ii) and (iii). Speed only."""
@@ -91,9 +93,6 @@ INFINITE_PART_MARGIN = 1.0 + 1e-9
 LEAST_PILOT_MASS = 1e-250
 """Least divisor of a mean in the pilot that grids are chosen by. Speed only."""
 
-LEAST_EXCESS = 1e-300
-"""Least divisor where grid points are spaced. Speed only."""
-
 GRID_RELATIVE_ERROR = 0.0005
 """Relative error of delta that all grids of a run may cause together, roughly. Speed only."""
 
@@ -111,9 +110,6 @@ PILOT_ATOMS = 160
 
 KNOT_LOSS_SHARE = 0.02
 """Largest spacing of the first knots as a share of the loss. Speed only."""
-
-KNOT_DECAY_SHARE = 0.1
-"""Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -176,20 +172,17 @@ class DoubledCurve:
         return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
-        """An end of the inverse ``eps(delta)`` in nats, by halving.
+        """An end of the inverse ``eps(delta)`` in nats; the search starts at ``near``.
 
         With ``above`` it is nearly the least ``eps >= 0`` at which the curve is at most ``delta``. Without, it is
-        nearly the largest one at which the curve is larger, or 0. ``near`` is for curves that search from a start; it
-        is not used here.
+        nearly the largest one at which the curve is larger, or 0.
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
         if self.chernoff(0.0) <= limit:
             return 0.0
-        low, high = 0.0, float(np.max(self.law.losses, initial=0.0))
-        while high - low > 1e-13 * high:
-            middle = math.sqrt(low * high) if low > 0.0 and high > 2.0 * low else 0.5 * (low + high)
-            low, high = (middle, high) if self.chernoff(middle) > limit else (low, middle)
-        return high if above else low
+        ends = {"low": 1e-300, "high": float(np.max(self.law.losses, initial=1e-300)), "rtol": 1e-13}
+        found = find_crossing(lambda eps: self.chernoff(eps) - limit, near or ends["high"], **ends)
+        return found.upper if above else found.lower
 
 
 # --- one release -----------------------------------------------------------------------------------
@@ -216,7 +209,8 @@ def _first_knots(shape: Outline, unit: float) -> Cells:
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
     smallest = 0.1 * math.exp(float(log_excess.max()))
     coarse = max(1.0, 40.0 / shape.profile.resolution)
-    spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), KNOT_DECAY_SHARE * decay)
+    # Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only.
+    spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), 0.1 * decay)
     depth = shape.truncated_mass / TRUNCATED_RUN_MASS
     rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / shape.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
@@ -329,7 +323,8 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     right = points >= 0.0
     fall, beyond = np.exp(-np.abs(gap)), np.where(right[:, None], gap < 0.0, gap > 0.0)
     weights = np.where(right[:, None], masses[None, :], (masses * np.exp(-points))[None, :])
-    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), LEAST_EXCESS)
+    # 1e-300: least divisor where grid points are spaced. Speed only.
+    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), 1e-300)
     slope = np.sum(weights * beyond * fall, axis=1) / excess
     away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
     # sqrt(p h / (8 error E)), and fewer points away from the bulk and where the excess is below the floor.
@@ -468,16 +463,11 @@ def _compose_steps(law: AtomLaw, steps: int, depth: float, *, below: bool = Fals
     most = int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), fewest), limit))
     most = 2 * most // 3 if below else most
 
-    def care(done: int) -> _GridCare:
-        return _GridCare(error, ROUGH_EXCESS * depth * min(1.0, done / steps), most, depth)
+    def multiply(one: AtomLaw, two: AtomLaw, done: int) -> AtomLaw:
+        care = _GridCare(error, ROUGH_EXCESS * depth * min(1.0, done / steps), most, depth)
+        return _multiply_laws(one, two, care, below=below)
 
-    law = _multiply_laws(law, IDENTITY_LAW, care(1), below=below)
-    whole, done = law, 1
-    for bit in bin(steps)[3:]:
-        whole, done = _multiply_laws(whole, whole, care(2 * done), below=below), 2 * done
-        if bit == "1":
-            whole, done = _multiply_laws(whole, law, care(done + 1), below=below), done + 1
-    return whole
+    return repeat(multiply(law, IDENTITY_LAW, 1), steps, multiply)
 
 
 def compose_laws(laws: list[tuple[AtomLaw, int]], depth: float = 1.0, *, below: bool = False) -> AtomLaw:

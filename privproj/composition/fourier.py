@@ -12,14 +12,14 @@ claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
 
 import math
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
+from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray, repeat
 from privproj.errors import GridLimit
 
 Spectrum = NDArray[np.complex128]
@@ -188,13 +188,6 @@ class Composition:
         """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
-        if len(starts) == 1:
-            top, steps = float(exponent.max()), float(self.counts[0])
-            weight = np.exp(exponent - top)
-            mass = float(weight.sum())
-            mean = float((weight * losses).sum()) / mass
-            variance = float((weight * (losses - mean) ** 2).sum()) / mass
-            return steps * (math.log(mass) + top), steps * mean, steps * variance
         top = np.maximum.reduceat(exponent, starts)
         weight = np.exp(exponent - np.repeat(top, sizes))
         mass = np.add.reduceat(weight, starts)
@@ -266,7 +259,7 @@ class Composition:
         if eps > self.largest:
             return math.log(max(self.at_infinity, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
-        value = math.fsum(p.steps * _tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
+        value = math.fsum(p.steps * _log_sum_exp(theta * p.losses + p.logs) for p in self.phases)
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
         # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
@@ -383,10 +376,14 @@ class TiltedSum:
 
     def __init__(self, whole: Composition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
+        self.steps = sum(phase.steps for phase in whole.phases)
         self.logs, self.masses, self.errors, self.variances, self.log_growth = [], [], [], [], 0.0
         for phase in whole.phases:
             self.add(phase)
         self.log_mass = math.fsum(p.steps * k for p, k in zip(whole.phases, self.logs, strict=True))
+        # ln |R_k| up to which a frequency may be left out, even before all factors are known (C19): of those not known
+        # yet, prod |phi_i|^T_i is at most e^log_growth.
+        self.least_bound = math.log(SKIPPED_SPECTRUM) - self.log_growth
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
@@ -398,7 +395,7 @@ class TiltedSum:
         """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.losses, phase.pair.cells
-        log_mass = _tilt_masses(exponent, phase.logs)[0]
+        log_mass = _log_sum_exp(exponent + phase.logs)
         # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
         # is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
@@ -474,11 +471,6 @@ class TiltedSum:
             orders = [min(orders, key=roughly)]
         return min(map(reach_of, orders))
 
-    @cached_property
-    def steps(self) -> int:
-        """The number of releases of all phases together, ``T``."""
-        return sum(phase.steps for phase in self.whole.phases)
-
     # --- the transform ------------------------------------------------------------------------------
 
     def transform(self) -> tuple[Cells, Spectrum, FloatArray]:
@@ -505,7 +497,7 @@ class TiltedSum:
             phi = phi[kept] if len(kept) < len(phi) else phi
             squares = _squared_size(phi)
             # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
-            bound = bound + self.log_bound(i, _squared_size_bound(squares, e), last=len(phases) == 1)
+            bound = bound + 0.5 * phase.steps * np.log(_squared_size_bound(squares, e))
             if not np.all(above := bound > self.least_bound):
                 at = np.flatnonzero(above)
                 kept, phi, squares, value = kept[at], phi[at], squares[at], value[at]
@@ -513,17 +505,11 @@ class TiltedSum:
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
             # taken as exp(sum T_i ln r_i + 8 T u).
             size = np.sqrt(squares) + e
-            value *= _spectrum_power(phi, phase.steps)
+            value *= repeat(phi, phase.steps, lambda one, two, _: one * two)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
         powers = 8.0 * UNIT_ROUNDING * self.steps
         return kept, value, (powers + relative) * np.exp(log_size + powers)
-
-    @property
-    def least_bound(self) -> float:
-        """``ln |R_k|`` up to which a frequency may be left out, even before all factors are known (C19)."""
-        # Of the factors that are not known yet, prod |phi_i|^T_i is at most e^log_growth.
-        return math.log(SKIPPED_SPECTRUM) - self.log_growth
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
@@ -552,16 +538,6 @@ class TiltedSum:
         count = len(masses)
         return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
-    def log_bound(self, i: int, squares: FloatArray, *, last: bool) -> FloatArray:
-        """``ln |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be added up and compared with :attr:`least_bound`.
-
-        For a single factor (``last``) it is 0 above that threshold and ``-inf`` below, which saves the logarithms.
-        """
-        steps = self.whole.phases[i].steps
-        if last:
-            return np.where(squares > math.exp(2.0 * self.least_bound / steps), 0.0, -math.inf)
-        return 0.5 * steps * np.log(squares)
-
     def wanted_frequencies(self) -> Cells | None:
         """The frequencies ``k <= n / 2`` that may matter, or None where a shorter FFT cannot tell or leaves too many.
 
@@ -578,12 +554,12 @@ class TiltedSum:
         # Few frequencies are evaluated for all phases, of which the first rule out the others. Speed only.
         few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
-        for i, variance in enumerate(self.variances):
+        for i, (phase, variance) in enumerate(zip(phases, self.variances, strict=True)):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Which arcs")
             phi, e = self.transform_by_fft(i, short)
             f = _squared_size_bound(_squared_size(phi), e)
             between = np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9)
-            bound += self.log_bound(i, between, last=len(phases) == 1)
+            bound += 0.5 * phase.steps * np.log(between)
             arcs = np.flatnonzero(bound > self.least_bound)
             if len(arcs) * n <= few * short:
                 break
@@ -682,13 +658,10 @@ class TiltedSum:
         return DeltaValue(scale * value, error, -scale * second_sum)
 
 
-def _tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatArray]:
-    """``(ln sum of masses e^exponent, masses e^exponent over their sum)`` from the logs of the masses."""
-    weight = exponent + logs
-    top = float(weight.max())
-    weight = np.exp(weight - top)
-    mass = float(weight.sum())
-    return math.log(mass) + top, weight / mass
+def _log_sum_exp(logs: FloatArray) -> float:
+    """``ln sum e^logs``."""
+    top = float(logs.max())
+    return math.log(float(np.exp(logs - top).sum())) + top
 
 
 def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
@@ -750,18 +723,6 @@ def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatA
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     fall = math.exp(-x)
     return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
-
-
-def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
-    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
-    result = np.ones_like(base)
-    while exponent:
-        if exponent % 2:
-            result = result * base
-        exponent //= 2
-        if exponent:
-            base = base * base
-    return result
 
 
 def _even_length(count: int) -> int:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import ClassVar
 
 from privproj.composition import doubling
 from privproj.composition.dominating_pairs import (
@@ -44,9 +43,6 @@ MOST_DEFAULT_PEER_CELLS = 2.0**20
 MOST_DEFAULT_CELLS = 2.0**29
 """Cells that the default grid may have in 24 deviations of the composed loss, else it is coarser. Speed only."""
 
-COMPOSED_INVERSE_SPACING = 2.0**-33
-"""Spacing of the log deltas with which composed runs are answered. Speed only."""
-
 SMALLEST_COMPOSED_DELTA = 1e-300
 """Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
 
@@ -73,9 +69,6 @@ class ComposedCurve:
 
     numerics: dict[str, object]
     """What an answer says about how it was computed."""
-
-    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
 
     @cached_property
     def below(self) -> "tuple[BelowOrder, ...]":

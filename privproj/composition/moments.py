@@ -129,12 +129,8 @@ class MomentCurve:
         self.orders = [found] if one_order else [found, [excess.mirrored() for excess in found]]
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
-        self.infinite = [
-            max(float(e.logs[-1]) + math.log(t) for e, t in zip(order, self.steps, strict=True))
-            + math.log(len(order))
-            + 1e-12
-            for order in self.orders
-        ]
+        tails = [[float(e.logs[-1]) + math.log(t) for e, t in zip(o, self.steps, strict=True)] for o in self.orders]
+        self.infinite = [max(order) + math.log(len(order)) + 1e-12 for order in tails]
 
     def _log_moment(self, order: int, rung: int) -> float:
         """``sum T_i ln M_i(theta)`` of an order at a rung of the ladder, rounded up."""

@@ -12,7 +12,7 @@ fill a batch has one law under both neighbours.
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from privproj.curves.inversion import DEFAULT_SPACING
 from privproj.curves.profile import Curve, log_delta_unless
@@ -114,10 +114,8 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
 
 def truncated(curve: Curve, runs: Sequence[Run]) -> Curve:
     """The curve of these phases with their batches cut, from that of the same phases with whole batches (C26)."""
-    lower, upper = -math.inf, -math.inf
-    for run in runs:
-        cut = log_probability_of_cut(run)
-        lower, upper = kernels.log_add(lower, cut.lower), kernels.log_add(upper, cut.upper)
+    cuts = [log_probability_of_cut(run) for run in runs]
+    lower, upper = (reduce(kernels.log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
     if upper == -math.inf:
         return curve
     return TruncatedCurve(curve, Enclosure(min(0.0, lower - _rounding(lower)), min(0.0, upper + _rounding(upper))))

@@ -365,8 +365,8 @@ def compose_losses(
     shapes = [outline_step(*release) for phase in phases for release in releases_of(*phase)]
     single = [_alone(leaf) for leaf in leaves]
     # Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only.
-    finest, follows = zip((0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single), strict=True)
-    least, wanted = max(finest), min(follows)
+    ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
+    least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
     step = step or max(least, peer_grid_step(shapes, wanted))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"

@@ -276,16 +276,13 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 
     It is ``-inf`` where the tail is too near to 1 to tell.
     """
-    from statistics import NormalDist
+    from scipy.special import ndtri_exp
 
     margin = outward_margin(log_tail, 0.0, 0.0)
     if log_tail + margin >= 0.0:
         return LEAST_TAIL_START if up else -math.inf
-    x = -NormalDist().inv_cdf(math.exp(log_tail)) if log_tail > -700.0 else math.sqrt(-2.0 * log_tail)
     aim = log_tail - margin if up else log_tail + margin
-    for _ in range(8):
-        # Newton's method: the slope of ln(1 - Phi) is -1/R.
-        x = max(x + (_log_tail(x) - aim) * mills(x), LEAST_TAIL_START)
+    x = max(-float(ndtri_exp(aim)), LEAST_TAIL_START)
     step = 1e-15
     while (_log_tail(x) > aim) if up else (_log_tail(x) < aim):
         x += step * max(1.0, abs(x)) * (1.0 if up else -1.0)
