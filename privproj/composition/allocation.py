@@ -125,17 +125,14 @@ class _Epoch:
     batches: int
     """The number ``t`` of batches."""
 
+    pair: DominatingPair
+    """The pair of a release; nothing of it is infinite or lost from below."""
+
     log_least: float
     """The least finite loss ``ln w`` of a release, in nats."""
 
     top: float
     """The last point ``B`` of the grid."""
-
-    at_infinity: float
-    """``P``-mass of a release at infinity; 0 from below."""
-
-    lost: float
-    """``Q``-mass of a release at ``W = 0``; 0 from below."""
 
     above: bool
     """True for an upper bound, False for a lower one."""
@@ -168,7 +165,7 @@ class _Epoch:
         if self.above:
             share = (share + far) * (1.0 + law.drift) + UNDERFLOWN_MASS * self.top
             # m |Q|^(t - 1), with |Q| the mass of a release
-            return (share / self.batches + self.at_infinity * max(1.0, self.total)) * self.factor
+            return (share / self.batches + self.pair.at_infinity * max(1.0, self.total)) * self.factor
         share = (share + np.where(c <= self.top, far, 0.0)) * (1.0 - law.drift) - UNDERFLOWN_MASS * self.top
         return np.maximum(share, 0.0) / self.batches * self.factor
 
@@ -183,7 +180,7 @@ class _Epoch:
         # The far atoms as if they were at the end of the grid, and (iv) for the mass at W = 0 that was moved to w.
         share += law.far_mass * np.maximum(c - self.top, 0.0) / self.batches
         s = np.exp(losses)
-        moved = self.lost * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
+        moved = self.pair.lost * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
         # times |Q|^(t - 1), with |Q| the mass of a release
         return (share + moved * max(1.0, self.total)) * self.factor + s * UNDERFLOWN_NEAR_ZERO
 
@@ -307,7 +304,7 @@ class EpochEnds:
             return add_sum(one, two, self.grids[-1], above=True)
 
         law = repeat(first, batches, add)
-        self.above = _Epoch(law, batches, log_least, self.top, pair.at_infinity, pair.lost, above=True)
+        self.above = _Epoch(law, batches, pair, log_least, self.top, above=True)
 
     @cached_property
     def below(self) -> _Epoch | None:
@@ -318,7 +315,7 @@ class EpochEnds:
         log_least, grids = _least_loss(pair), iter(self.grids)
         first = _first_law(pair, log_least, above=False)
         law = repeat(first, self.batches, lambda one, two, _: add_sum(one, two, next(grids), above=False))
-        return _Epoch(law, self.batches, log_least, self.top, 0.0, 0.0, above=False)
+        return _Epoch(law, self.batches, pair, log_least, self.top, above=False)
 
     def excess_below(self, losses: Array) -> Array:
         """Lower bounds of the excess at these ``ln t``; 0 where none is known."""

@@ -438,7 +438,8 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_first / t_first.
     lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     found = _scale_polygon(cells, upper, step, float(upper[-1]), lost)
-    assert found is not None
+    if found is None:
+        raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
     return found
 
 
@@ -509,11 +510,11 @@ def _scale_polygon(
 ) -> DominatingPair | None:
     """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot (C18).
 
-    Where no scale does that, the pair from above raises :class:`PrecisionLimit` and the pair from below is None.
+    None where no scale does that.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     if zero in (0, len(cells) - 1):  # no loss is left on one side of 0
-        return _no_scale(below=below)
+        return None
     gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
     masses = np.maximum(_polygon_kinks(gap, values), 0.0)
     masses[zero] = 0.0
@@ -533,7 +534,7 @@ def _scale_polygon(
         need = float(np.max(_ratios(want_left, left))) * g + lost - at_infinity
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
-        return _no_scale(below=below)
+        return None
     # Masses above times kappa, those below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - sum of the others.
     rise = scale * f + at_infinity - lost
     masses[zero + 1 :] *= scale
@@ -546,12 +547,6 @@ def _scale_polygon(
     rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT_ROUNDING
     rounding *= max(1.0, (scale * f + at_infinity + lost) / rise)
     return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
-
-
-def _no_scale(*, below: bool) -> None:
-    """None from below; raises :class:`PrecisionLimit` from above."""
-    if not below:
-        raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
 
 
 def _ratios(wanted: FloatArray, found: FloatArray) -> FloatArray:

@@ -375,7 +375,7 @@ def _fit_to_unit(
 
 
 def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> AtomLaw:
-    """The product of both laws, atom by atom and unsorted, with ``below`` without its infinite parts (C23)."""
+    """The product of both laws, atom by atom and unsorted; laws from ``below`` have no infinite parts (C23)."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
         times = np.where(i == j, 1.0, 2.0)
@@ -385,23 +385,14 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> 
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE_MASS * depth) | (others > NEGLIGIBLE_MASS * depth)) & (masses > LEAST_PLACED_MASS)
-    # (iv) Negligible atoms add to the infinite parts of the product. From below, all of these are dropped.
-    at_infinity = lost = 0.0
-    if not below:
-        at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses)
-        lost = _product_infinite_part(one.lost, one.others, two.lost, two.others)
-        at_infinity, lost = at_infinity + float(np.sum(masses[~kept])), lost + float(np.sum(others[~kept]))
+    # m_1 (|P_2| + m_2) + |P_1| m_2, and (iv) negligible atoms, which from below are dropped.
+    at_infinity = one.at_infinity * (float(np.sum(two.masses)) + two.at_infinity)
+    lost = one.lost * (float(np.sum(two.others)) + two.lost)
+    at_infinity += float(np.sum(one.masses)) * two.at_infinity + (0.0 if below else float(np.sum(masses[~kept])))
+    lost += float(np.sum(one.others)) * two.lost + (0.0 if below else float(np.sum(others[~kept])))
     losses, growth = one.losses[i[kept]] + two.losses[j[kept]], one.growth + two.growth
     at_infinity, lost = at_infinity * INFINITE_PART_MARGIN, lost * INFINITE_PART_MARGIN
     return AtomLaw(losses, masses[kept], at_infinity, lost, min(one.unit, two.unit), growth)
-
-
-def _product_infinite_part(
-    infinite: float, masses: FloatArray, other_infinite: float, other_masses: FloatArray
-) -> float:
-    """The infinite part of a product of two laws, with either factor infinite (C23, "Products")."""
-    # m_1 (|P_2| + m_2) + |P_1| m_2
-    return infinite * (float(np.sum(other_masses)) + other_infinite) + float(np.sum(masses)) * other_infinite
 
 
 def split_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:

@@ -110,17 +110,11 @@ class DeltaValue(NamedTuple):
     """The derivative of delta in ``eps``, roughly. It only guides searches."""
 
 
-class _Factor:
+class _Factor(NamedTuple):
     """``steps`` releases of one pair: what is cheap to make again is not kept, as there may be many phases."""
 
-    def __init__(self, pair: DominatingPair, steps: int) -> None:
-        self.pair, self.steps = pair, steps
-        self.largest = float(max(-pair.cells[0], pair.cells[-1])) * pair.step
-
-    @property
-    def losses(self) -> FloatArray:
-        """The losses in nats."""
-        return self.pair.losses
+    pair: DominatingPair
+    steps: int
 
     @property
     def logs(self) -> FloatArray:
@@ -132,7 +126,7 @@ class _Factor:
         starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
         every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
         masses = np.add.reduceat(every, starts)
-        return np.add.reduceat(every * self.losses, starts) / masses, np.log(masses)
+        return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
 
 class Composition:
@@ -170,14 +164,15 @@ class Composition:
         self.tilts: dict[int, TiltedSum | GridLimit] = {}
         self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
         self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
+        self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
     def gain(phase: _Factor) -> float:
         """The finite part of delta at ``eps = 0`` of one release, rounded up."""
         # sum_(j > 0) p_j (1 - e^(-j h))
-        above = phase.losses > 0.0
-        return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
+        above = phase.pair.losses > 0.0
+        return -float(phase.pair.masses[above] @ np.expm1(-phase.pair.losses[above])) * (1.0 + 3e-6)
 
     @property
     def single(self) -> bool:
@@ -244,7 +239,7 @@ class Composition:
         """
         if self.deep:
             return theta
-        theta = min(theta, 600.0 / max(phase.largest for phase in self.phases))
+        theta = min(theta, 600.0 / self.largest_step)
         for _ in range(60):
             if self.moments(theta)[2] <= 3.0 * self.moments(0.85 * theta)[2]:
                 break
@@ -259,7 +254,7 @@ class Composition:
         if eps > self.largest:
             return math.log(max(self.at_infinity, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
-        value = math.fsum(p.steps * _log_sum_exp(theta * p.losses + p.logs) for p in self.phases)
+        value = math.fsum(p.steps * _log_sum_exp(theta * p.pair.losses + p.logs) for p in self.phases)
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
         # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
@@ -298,7 +293,7 @@ class Composition:
 
     def direct(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding as error."""
-        pair, losses = self.phases[0].pair, self.phases[0].losses
+        pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
         masses, gap = pair.masses[above], eps - losses[above]
@@ -394,7 +389,7 @@ class TiltedSum:
     def add(self, phase: _Factor) -> None:
         """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
-        exponent, cells = self.theta * phase.losses, phase.pair.cells
+        exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
         log_mass = _log_sum_exp(exponent + phase.logs)
         # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
         # is absolute, rounding e^(-K).

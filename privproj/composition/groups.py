@@ -338,38 +338,29 @@ class _GroupCurve:
 
     def convert(self, eps: float) -> Enclosure:
         """``ln delta_k(eps)`` by group privacy, enclosed."""
-        ends = self.single.log_delta(eps / self.size * (1.0 + 1e-15)).lower, self.upper_of_single(eps)
-        factor = _log_factor(eps, self.size)
+        part, factor = eps / self.size, _log_factor(eps, self.size)
+        ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
-
-    def upper_of_single(self, eps: float) -> float:
-        """The upper end of ``ln delta(eps / k)``."""
-        return self.single.log_delta(eps / self.size * (1.0 - 1e-15)).upper
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        own = None if self.own is None else self.own.log_delta(eps)
-        other = self.convert(eps)
+        own, other = None if self.own is None else self.own.log_delta(eps), self.convert(eps)
         return other if own is None else Enclosure(min(own.lower, other.upper), min(own.upper, other.upper))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed."""
-        if self.own is None:
-            return self.converted.epsilon(log_delta)
         try:
-            found = self.own.epsilon(log_delta)
+            found = None if self.own is None else self.own.epsilon(log_delta)
         except PrecisionLimit:
+            found = None
+        if found is None:
             return self.converted.epsilon(log_delta)
-        return LateEnclosure(lambda: found.lower, self.least_epsilon(log_delta, found.upper))
-
-    def least_epsilon(self, log_delta: float, own: float) -> float:
-        """The smaller of the group's own epsilon and of that by group privacy."""
-        if own < math.inf:
-            needed = log_delta - _log_factor(own, self.size).upper
-            # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
-            if needed < -150.0 or self.upper_of_single(own) > needed:
-                return own
-        return min(own, self.converted.epsilon(log_delta).upper)
+        upper = found.upper
+        # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
+        is_deep = upper < math.inf and log_delta - _log_factor(upper, self.size).upper < -150.0
+        if not is_deep and (upper == math.inf or self.converted.log_delta(upper).upper <= log_delta):
+            upper = min(upper, self.converted.epsilon(log_delta).upper)
+        return LateEnclosure(lambda: found.lower, upper)
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:
