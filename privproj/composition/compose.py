@@ -6,6 +6,9 @@ from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import Refused
 from privproj.runs import Run
 
+Phases = list[tuple[PrivacyProfile, Run]]
+"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
+
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
     """The curve of ``run.steps`` adaptive releases that each have this profile, subsampled as the run says.
@@ -36,9 +39,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
     return compose_on_grid([(profile, run)], run.discretization, run.composer)
 
 
-def compose_phases(
-    phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
-) -> Curve:
+def compose_phases(phases: Phases, step: float | None = None, composer: str = "privproj") -> Curve:
     """The joint curve of phases with different profiles and runs, as sound as these; raises as :func:`compose` does.
 
     ``step`` is the distance of lattice points of the whole composition in nats (None: as fine as the profiles are
@@ -51,7 +52,7 @@ def compose_phases(
     return compose_on_grid(phases, step, composer)
 
 
-def releases_of(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Run]]:
+def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
     """The phase itself, or its epochs, each as one release, where a record picks its batches at random (C25)."""
     if not run.allocates or run.single:
         return [(profile, run)]
@@ -60,9 +61,7 @@ def releases_of(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile,
     return allocate(profile, run)
 
 
-def compose_on_grid(
-    phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
-) -> Curve:
+def compose_on_grid(phases: Phases, step: float | None = None, composer: str = "privproj") -> Curve:
     """Phases composed jointly on one grid of losses, whatever closed forms they have (C2).
 
     Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises

@@ -24,6 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from privproj.composition.compose import Phases
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step, with_least_rate
 from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
@@ -33,9 +34,6 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp, next_up
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
-
-Phases = list[tuple[PrivacyProfile, Run]]
-"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
 
 Grid = ComposedCurve | GridCurve
 """A composition on a grid of losses."""

@@ -48,7 +48,6 @@ from privproj.curves.profile import Curve, PrivacyProfile, SplitTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure
-from privproj.numerics.search import find_crossing
 
 MARGIN = 1e-11
 """Relative margin of every sum of a step, and of the weights' sums. Soundness.
@@ -273,19 +272,14 @@ def _end_of_table(profile: PrivacyProfile, eps: Array, end: int) -> Array:
 
 def _matched_shifts(profile: PrivacyProfile) -> list[float]:
     """The ``m`` of Gaussians that have the same delta as this profile at one epsilon each."""
-    from privproj.curves.gaussian import gaussian_profile
+    from privproj.curves.gaussian import find_noise
 
     found = []
     for log_delta in MATCHED_LOG_DELTAS:
         eps = profile.epsilon(log_delta).upper
         if not 0.0 < eps < 600.0:
             continue
-        goal = profile.log_delta(eps).upper
-
-        def missing(z: float, eps: float = eps, goal: float = goal) -> float:
-            return gaussian_profile(1.0 / z).log_delta(eps).upper - goal
-
-        inverse = find_crossing(missing, 1.0, rtol=1e-3, low=1e-9, high=1e9).upper
+        inverse = find_noise(eps, profile.log_delta(eps).upper, 1e-3).upper
         found += [1.0 / inverse] if inverse < math.inf else []
     if not found:
         raise PrecisionLimit("expected a release that is private at some epsilon below 600")

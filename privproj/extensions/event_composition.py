@@ -214,10 +214,8 @@ def _plain(value: Any) -> Any:
     """A parameter of an event as plain data."""
     if isinstance(value, dp_event.DpEvent):
         return data_of(value)
-    if isinstance(value, bool | str):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
+    if isinstance(value, str | numbers.Integral):
+        return value if isinstance(value, bool | str) else int(value)
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Sequence | np.ndarray):

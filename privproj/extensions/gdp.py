@@ -21,6 +21,7 @@ from typing import Any, Unpack
 from privproj.accounting.attack_risk import gaussian_mu
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
+from privproj.curves.gaussian import find_noise
 from privproj.curves.inversion import read_epsilon
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import advantage
@@ -28,7 +29,6 @@ from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, log1m_exp, next_up, outward_margin
 from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
-from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
 from privproj.runs.targets import Target, delta_target, slack_target
@@ -295,18 +295,8 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 def _mu_above(eps: float, log_delta: float) -> float:
     """A ``mu`` at which ``G_mu(eps)`` was evaluated to be above this delta; ``inf`` where none was."""
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
-    found = _bracket(eps, aim).lower
+    found = find_noise(eps, aim).lower
     return next_up(1.0 / found) if found > 0.0 else math.inf
-
-
-def _bracket(eps: float, log_delta: float) -> Enclosure:
-    """``1/mu`` between which ``ln G_mu(eps)`` crosses this number, as :func:`find_crossing` returns it."""
-
-    def excess(x: float) -> float:
-        return log_gaussian_delta(eps, 1.0 / x) - log_delta
-
-    # Every mu from 1e-12 to 1e12 is sought. Contract.
-    return find_crossing(excess, 1.0, low=1e-12, high=1e12, rtol=1e-12)
 
 
 def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: float) -> float:
@@ -321,7 +311,7 @@ def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: f
             continue
         if max(log_slack, LOG_OF_ZERO_FROM_ABOVE) + 1e-9 < least < 0.0:
             # A mu at which G_mu(eps) was evaluated to be at most this delta; 0 where none was
-            best = max(best, (1.0 - 1e-15) / _bracket(eps, least - outward_margin(least, 0.0, 0.0)).upper)
+            best = max(best, (1.0 - 1e-15) / find_noise(eps, least - outward_margin(least, 0.0, 0.0)).upper)
     return min(best, mu)
 
 
