@@ -140,12 +140,10 @@ class _Epoch:
     def excess(self, losses: Array) -> Array:
         """The excess of the remove order at ``ln s = losses`` (nats), on the safe side."""
         found = np.empty(len(losses))
-        # Products of atoms and epsilons that are held in memory at a time. Speed only.
-        size = max(1, 2**22 // len(self.law.places))
-        for start in range(0, len(losses), size):
-            part, right = losses[start : start + size], losses[start : start + size] >= 0.0
-            found[start : start + size][right] = self.right(part[right])
-            found[start : start + size][~right] = self.left(part[~right])
+        for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
+            # Products of atoms and epsilons that are held in memory at a time. Speed only.
+            parts = 1 + np.count_nonzero(chosen) * len(self.law.places) // 2**22
+            found[chosen] = np.concatenate([read(part) for part in np.array_split(losses[chosen], parts)])
         return found
 
     def thresholds(self, losses: Array) -> tuple[Array, Array]:

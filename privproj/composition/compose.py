@@ -68,10 +68,10 @@ def compose_on_grid(phases: Phases, step: float | None = None, composer: str = "
     :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
     from privproj.composition.depths import DepthCurve
-    from privproj.composition.dominating_pairs import outline_step, with_least_rate
+    from privproj.composition.dominating_pairs import outline_step
     from privproj.composition.grid import GridCurve, peer_grid_step
 
-    shapes = [outline_step(*phase) for phase in with_least_rate(phases)]
+    shapes = [outline_step(*phase) for phase in phases]
     if composer == "dp-accounting":
         from privproj.composition import by_dp_accounting
 

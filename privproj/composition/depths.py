@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from privproj.composition.compose import Phases
-from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step, with_least_rate
+from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
 from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.curves.profile import PrivacyProfile, SplitTable
@@ -244,12 +244,11 @@ class _Level:
         if self.k >= len(LEAST_POWERS):
             return PrecisionLimit(NOTHING_SO_SMALL)
         try:
-            phases = with_least_rate(self.phases)
-            found = GridCurve([outline_step(*phase, math.exp(self.log_cut)) for phase in phases], self.step)
+            shapes = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
         except PrecisionLimit as error:
             return error
-        best, least, last = None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        levels, costly = range(len(found.steps)), _are_costly(phases)
+        found, best, least, last = GridCurve(shapes, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        levels, costly = range(len(found.steps)), _are_costly(self.phases)
         for level in reversed(levels) if costly else levels:
             try:
                 curve = found.level(level)

@@ -265,19 +265,15 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
-def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
-    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
+def _with_least_rate(profile: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run]:
+    """A release for a grid, not at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
 
-    That holds from above only, so where a rate was raised nothing is known from below.
+    That holds from above only, so where the rate is raised nothing is known from below.
     """
-
-    def raised(profile: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run]:
-        if run.sampling_rate >= LEAST_GRID_RATE:
-            return profile, run
-        from_above: Any = {"log_delta": lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper)}
-        return replace(profile, **from_above, table=None, log_deltas=None), replace(run, sampling_rate=LEAST_GRID_RATE)
-
-    return [raised(*phase) for phase in phases]
+    if run.sampling_rate >= LEAST_GRID_RATE:
+        return profile, run
+    from_above: Any = {"log_delta": lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper)}
+    return replace(profile, **from_above, table=None, log_deltas=None), replace(run, sampling_rate=LEAST_GRID_RATE)
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
@@ -292,6 +288,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     where the loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
     :data:`MOST_MASS_BEYOND`.
     """
+    profile, run = _with_least_rate(profile, run)
     q = run.sampling_rate
     start = 0.05 * float(_excess_above(profile, np.zeros(1))[0])
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))

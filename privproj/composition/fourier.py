@@ -142,6 +142,7 @@ class Composition:
         self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, deep: bool = False
     ) -> None:
         self.most_fft, self.deep = most_fft, deep
+        self.spacing = FINE_TILT_LADDER_SPACING if deep else TILT_LADDER_SPACING
         self.phases = list(starmap(_Factor, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
@@ -161,7 +162,8 @@ class Composition:
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
-        self.tilts: dict[int, TiltedSum | GridLimit] = {}
+        # How many spectra a composition keeps for further questions. Speed only.
+        self.tilt_at = lru_cache(maxsize=4)(self._tilt_at)
         self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
         self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
         self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
@@ -226,7 +228,7 @@ class Composition:
             low, high = (low, theta) if value > 0.0 else (theta, high)
             nearer = theta * math.exp(min(max(-value / (slope * theta), -1.5), 1.5))
             nearer = nearer if low < nearer < high else math.sqrt(low * high)
-            if abs(nearer - theta) < (FINE_TILT_LADDER_SPACING if self.deep else 0.03) * theta:
+            if abs(nearer - theta) < min(self.spacing, 0.03) * theta:
                 return nearer
             theta = nearer
         return theta
@@ -268,20 +270,17 @@ class Composition:
         The last few spectra are kept, and so are the errors that were raised. A spectrum depends on its rung alone, so
         the value is the same whether it was kept or not.
         """
-        spacing = FINE_TILT_LADDER_SPACING if self.deep else TILT_LADDER_SPACING
-        rung = math.floor(math.log(theta) / spacing)
-        if rung not in self.tilts:
-            # How many spectra a composition keeps for further questions. Speed only.
-            while len(self.tilts) >= 4:
-                self.tilts.pop(next(iter(self.tilts)))
-            try:
-                self.tilts[rung] = TiltedSum(self, math.exp(rung * spacing))
-            except GridLimit as error:
-                self.tilts[rung] = error
-        found = self.tilts[rung]
+        found = self.tilt_at(math.floor(math.log(theta) / self.spacing))
         if isinstance(found, GridLimit):
             raise found
         return found
+
+    def _tilt_at(self, rung: int) -> "TiltedSum | GridLimit":
+        """The spectrum at a rung of the ladder, or why there is none."""
+        try:
+            return TiltedSum(self, math.exp(rung * self.spacing))
+        except GridLimit as error:
+            return error
 
     def _delta(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""

@@ -43,7 +43,6 @@ from itertools import pairwise
 import numpy as np
 from scipy import special
 
-from privproj.composition.dominating_pairs import Cells
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
@@ -84,19 +83,7 @@ def group_step(
     Raises:
         Refused: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
     """
-    size = len(logs) - 1
-    tails = np.logaddexp.accumulate(logs[::-1])[::-1]
-    count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
-    if count > MOST_MEMBERS:
-        raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
-    lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
-    first = member(1)
-    sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
-    # What bounds the profile of j records bounds that of fewer too.
-    weights = [logs[0], *(float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))]
-    step = _Step(
-        [first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost, of_fixed_size=of_fixed_size
-    )
+    step = _Step(member, logs, cut, of_fixed_size=of_fixed_size)
 
     def log_delta(eps: float) -> Enclosure:
         # The add order at e^eps is E(t) / t at t = e^-eps.
@@ -112,11 +99,11 @@ def group_step(
         table=step.excess if of_fixed_size else None,
         excess=None if of_fixed_size else step.excess,
         deeper=lambda mass: group_step(member, logs, of_fixed_size=of_fixed_size, cut=min(cut, mass * 1e-9)),
-        resolution=first.resolution,
+        resolution=step.members[0].resolution,
         can_be_subsampled=False,
         inverse_spacing=2.0**-30,
         inverse_rtol=2.0**-40,
-        numerics={"group": f"a mixture over how many of {size} records a batch holds"},
+        numerics={"group": f"a mixture over how many of {len(logs) - 1} records a batch holds"},
     )
 
 
@@ -164,12 +151,22 @@ class _Step:
     """One step of a group: its excess at any losses, from the profiles of its members (module docstring)."""
 
     def __init__(
-        self, members: list[PrivacyProfile], sizes: Cells, log_weights: Array, lost: float, *, of_fixed_size: bool
+        self, member: Callable[[int], PrivacyProfile], logs: Array, cut: float, *, of_fixed_size: bool
     ) -> None:
-        self.members, self.sizes, self.log_weights, self.lost = members, sizes, log_weights, lost
-        self.of_fixed_size = of_fixed_size
+        size, self.of_fixed_size = len(logs) - 1, of_fixed_size
+        tails = np.logaddexp.accumulate(logs[::-1])[::-1]
+        count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
+        if count > MOST_MEMBERS:
+            raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
+        self.lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
+        first = member(1)
+        sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
+        self.members, self.sizes = [first, *map(member, sizes[1:])], np.array(sizes)
+        # What bounds the profile of j records bounds that of fewer too.
+        shared = (float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))
+        self.log_weights = np.array([logs[0], *shared])
         # Of two mixtures it is no truth.
-        self.mu = None if of_fixed_size else members[0].gaussian_mu
+        self.mu = None if of_fixed_size else first.gaussian_mu
         self.losses, self.shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
         if not self.mu:
             self.losses, self.shifts = self.compare_shifts()

@@ -103,8 +103,9 @@ def test_a_rate_is_raised_from_above_only():
     """A larger rate has a larger delta: what is known from below at it would be no bound at the rate itself (C17)."""
     profile, rate = gaussian(1.0), 1e-33
     tiny, other = Run(steps=2, sampling_rate=rate), Run(steps=2, sampling_rate=1e-3)
-    (raised, run), kept = dominating_pairs.with_least_rate([(profile, tiny), (profile, other)])
-    assert kept == (profile, other)
+    shapes = [dominating_pairs.outline_step(profile, run) for run in (tiny, other)]
+    assert (shapes[1].profile, shapes[1].run) == (profile, other)
+    raised, run = shapes[0].profile, shapes[0].run
     assert run.sampling_rate > rate
     assert raised.table is None and raised.excess is None
     for e in (0.0, 0.5, 3.0):
