@@ -439,8 +439,8 @@ class TiltedSum:
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
         """Cells from the mean beyond which the tilted mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` (C19).
 
-        The best of these Chernoff orders (per cell) is taken, of many phases what seems to be the best; ``sign`` is 1
-        above the mean and -1 below. Every order is sound.
+        The best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1 below. Every order is
+        sound.
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
         # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
@@ -455,14 +455,6 @@ class TiltedSum:
             margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
             return (growth + margin - log_outside) / order
 
-        def roughly(order: float) -> float:
-            at = self.whole.moments(self.theta + sign * order / self.step)[0]
-            return (at - here - sign * order * mean - log_outside) / order
-
-        # Phases up to which all Chernoff orders are tried: thinned masses of one with many steps mislead. Speed only.
-        if len(self.masses) > 8:
-            here = self.whole.moments(self.theta)[0]
-            orders = [min(orders, key=roughly)]
         return min(map(reach_of, orders))
 
     # --- the transform ------------------------------------------------------------------------------

@@ -90,7 +90,6 @@ def _bound_of(kind: str) -> Bound:
         source=f"dp-accounting {version('dp-accounting')}, {kind}",
         example="privproj run FILE",
         representation=lambda event: event,
-        any_projection=False,
         groups=False,
         notes=lambda event: (COMPOSED_ELSEWHERE,),
     )
