@@ -18,17 +18,17 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from privproj.composition.compose import Phases
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
 from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
-from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.curves.profile import Phases, PrivacyProfile, SplitTable
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp, next_up
@@ -273,17 +273,13 @@ class _Level:
 
     def read(self, on_grid: Callable[[Grid], Enclosure], by_moments: float) -> Enclosure:
         """What is found on the grid and, next to the first level, on the ordinary one, and the bound by moments."""
-        found, upper, self.numerics = [], math.inf, MOMENTS_NUMERICS
+        found: list[tuple[Enclosure, Grid]] = []
         for grid in (self.grid, self.ordinary):
-            try:
-                if grid is not None and not isinstance(grid, PrecisionLimit):
-                    found.append(on_grid(grid))
-                    self.numerics = grid.numerics if found[-1].upper < upper else self.numerics
-                    upper = min(upper, found[-1].upper)
-            except PrecisionLimit:
-                continue
-        self.numerics = self.numerics if upper <= by_moments else MOMENTS_NUMERICS
-        return LateEnclosure(lambda: max((ends.lower for ends in found), default=-math.inf), min(upper, by_moments))
+            with suppress(PrecisionLimit):
+                found += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
+        upper = min([by_moments, *(ends.upper for ends, _ in found)])
+        self.numerics = next((grid.numerics for ends, grid in found if ends.upper == upper), MOMENTS_NUMERICS)
+        return LateEnclosure(lambda: max((ends.lower for ends, _ in found), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""

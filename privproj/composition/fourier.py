@@ -429,10 +429,7 @@ class TiltedSum:
         # a = floor(first), and n is at least the number of cells up to last.
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
         if not 0 < count <= MOST_WINDOW_CELLS:
-            raise GridLimit(
-                f"expected a composed grid of at most {MOST_WINDOW_CELLS:.2g} cells, got {count:.2g} of "
-                f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
-            )
+            raise _too_long(count, MOST_WINDOW_CELLS, self.step)
         # Errors (i) tail and (ii) aliasing: the mass beyond both ends is at most 2 PROBABILITY_OUTSIDE_WINDOW.
         return start, _even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
@@ -470,10 +467,7 @@ class TiltedSum:
         most = max(10 * n, MOST_OF_A_PHASE if n > self.whole.most_fft else 0) * len(phases)
         by_fft = wanted is None or len(wanted) * atoms > most
         if by_fft and n > self.whole.most_fft:
-            raise GridLimit(
-                f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
-                f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
-            )
+            raise _too_long(n, self.whole.most_fft, self.step)
         kept = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
         value = np.ones(len(kept), complex)
         bound, log_size, relative = np.zeros((3, len(kept)))
@@ -642,6 +636,12 @@ class TiltedSum:
         # All eight: scale ((v) + (vii) + (vi) + |sum| (viii)) + (i), (ii).
         error = (scale * (error + abs(value) * exponent_error) + outside) * (1.0 + 1e-9)
         return DeltaValue(scale * value, error, -scale * second_sum)
+
+
+def _too_long(cells: int, most: int, step: float) -> GridLimit:
+    """The error of a window that has more cells than it may have."""
+    given = f"{cells:.2g} of discretization={step:.3g}; give a larger discretization"
+    return GridLimit(f"expected a composed grid of at most {most:.2g} cells, got {given}, {REMEDY}")
 
 
 def _log_sum_exp(logs: FloatArray) -> float:
