@@ -206,8 +206,18 @@ class DepthCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """The shares ``w_i`` of epsilon in basic composition."""
-        return _even_shares(self.releases)
+        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
+        if len(self.releases) == 1:
+            return [1.0 / self.releases[0][1]]
+        # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are
+        # sound. Speed only.
+        sizes = [
+            max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
+            for profile, _ in self.releases
+        ]
+        sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]
+        total = math.fsum(steps * size for size, (_, steps) in zip(sizes, self.releases, strict=True)) * (1.0 + 1e-15)
+        return [size / total for size in sizes]
 
     def log_basic(self, eps: float) -> float:
         """The log of the bound by basic composition at ``eps`` (nats), rounded up (C23)."""
@@ -330,18 +340,3 @@ def _log_ever_sampled(runs: list[Run]) -> float:
     # (i) ln(1 - prod_i (1 - q_i)^T_i)
     untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
     return min(log1m_exp(untouched) + 1e-12, 0.0)
-
-
-def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
-    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
-    if len(releases) == 1:
-        return [1.0 / releases[0][1]]
-    # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are sound.
-    # Speed only.
-    sizes = [
-        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
-        for profile, _ in releases
-    ]
-    sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]
-    total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)
-    return [size / total for size in sizes]

@@ -128,6 +128,12 @@ class _Factor(NamedTuple):
         masses = np.add.reduceat(every, starts)
         return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
+    def gain(self) -> float:
+        """The finite part of delta at ``eps = 0`` of one release, rounded up."""
+        # sum_(j > 0) p_j (1 - e^(-j h))
+        above = self.pair.losses > 0.0
+        return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
+
 
 class Composition:
     """The composition of phases, each a pair and its number of releases: ``delta(eps)`` with a proved error (C19).
@@ -151,7 +157,7 @@ class Composition:
             math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
-        self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
+        self.basic = sum(p.steps * (p.gain() + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
         most = MOST_THINNED if deep else THINNED_ATOMS
         # 20: how many atoms of a phase are looked at where there are many phases. Speed only.
         thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), 20)) for p in self.phases]
@@ -168,13 +174,6 @@ class Composition:
         self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
         self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
-
-    @staticmethod
-    def gain(phase: _Factor) -> float:
-        """The finite part of delta at ``eps = 0`` of one release, rounded up."""
-        # sum_(j > 0) p_j (1 - e^(-j h))
-        above = phase.pair.losses > 0.0
-        return -float(phase.pair.masses[above] @ np.expm1(-phase.pair.losses[above])) * (1.0 + 3e-6)
 
     @property
     def single(self) -> bool:
