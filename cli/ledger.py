@@ -69,7 +69,7 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     return {
         "steps": account.spent,
         "steps_left": account.left,
-        "steps_planned": account.releases_planned,
+        "steps_planned": account.planned.spent,
         "delta": delta,
         "epsilon": so_far.value if so_far else 0.0,
         "epsilon_of_plan": planned.as_dict()["value"],

@@ -175,7 +175,7 @@ def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
     """Return what was found of a ledger."""
     account = verdict.account.numbered
     found, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
-    gap = missing_words(verdict, account.releases_planned)
+    gap = missing_words(verdict, account.planned.spent)
     record = {
         "missing_releases": account.missing,
         "unproved": [*gap, *UNPROVED],
