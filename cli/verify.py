@@ -177,9 +177,9 @@ def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
     found, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_words(verdict, account.planned.spent)
     record = {
-        "missing_releases": account.missing,
+        "missing_releases": verdict.missing,
         "unproved": [*gap, *UNPROVED],
-        "claim": ledger_claim(found, account.missing),
+        "claim": ledger_claim(found, verdict.missing),
         "target": target or None,
         **found,
     }

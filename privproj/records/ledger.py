@@ -284,11 +284,6 @@ class Account:
         return self.begun.to_end(-1 if self.filtered else 0)
 
     @property
-    def missing(self) -> int:
-        """The number of releases that were planned and are not there, over all phases that were begun."""
-        return self.planned.spent - self.spent
-
-    @property
     def stopped(self) -> tuple[str, ...]:
         """A sentence on every phase that made fewer or more steps than planned, where that matters."""
         if self.filtered:
@@ -344,8 +339,7 @@ class Account:
             InvalidParameter: Nothing was released.
             Refused: More was released than the filter has.
         """
-        phases = tuple(self.made())
-        return self.filter().curve() if self.filtered else Schedule(phases).curve()
+        return self.filter().curve() if self.filtered else Schedule(tuple(self.made())).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -378,13 +372,10 @@ class Account:
         target = self.target or {}
         if not {"epsilon", "delta"} <= target.keys():
             return ""
-        if self.filtered:
-            try:
-                self.filter()
-            except Refused as error:
-                return str(error)
-            return ""
-        value = self.epsilon(target["delta"]).value
+        try:
+            value = self.epsilon(target["delta"]).value
+        except Refused as error:
+            return str(error)
         found = math.inf if value is None else float(value)
         if found <= target["epsilon"] * (1.0 + TARGET_SLACK):
             return ""
@@ -403,14 +394,12 @@ class Account:
         Returns:
             The result with further assumptions and warnings.
         """
-        known: Any = found.mechanism["assumes"]
-        of_run: Any = found.run["assumes"]
-        assumed = dict.fromkeys((*known, *self.assumes))
         # The plan of the account is that of all phases, also of one without a release.
         plans = [words for words in self.assumes if words in PLANS]
-        of_run = tuple(words for words in of_run if not plans or words not in PLANS or words in plans)
+        own: Any = found.mechanism["assumes"], found.run["assumes"]
+        of_run = tuple(words for words in own[1] if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**found.mechanism, "assumes": tuple(assumed)}
+        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*own[0], *self.assumes)))}
         return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
 
 
@@ -497,10 +486,6 @@ class LedgerReader:
         words.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
-    def release(self) -> bytes:
-        """The next line if that is a release; nothing before the first phase."""
-        return self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
-
     def take(self, line: bytes, is_whole: bool = True) -> None:
         """Read the next line, without its end: a phase, a release, or what a crash left of one.
 
@@ -508,7 +493,8 @@ class LedgerReader:
         counts as one, and that of a phase, without an end, opens nothing.
         """
         self.number += 1
-        release, opening = self.release(), self._opening_of(line)
+        release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
+        opening = self._opening_of(line)
         if line + b"\n" == release:
             self.account = self.account.stepped()
         elif opening is not None:
@@ -558,7 +544,7 @@ Keep = Callable[[int], object]
 """What keeps the number of releases a second time, outside of a ledger."""
 
 
-class Ledger:
+class Ledger(LedgerReader):
     """A ledger that this process writes alone.
 
     Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
@@ -582,9 +568,8 @@ class Ledger:
         check: Callable[[Account], Keep] = lambda account: lambda releases: None,
         again: bool = False,
     ) -> None:
-        self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
-        self.keep, self.kept, self.unsure = lambda releases: None, 0, True
-        self.reader = LedgerReader(str(path), b"")
+        super().__init__(str(Path(path).absolute()), b"")
+        self.keep, self.kept, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
         self.file = open_alone(self.path, "ledger")
         try:
             self.check_place()
@@ -596,10 +581,10 @@ class Ledger:
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
         """Continue the last phase of the file if it is this one, else append it."""
-        account, where = self.account, str(self.path)
-        account.check_target(target or None, where)
+        account = self.account
+        account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
-        opened = account.opened(opening, where) if opening else replace(account, target=target or account.target)
+        opened = account.opened(opening, self.path) if opening else replace(account, target=target or account.target)
         if opening and account.spent:
             Schedule((*account.made(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
@@ -610,24 +595,20 @@ class Ledger:
         self.keep = keep
         self.keep_count()
         # What a crash left of the opening of a phase, or of the header, stands for nothing.
-        if self.reader.half_opened or not account.phases:
-            os.ftruncate(self.file, self.size - self.reader.half_opened if account.phases else 0)
+        if self.half_opened or not account.phases:
+            os.ftruncate(self.file, self.size - self.half_opened if account.phases else 0)
             self._take_stock()
         if opening:
             self._append(opening)
-            _sync_folder(self.path)
+            _sync_folder(Path(self.path))
         self.filter = opened.filter() if opened.filtered else None
 
     def _take_stock(self) -> None:
         """Read the file; the next line comes behind the end that the last one lacks, or behind the header."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
-        self.reader, self.size, self.unsure = LedgerReader(str(self.path), written), len(written), False
-        self.missing = self.reader.header if not written else b"" if written.endswith(b"\n") else b"\n"
-
-    @property
-    def account(self) -> Account:
-        """What the ledger says, as it was read and written here."""
-        return self.reader.account
+        super().__init__(self.path, written)
+        self.size, self.unsure = len(written), False
+        self.missing = self.header if not written else b"" if written.endswith(b"\n") else b"\n"
 
     @property
     def steps(self) -> int:
@@ -640,8 +621,8 @@ class Ledger:
         After a failure the file is read again before the next line is written. Raises :class:`Refused` where the filter
         of the ledger has no budget left for it; then nothing is recorded.
         """
-        self.check_place()
         if self.unsure:
+            self.check_place()
             self._take_stock()
             self.filter = self.account.filter() if self.account.filtered else None
         if self.filter is not None:
@@ -658,7 +639,8 @@ class Ledger:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         """Write one line and wait until it is on the disk."""
-        line = self.reader.line(entry)
+        self.check_place()
+        line = self.line(entry)
         left = self.missing + line
         size = self.size + len(left)
         if size > LARGEST_LEDGER:
@@ -676,7 +658,7 @@ class Ledger:
                 f"a line could not be written to the ledger {self.path} ({error.strerror}), so what it stands for was "
                 "not released: make room, and go on"
             ) from error
-        self.reader.take(line.removesuffix(b"\n"))
+        self.take(line.removesuffix(b"\n"))
         self.size, self.unsure, self.missing = size, False, b""
 
     def check_place(self) -> None:
@@ -726,7 +708,7 @@ class LedgerVerdict(Verdict):
     @property
     def missing(self) -> int:
         """The number of releases that were planned and are not there, over all phases that were begun."""
-        return self.account.missing
+        return self.account.planned.spent - self.account.spent
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:

@@ -289,7 +289,7 @@ def test_the_plan_of_several_phases_is_all_of_each(path):
     account = read_ledger(path)
     assert account.assumes == (PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and len(account.stopped) == 1
     assert [steps for _, steps in account.planned.phases] == [20, 5]
-    assert (account.spent, account.planned.spent, account.missing) == (12, 25, 13)
+    assert (account.spent, account.left, account.planned.spent) == (12, 0, 25)
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
     assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
 
