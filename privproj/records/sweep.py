@@ -135,9 +135,9 @@ class Grid:
         ends = self.ends
         places = range(len(ends))
         some = places if len(places) <= MOST_CORNERS else sorted(Random(0).sample(places, MOST_CORNERS))
-        return list(ends._valid(some)) or list(islice(self._valid(range(min(len(self), PROBED_POINTS))), 1))
+        return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
-    def _valid(self, numbers: Iterable[int]) -> Iterator[tuple[str, Question]]:
+    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Question]]:
         """The questions at these points, each after what is its own about it."""
         for number in numbers:
             with suppress(PrivprojError):
@@ -207,10 +207,11 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
         spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))
         _check_axes(axes, given, query)
+        points = math.prod(map(len, axes.values()))
+        if points > MOST_POINTS:
+            raise InvalidParameter("grid", f"{points} points", f"at most {MOST_POINTS} points")
         grid = Grid(query, given, axes)
-        if len(grid) > MOST_POINTS:
-            raise InvalidParameter("grid", f"{len(grid)} points", f"at most {MOST_POINTS} points")
-        if len(grid) <= PROBED_POINTS and not grid.corners():
+        if points <= PROBED_POINTS and next(grid.questions(range(points)), None) is None:
             grid.question(0)
     return grid
 

@@ -116,6 +116,7 @@ def test_parquet_holds_the_same_numbers(tmp_path):
         {"query": "meaning"},
         {"mechanism": "m3"},
         {"grid": {"dim": list(range(2, 5000)), "rank": list(range(1, 5000))}},
+        {"grid": {name: list(range(2, 9999)) for name in ("dim", "rank", "steps", "columns", "change_rank")}},
     ],
 )
 def test_a_grid_that_is_none_is_refused_before_anything_is_written(tmp_path, change, capsys):
