@@ -352,12 +352,7 @@ def _timed(work: Work, numbers: range) -> tuple[str, float]:
 
 @contextmanager
 def complete_rows(
-    work: Work,
-    size: int,
-    path: str | Path,
-    head: str,
-    pool: Pool = open_pool,
-    progress: Callable[[int], object] = lambda count: None,
+    work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
 ) -> Iterator[BinaryIO]:
     """All rows of some work, in a file that is open behind its first line, which says what they belong to.
 
@@ -373,27 +368,27 @@ def complete_rows(
                 file.flush()
                 os.fsync(file.fileno())
             progress(lines.count("\n"))
-        file.seek(0)
-        file.readline()
+        file.seek(head.index("\n") + 1)
         yield file
 
 
 def _take_up(file: BinaryIO, head: bytes, path: str | Path) -> int:
     """Cut off what is not whole, write the head if that is missing, and count the rows."""
     file.seek(0)
-    whole, count = file.read(len(head)), 0
-    if not head.startswith(whole):
+    before, good, count = file.read(len(head)), len(head), 0
+    if not head.startswith(before):
         raise InvalidParameter("journal", path, "a journal of this very question", "name another file")
-    good = len(whole) if whole == head else 0
-    for line in file if good else ():
+    if len(before) < good:
+        file.truncate(0)
+        file.write(head)
+        file.flush()
+        return 0
+    for line in file:
         if not line.endswith(b"\n") or b"\0" in line:
             break
         count += 1
         good += len(line)
     file.truncate(good)
-    if good == 0:
-        file.write(head)
-        file.flush()
     return count
 
 

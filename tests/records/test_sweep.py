@@ -295,7 +295,7 @@ def test_only_what_is_missing_is_asked(tmp_path):
 
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
     grid, out = grid_from(GRID), tmp_path / "out.csv"
-    other = complete_rows(numbered, 3, journal_of(out), "others\n")
+    other = complete_rows(numbered, 3, journal_of(out), "others\n", open_pool, print)
     with other, pytest.raises(privproj.InvalidParameter, match="no other process"):
         run_sweep(grid, out)
     assert journal_of(out).read_text() == "others\n" + numbered(range(3))
@@ -307,14 +307,14 @@ def numbered(numbers):
 
 def test_rows_come_in_their_order_and_what_is_not_whole_is_cut_off(tmp_path):
     path, seen = tmp_path / "journal", []
-    with complete_rows(numbered, 100, path, "numbers\nof rows\n", progress=seen.append) as rows:
+    with complete_rows(numbered, 100, path, "numbers\nof rows\n", open_pool, seen.append) as rows:
         assert rows.read().decode() == "of rows\n" + numbered(range(100))
     assert seen[0] == 0 and sum(seen) == 100
     content = path.read_bytes()
     for torn in (b"", b"row,10", b"\0" * 20, b"row,\0\0\0\nrow,101\n"):
         path.write_bytes(content + torn)
         seen.clear()
-        with complete_rows(numbered, 100, path, "numbers\nof rows\n", progress=seen.append) as rows:
+        with complete_rows(numbered, 100, path, "numbers\nof rows\n", open_pool, seen.append) as rows:
             assert rows.read().decode() == "of rows\n" + numbered(range(100)) and seen == [100]
         assert path.read_bytes() == content
 
