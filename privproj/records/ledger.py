@@ -494,28 +494,21 @@ class LedgerReader:
         """
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
-        opening = self._opening_of(line)
+        value = _value_of(line)
+        entry = {key: own for key, own in value.items() if key != "chain"} if isinstance(value, dict) else {}
         if line + b"\n" == release:
             self.account = self.account.stepped()
-        elif opening is not None:
-            self._open(opening)
+        elif "phase" in entry and self.line(entry) == line + b"\n":
+            self._open(entry)
         elif release.startswith(line.rstrip(b"\0")) and 0 < len(line) <= len(release):
             self.account = replace(self.account.stepped(), notes=(CUT_SHORT,))
-        elif not is_whole and _begins_phase(line):
+        elif not is_whole and value is None and _begins_phase(line):
             self.half_opened = len(line)
         else:
             expected = f"line {self.number} as privproj wrote it"
             why = "it is neither what comes next nor the beginning of that"
             raise InvalidParameter("ledger", self.path, expected, f"the file is damaged ({why}): {REMEDY}")
         self.hash.update(line + b"\n")
-
-    def _opening_of(self, line: bytes) -> dict[str, Any] | None:
-        """A line that opens a phase as data; None unless it is, to the byte, what the writer writes for that."""
-        try:
-            entry = {key: value for key, value in json.loads(line).items() if key != "chain"}
-        except (ValueError, AttributeError, RecursionError):
-            return None
-        return entry if "phase" in entry and self.line(entry) == line + b"\n" else None
 
     def _open(self, entry: dict[str, Any]) -> None:
         """Open a phase by its line."""
@@ -528,16 +521,18 @@ class LedgerReader:
             self.replaced.append(before)
 
 
-def _begins_phase(line: bytes) -> bool:
-    """True for the beginning of a line that opens a phase: printable words without a whole entry before their end."""
-    opening = b'{"phase"'
-    if not line.isascii() or not line.decode().isprintable():
-        return False
+def _value_of(line: bytes) -> Any:
+    """The JSON value that a line begins with, whatever comes behind it; None where there is no whole one."""
     try:
-        json.JSONDecoder().raw_decode(line.decode())
+        return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):
-        return opening.startswith(line) or line.startswith(opening)
-    return False
+        return None
+
+
+def _begins_phase(line: bytes) -> bool:
+    """True for printable words that begin as a line that opens a phase, or are the beginning of that."""
+    opening = b'{"phase"'
+    return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
 
 
 Keep = Callable[[int], object]
