@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, Unpack
 
 from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
+from privproj.accounting.column_kernels import goal_in_columns, meets_in_columns
 from privproj.accounting.first_guess import (
     MOST_STEPS,
     Releases,
@@ -310,13 +311,12 @@ def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -
 
     Every calibration of one release ends with this check. ``curve`` is that of the question, where it is known.
     """
+    curve = curve or question.curve()
     if not question.meets_target(target, curve):
         return False
     if question.only.bound.columns is None or question.only.run.steps > 1:
         return True
-    from privproj.accounting.column_rows import meets_in_columns
-
-    return meets_in_columns(question.only, target)
+    return meets_in_columns(question.only, target, curve)
 
 
 def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: bool) -> Result:
@@ -379,8 +379,6 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
     """
     aim = floor_log_delta(curve, target)
     if question.only.bound.columns is not None:
-        from privproj.accounting.column_rows import goal_in_columns
-
         aim = min(aim, goal_in_columns(curve, target.log_delta))
     # Beyond that width an aim below would cost more than it saves. Speed only.
     return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
