@@ -7,9 +7,9 @@ with something wrong, is a question like any other: it is answered, or refused i
 
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -26,10 +26,11 @@ from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.errors import InvalidParameter, Unanswered, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
+from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
-from privproj.result import Outcome, Side, Status, as_html_table
+from privproj.result import Outcome, Result, Side, Status, as_html_table
 from privproj.runs import RunOptions
 from privproj.runs.targets import AnyTarget, FullTarget
 from privproj.validation import whole
@@ -109,7 +110,8 @@ class ColumnResult:
         asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
                  for name, value in {**self.asked, **words}.items()}  # fmt: skip
         found = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
-        return {**asked, **found, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+        rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
+        return {**asked, **found, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
     def _repr_html_(self) -> str:
         """The first rows as a table, for notebooks."""
@@ -248,33 +250,39 @@ def _answer_columns(
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
-    size, put = math.prod(shape), _putting(quantity, kind, bound, run)
-    outcome, basis = np.empty(size, object), _Basis(kind, bound)
-    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
-    outcome.fill(Outcome.OK)
+    size = math.prod(shape)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
     others = [_keys_of(column) for name, column in columns.items() if name not in free]
 
     def question(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
-            return put({**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}})
+            row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
+            target = aim_from({name: row.pop(name, None) for name in TARGETS}, quantity)
+            return checked_phase(ask_by_name(kind(**row), bound, run).only, target), target
 
+    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
+    outcome = np.empty(size, object)
+    outcome.fill(Outcome.OK)
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
         asked = asked_rows(quantity, {**same, **columns}, size)
         found = read_columns(asked, others, lambda i: question(i)[0], threads)
-        basis.add(found.phases, found.sides)
-        if found.phases and found.small.any() and quantity == "delta":
-            basis.sides.add(Side.UPPER)
+        phases, sides = [*found.phases], {*found.sides}
+        if quantity == "delta":
+            outcome[found.value == 1.0] = Outcome.VACUOUS
+            sides |= {Side.UPPER} if phases and found.small.any() else set()
         # What columns do not answer is a question of its own: all of them are put before the first is answered.
-        alone = np.flatnonzero(found.shape < 0).tolist()
-        for i, (phase, target) in zip(alone, [question(i) for i in alone], strict=True):
+        alone = np.flatnonzero(found.shape < 0)
+        lower = np.zeros(len(alone))
+        for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
+            i = int(alone[k])
             with _naming_row(i, shape):
-                found.value[i], lower, found.log10_delta[i], outcome[i], side = _ask_one(quantity, phase, target)
-            found.lower_ends.append((np.array([i]), lambda lower=lower: np.array([lower])))
-            basis.add([phase], [side])
-    if quantity == "delta":
-        vacuous = np.flatnonzero(found.value >= 1.0)
-        outcome[vacuous[outcome[vacuous] == Outcome.OK]] = Outcome.VACUOUS
+                one = _ask_one(quantity, phase, target)
+            none = 1.0 if quantity == "delta" else math.inf
+            found.value[i], found.log10_delta[i] = none if one.value is None else one.value, one.log10_delta or 0.0
+            outcome[i], lower[k] = one.outcome, one.lower or 0.0
+            phases.append(phase)
+            sides.add(one.side)
+        found.lower_ends.append((alone, lambda: lower))
 
     def find_lower() -> Array:
         with rows_to_come(size * ROW_WEIGHTS[quantity]):
@@ -283,9 +291,8 @@ def _answer_columns(
     value, power, outcome = (array.reshape(shape) for array in (found.value, found.log10_delta, outcome))
     again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
     said = {name: value for name, value in again.items() if value is not None}
-    return basis.result(
-        quantity=quantity, value=value, find_lower=find_lower, log10_delta=power, outcome=outcome, asked=said
-    )
+    arrays = {"value": value, "find_lower": find_lower, "log10_delta": power, "outcome": outcome, "asked": said}
+    return ColumnResult(quantity=quantity, **arrays, **_basis_of(find_bound(kind, bound), phases, sides))
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
@@ -335,38 +342,15 @@ def _column_of(name: str, value: Any) -> Array:
         found = np.array(value)  # a copy, as lower ends may be found later
     except ValueError:
         raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
-    if np.ma.is_masked(value) or (
-        found.size and found.dtype != bool and any(isinstance(x, bool) for x in _flat(value))
-    ):
+    listed = found.dtype != bool and not isinstance(value, np.ndarray)
+    if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
         raise InvalidParameter(name, value, f"a {name} for every row, none of them masked or a truth value")
     return found
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    """The entries of nested lists and tuples; nothing of an array, which holds one kind of value."""
-    for part in value if isinstance(value, list | tuple) else ():
-        yield from _flat(part) if isinstance(part, list | tuple) else (part,)
 
 
 def _keys_of(column: Array) -> list[Any]:
     """What tells the values of a column apart: themselves, and their types where these differ."""
     return [(type(x), repr(x)) for x in column.tolist()] if column.dtype == object else column.tolist()
-
-
-def _putting(
-    quantity: str, kind: type[Mechanism], bound: str | None, run: RunOptions
-) -> Callable[[dict[str, Any]], tuple[Phase, Any]]:
-    """A function from what is given of a row to its phase and its target, both of them checked."""
-    known: list[Phase] = []
-
-    def put(row: dict[str, Any]) -> tuple[Phase, Any]:
-        target = aim_from({name: row.pop(name, None) for name in TARGETS}, quantity)
-        released = kind(**row)
-        if not known:
-            known.append(ask_by_name(released, bound, run).only)
-        return checked_phase(replace(known[0], mechanism=released), target), target
-
-    return put
 
 
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
@@ -387,50 +371,28 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
     return phase
 
 
-def _ask_one(quantity: str, phase: Phase, target: Any) -> tuple[float, float, float, Outcome, Side]:
-    """The scalar answer of a row: value, lower end, ``log10 delta``, outcome and side."""
+def _ask_one(quantity: str, phase: Phase, target: Any) -> Result:
+    """The scalar answer of a row, or the result without one."""
     try:
-        found = answer(question_about(phase), quantity, SOLVERS[quantity], target)
+        return answer(question_about(phase), quantity, SOLVERS[quantity], target)
     except Unanswered as error:
-        found = error.result
-    value = (1.0 if quantity == "delta" else math.inf) if found.value is None else float(found.value)
-    power = 0.0 if found.log10_delta is None else found.log10_delta
-    return value, found.lower or 0.0, power, found.outcome, found.side
+        return error.result
 
 
-class _Basis:
+def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """What all rows rest on together: every promise and assumption of one, the weakest status and side."""
-
-    def __init__(self, kind: type[Mechanism], bound: str | None) -> None:
-        self.bound = find_bound(kind, bound)
-        self.sides, self.statuses, self.seen = set[Side](), set[Status](), set[Any]()
-        self.promises, self.assumes = dict[str, None](), dict[str, None]()
-
-    def add(self, phases: Sequence[Phase], sides: Sequence[Side]) -> None:
-        """Take these rows in."""
-        self.sides.update(sides)
-        for phase in phases:
-            key = phase.promises, phase.mechanism_assumes
-            if key not in self.seen:
-                self.seen.add(key)
-                self.promises.update(dict.fromkeys(key[0]))
-                self.assumes.update(dict.fromkeys((*key[1], *phase.run_assumes)))
-            self.statuses.add(phase.status)
-            if phase.run.composer != OWN_COMPOSER and not phase.run.single:
-                self.promises[ROUNDING_AS_MEASURED] = None
-                self.statuses.add(Status.CONDITIONAL)
-
-    def result(self, **arrays: Any) -> ColumnResult:
-        """The result with these arrays."""
-        side = next((side for side in (Side.NONE, Side.UPPER) if side in self.sides), Side.EXACT)
-        order = (Status.REFUTED, Status.ASYMPTOTIC, Status.CONDITIONAL)
-        return ColumnResult(
-            **arrays,
-            side=side,
-            bound=self.bound.name,
-            bound_version=self.bound.version,
-            status=next((status for status in order if status in self.statuses), Status.PROVED),
-            promises=tuple(self.promises),
-            assumes=tuple(self.assumes),
-            source=self.bound.citation,
-        )
+    promises = [words for phase in phases for words in phase.promises]
+    statuses = [Status.PROVED, *(phase.status for phase in phases)]
+    if any(phase.run.composer != OWN_COMPOSER and not phase.run.single for phase in phases):
+        promises.append(ROUNDING_AS_MEASURED)
+        statuses.append(Status.CONDITIONAL)
+    assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
+    return {
+        "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
+        "bound": bound.name,
+        "bound_version": bound.version,
+        "status": max(statuses, key=list(Status).index),
+        "promises": tuple(dict.fromkeys(promises)),
+        "assumes": tuple(dict.fromkeys(assumes)),
+        "source": bound.citation,
+    }
