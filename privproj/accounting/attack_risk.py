@@ -8,10 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from privproj.accounting.first_guess import close_crossing, spread_guess
+from privproj.accounting.first_guess import close_crossing, first_passing, spread_guess
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import Question
-from privproj.curves.inversion import smallest_passing
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import gaussian_spread, risk_of
 from privproj.errors import Unanswered
@@ -46,16 +45,14 @@ def smallest_at_risk(
             return math.inf
         return math.log(spread / aim) if spread > 0.0 else -math.inf
 
-    found, _ = close_crossing(excess, min(max(guess, low), high), low=low, high=high, rtol=rtol)
-    if found == math.inf:
-        return found
-    return smallest_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol)
+    found, _ = close_crossing(excess, guess, low=low, high=high, rtol=rtol)
+    return first_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
 
 
 def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[float, float | None]:
     """The smallest noise multiplier that meets the risk, and a lower end of it where the curve is that of Gaussians.
 
-    The first is above 1e12 where no noise does.
+    The first is ``inf`` where no noise does.
     """
 
     @cache
@@ -72,7 +69,7 @@ def smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[floa
         # Where records pick their batches, curves take seconds. Speed only.
         rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
     found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
-    if found > LARGEST_NOISE or gaussian_mu(curve_at(found)) is None:
+    if found == math.inf or gaussian_mu(curve_at(found)) is None:
         return found, None
     lower, step = found, FIRST_STEP_DOWN
     while _gaussian_risk(gaussian_mu(curve_at(lower)), target) <= target.value * (1.0 + CLOSED_FORM_MARGIN):

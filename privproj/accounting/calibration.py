@@ -15,6 +15,8 @@ from privproj.accounting.first_guess import (
     Releases,
     classical_noise,
     close_crossing,
+    first_passing,
+    rough_crossing,
     rough_excess,
     spread_guess,
     steps_guess,
@@ -28,13 +30,12 @@ from privproj.curves.inversion import (
     leads_with_epsilon,
     log_excess,
     meets,
-    smallest_passing,
 )
 from privproj.curves.profile import Curve, Representation
 from privproj.errors import InvalidParameter, NotConverged
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
-from privproj.numerics.search import find_crossing, minimise
+from privproj.numerics.search import find_crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import IN_EPOCHS
@@ -133,7 +134,8 @@ def rank(
         A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
         smallest where it falls (m1, sketch-public). Where it falls first and then grows (wishart), ``value`` and
         ``upper`` are the largest and ``lower`` the smallest; that every rank between them fits is observed, not proved.
-        ``value`` is None (outcome vacuous) if no rank fits.
+        It is the last that fits on the way of a search: where the rounding of a composed number hides how epsilon
+        depends on the rank, one beyond may fit too. ``value`` is None (outcome vacuous) if no rank fits.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no rank, already has it set, or has
@@ -322,40 +324,36 @@ def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -
 def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: bool) -> Result:
     """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
 
+    def question_at(z: float) -> Question:
+        return question.with_mechanism(noise_multiplier=z)
+
     @lru_cache(maxsize=2)
     def curve_at(z: float) -> Curve:
-        return question.with_mechanism(noise_multiplier=z).curve()
+        return question_at(z).curve()
 
     def at(z: float) -> Enclosure:
         return curve_at(z).log_delta(target.epsilon)
-
-    def excess(z: float) -> float:
-        return log_excess(curve_at(z), target)
 
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
     composed = False
     if not question.only.run.single:
-        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, guess)
+        guess = spread_guess(lambda z: [question_at(z).only.guess()], target, guess)
         composed = bool(numerics_of(curve_at(guess)))
     first = curve_at(guess)
     if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
-        rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.only.run.allocates else 1e-7
+        rtol = 1e-3 if "grid" in numerics_of(first) else 1e-4 if question.only.run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
-        found, fall = close_crossing(excess, guess, rtol=rtol, **limits)
+        found, fall = close_crossing(lambda z: log_excess(curve_at(z), target), guess, rtol=rtol, **limits)
     else:
         aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
         found = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
+    # The first step upwards where the aim was not low enough is at least 1e-12. Speed only.
+    step = max(1e-2 * rtol, 1e-12)
+    found = first_passing(lambda z: _meets(question_at(z), target, curve_at(z)), found, step, LARGEST_NOISE)
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
-        return _vacuous_answer(question, "sigma", **target.fields())
-    found = smallest_passing(
-        lambda z: _meets(question.with_mechanism(noise_multiplier=z), target, curve_at(z)),
-        found,
-        max(1e-2 * rtol, 1e-12),  # the first step upwards where the aim was not low enough
-    )
-    if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
     lower, known = None, not roughly and not leads_with_epsilon(curve_at(found))
     gap = at(found).upper - at(found).lower if known else math.inf
@@ -367,7 +365,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
-    answered = question.with_mechanism(noise_multiplier=found)
+    answered = question_at(found)
     side = answered.side(curve_at(found))
     return answered.result("sigma", found, lower, side=side, **target.fields())
 
@@ -387,7 +385,7 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
 def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
     """Answer :func:`privproj.sigma` at a risk (C30)."""
     found, lower = smallest_noise_at_risk(question, target)
-    if found > LARGEST_NOISE:
+    if found == math.inf:
         return _vacuous_answer(question, "sigma", **target.fields())
     answered = question.with_mechanism(noise_multiplier=found)
     side = side_at_risk(answered, answered.curve(), target)
@@ -410,13 +408,18 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
         return rough_excess(question.with_mechanism(rank=rank).only, target)
 
     def passes(rank: int) -> bool:
-        return _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
+        return excess(rank) <= 0.0 and _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
 
-    limit = question.only.mechanism.rank_limit
+    limit, shape = question.only.mechanism.rank_limit, question.only.mechanism.with_rank
     guide = excess if question.only.run.single else rough
-    smallest, largest = _rank_ends(excess, guide, question.only.mechanism.with_rank, limit)
-    largest = largest and _first_integer_that_passes(passes, largest, -1, smallest or 1)
-    smallest = smallest and _first_integer_that_passes(passes, smallest, 1, largest or limit)
+    best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(guide, limit)
+    if shape == "u-shaped" and excess(best) > 0.0:
+        ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
+        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
+    smallest, largest = (
+        None if shape == other or excess(best) > 0.0 else _last_passing(passes, excess, best, end, guide=guide)
+        for other, end in (("grows", 1), ("falls", limit))
+    )
     found = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
@@ -425,24 +428,6 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     return question.with_mechanism(rank=found).result(
         "rank", found, smallest or found, upper=upper, side=side, **target.fields()
     )
-
-
-def _rank_ends(
-    excess: Callable[[int], float], rough: Callable[[int], float], shape: str, limit: int
-) -> tuple[int | None, int | None]:
-    """``(smallest, largest)`` rank from 1 to ``limit`` at which ``excess`` is at most 0; ``rough`` says where to look.
-
-    ``shape`` says how epsilon depends on the rank: "grows" finds the largest only, "falls" the smallest only,
-    "u-shaped" both. An end that is not sought, or that does not exist, is None.
-    """
-    best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(rough, limit)
-    if shape == "u-shaped" and excess(best) > 0.0:
-        ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
-        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
-    if excess(best) > 0.0:
-        return None, None
-    smallest = None if shape == "grows" else _rank_end(excess, rough, best, 1)
-    return smallest, None if shape == "falls" else _rank_end(excess, rough, best, limit)
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
@@ -460,34 +445,42 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
     return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
 
 
-def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
-    """The last rank that fits on the way from ``best``, which fits, to ``end``: a search over it, or over 1/rank."""
-    up = end > best
+def _last_passing(
+    passes: Callable[[int], bool],
+    excess: Callable[[int], float],
+    best: int,
+    end: int,
+    *,
+    guide: Callable[[int], float] | None = None,
+    guess: int | None = None,
+) -> int | None:
+    """The last integer that passes on the way from ``best`` to ``end``: a search over it, or over one over it.
 
-    def rank_at(x: float) -> int:
-        return round(1.0 / x if up else x)
+    It begins at ``guess``, or where the ``guide``, an excess that costs less, ends to be positive. None where no
+    integer passes.
+    """
+    onwards = 1 if end > best else -1
 
-    low, high = (1.0 / end, 1.0 / best) if up else (float(end), float(best))
-    limits = {"guess": high, "low": low, "high": high}
-    return rank_at(_guided_crossing(lambda x: excess(rank_at(x)), lambda x: rough(rank_at(x)), 1e-12, **limits))
+    def number_at(x: float) -> int:
+        return round(1.0 / x if end > best else x)
 
-
-def _guided_crossing(
-    excess: Callable[[float], float], rough: Callable[[float], float], rtol: float, **search: float
-) -> float:
-    """The upper end of what :func:`find_crossing` finds, near where the cheaper ``rough`` has its own."""
-    near = find_crossing(rough, **search, rtol=1e-2)
-    guess, spread = near.upper, 2e-3
-    if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
-        # One step of Newton's method in ln x, with the slope of the rough excess
-        slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
-        step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
-        guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
-    return find_crossing(excess, **{**search, "guess": guess, "spread": spread}, rtol=rtol).upper
+    low, high = (1.0 / end, 1.0 / best) if end > best else (float(end), float(best))
+    x, fall = (
+        (1.0 / guess, None) if guess else rough_crossing(lambda x: (guide or excess)(number_at(x)), high, low, high)
+    )
+    rtol = max(0.5 * (x if end > best else 1.0 / x), 1e-9)
+    x, _ = close_crossing(lambda x: excess(number_at(x)), x, low=low, high=high, rtol=rtol, fall=fall)
+    n, stride = number_at(min(x, high)), 1
+    while not passes(n):
+        if n == best:
+            return None
+        n, stride = n - onwards * stride, 2 * stride
+        n = max(n, best) if end > best else min(n, best)
+    return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
 
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
-    """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
+    """Answer :func:`privproj.steps` for a question that is already parsed."""
     found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.only.guess())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
@@ -499,81 +492,67 @@ def _solve_steps(question: Question, target: FullTarget) -> Result:
 def most_steps(
     curve_of: Callable[[int], Curve], target: FullTarget, before: Releases, last: tuple[Representation, Run]
 ) -> int | None:
-    """The largest number of steps up to 1e8 whose curve meets the target, by a search over ``x = 1/steps``.
+    """The largest number of steps up to 1e8 whose curve meets the target; None where not even one does.
 
-    None where not even one does. The run has the phases ``before`` and then the steps of ``last``.
+    The run has the phases ``before`` and then the steps of ``last``.
     """
-    curve_at = lru_cache(maxsize=2)(curve_of)
+    curve_at = lru_cache(maxsize=KEPT_CURVES)(curve_of)
 
     @cache
     def excess(count: int) -> float:
         return log_excess(curve_at(count), target)
 
-    def count_at(x: float) -> int:
-        return min(MOST_STEPS, max(1, int(1.0 / x)))
+    @cache
+    def passes(count: int) -> bool:
+        return excess(count) <= 0.0 and meets(curve_at(count), target)
 
-    guess = steps_guess(before, last, target)
-    limits = {"low": 1.0 / MOST_STEPS, "high": 1.0}
-    near, _ = close_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), rtol=max(0.5 / guess, 1e-7), **limits)
-    guess = count_at(min(near, 1.0))
-    spread = max(1.0 / guess, 1e-7)
-    x = find_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), spread=spread, rtol=1e-9, **limits).upper
-    if x == math.inf:
-        return None
-    return _first_integer_that_passes(lambda count: meets(curve_at(count), target), count_at(x), -1, 1)
+    return _last_passing(passes, excess, 1, MOST_STEPS, guess=steps_guess(before, last, target))
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rate` for a question that is already parsed, by a search over ``x = 1/q``."""
-
-    def excess(x: float) -> float:
-        return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
-
     sampling = question.only.run.sampling
-    guess = spread_guess(
-        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).only.guess()], target, 100.0
-    )
-    x, _ = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)
+
+    def question_at(x: float) -> Question:
+        return question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling)
+
+    guess = spread_guess(lambda x: [question_at(x).only.guess()], target, 100.0)
+    x, _ = close_crossing(lambda x: question_at(x).excess(target), guess, low=1.0, high=MOST_RARE, rtol=1e-7)
+    x = first_passing(lambda x: _meets(question_at(x), target), x, 1e-9, MOST_RARE)
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)
-    x = smallest_passing(lambda x: _meets(question.with_run(sampling_rate=1.0 / x, sampling=sampling), target), x, 1e-9)
-    if x > MOST_RARE:
-        return _vacuous_answer(question, "rate", **fields)
-    answered = question.with_run(sampling_rate=1.0 / x, sampling=sampling)
     if x == 1.0:
         fields["warnings"] = (*question.notes, "even the whole data set at every step meets the target")
-    return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
+    return question_at(x).result("rate", 1.0 / x, 1.0 / x, **fields)
 
 
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
 
-    @lru_cache(maxsize=KEPT_CURVES)
-    def curve_at(x: float) -> Curve:
-        return question.with_mechanism(misalignment=1.0 / x).curve()
+    def question_at(x: float) -> Question:
+        return question.with_mechanism(misalignment=1.0 / x)
 
     @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(x: float) -> Curve:
+        return question_at(x).curve()
+
+    @cache
     def excess(x: float) -> float:
-        return curve_at(x).log_delta(target.epsilon).upper - target.log_delta
+        return log_excess(curve_at(x), target)
 
     @cache
     def rough(x: float) -> float:
-        return rough_excess(question.with_mechanism(misalignment=1.0 / x).only, target)
+        return rough_excess(question_at(x).only, target)
 
-    search = {"guess": 1e4, "low": 0.51, "high": MOST_ALIGNED}
-    if question.only.run.single:
-        x = find_crossing(excess, **search, rtol=1e-9).upper
-    else:
-        x = _guided_crossing(excess, rough, **search, rtol=1e-7)
+    limits, single = {"low": 0.51, "high": MOST_ALIGNED}, question.only.run.single
+    guess, fall = rough_crossing(excess if single else rough, 1e4, **limits)
+    x, _ = close_crossing(excess, guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
+    x = first_passing(lambda x: _meets(question_at(x), target, curve_at(x)), x, 1e-11, MOST_ALIGNED)
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
-    x = smallest_passing(lambda x: _meets(question.with_mechanism(misalignment=1.0 / x), target, curve_at(x)), x, 1e-11)
-    if x > MOST_ALIGNED:
-        return _vacuous_answer(question, "misalignment", **fields)
-    answered = question.with_mechanism(misalignment=1.0 / x)
-    return answered.result("misalignment", 1.0 / x, 1.0 / x, **fields)
+    return question_at(x).result("misalignment", 1.0 / x, 1.0 / x, **fields)
 
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
@@ -588,14 +567,3 @@ def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
         )
     warnings = (*question.notes, why)
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
-
-
-def _first_integer_that_passes(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
-    """The first integer from ``n`` towards ``last`` that passes, tried with growing strides; None if none does."""
-    stride = 1
-    while not passes(n):
-        if n == last:
-            return None
-        n, stride = n + direction * stride, 2 * stride
-        n = max(n, last) if direction < 0 else min(n, last)
-    return n
