@@ -4,9 +4,9 @@ Every value is returned at its safe end: the last step of each search asks the q
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import Any, Unpack
+from typing import Any, NotRequired, Unpack
 
 from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
 from privproj.accounting.column_kernels import goal_in_columns, meets_in_columns
@@ -39,7 +39,7 @@ from privproj.numerics.search import find_crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import IN_EPOCHS
-from privproj.runs.targets import FullTarget, RiskTarget, full_target, privacy_or_risk_target
+from privproj.runs.targets import RISKS, TARGETS, FullTarget, RiskTarget, target_from
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_RARE = 1e12
@@ -55,18 +55,24 @@ ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
 
-def sigma(
-    mechanism: Mechanism,
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    advantage: float | None = None,
-    tpr: float | None = None,
-    fpr: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+class _CalibrationOptions(RunOptions):
+    """The keyword arguments of a calibration: its target, its bound and its run."""
+
+    epsilon: NotRequired[float]
+    delta: NotRequired[float | None]
+    log10_delta: NotRequired[float | None]
+    bound: NotRequired[str | None]
+
+
+class _SigmaOptions(_CalibrationOptions):
+    """Those of the search for a noise multiplier, whose target may be a risk in place of epsilon and delta."""
+
+    advantage: NotRequired[float | None]
+    tpr: NotRequired[float | None]
+    fpr: NotRequired[float | None]
+
+
+def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
     The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighbouring data sets apart, such as a
@@ -74,15 +80,10 @@ def sigma(
 
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
-        epsilon: The epsilon to be met, above 0 and at most 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        advantage: Instead of epsilon and delta: the largest true positive rate less false positive rate of any attack,
-            above 0 and below 1.
-        tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
-        fpr: That false positive rate, above 0 and below ``tpr``.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        **asked: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or, in
+            place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or ``tpr``, the
+            largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``, the name of a
+            bound of the mechanism, and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon or for the risk at that
@@ -103,32 +104,19 @@ def sigma(
     0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)
-    question = ask_by_name(mechanism, bound, run)
-    found = answer(question, "sigma", solve_sigma, target)
-    return (
-        with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found) if found.usable else found
-    )
+    question, found = _calibrate("sigma", mechanism, solve_sigma, asked)
+    if not found.usable:
+        return found
+    return with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found)
 
 
-def rank(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the ranks of the projection at which the bound meets ``(epsilon, delta)``.
 
     Args:
         mechanism: What is released, its ``rank`` left out.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
@@ -151,29 +139,16 @@ def rank(
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "rank", _solve_rank, target)
+    return _calibrate("rank", mechanism, _solve_rank, asked)[1]
 
 
-def steps(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -189,31 +164,18 @@ def steps(
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
     7
     """
-    _require_unset_in_run(run, "steps", "steps", "epochs")
-    run = without_batch_sizes(run, "steps")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "steps", _solve_steps, target)
+    _require_unset_in_run(asked, "steps", "steps", "epochs")
+    return _calibrate("steps", mechanism, _solve_steps, asked)[1]
 
 
-def rate(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``sampling_rate``.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it, without a
+            rate.
 
     Returns:
         A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the whole
@@ -229,38 +191,25 @@ def rate(
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
     0.01391
     """
-    _require_unset_in_run(run, "rate", "sampling_rate", "batch_size", "epochs")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
+    _require_unset_in_run(asked, "rate", "sampling_rate", "batch_size", "epochs")
     check_mechanism(mechanism)
-    relation = run.get("relation") or mechanism.default_relation
-    wanted = run.get("sampling")
+    relation = asked.get("relation") or mechanism.default_relation
+    wanted = asked.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
         remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
         raise InvalidParameter("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
-    question = ask_by_name(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
-    return answer(question, "rate", _solve_rate, target)
+    return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[1]
 
 
-def misalignment(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring vectors. No
@@ -277,9 +226,18 @@ def misalignment(
     '0.0001244'
     """
     require_unset(mechanism, "misalignment", "misalignment")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "misalignment", _solve_misalignment, target)
+    return _calibrate("misalignment", mechanism, _solve_misalignment, asked)[1]
+
+
+def _calibrate(
+    quantity: str, mechanism: Mechanism, solve: Callable[[Question, Any], Result], asked: Mapping[str, Any]
+) -> tuple[Question, Result]:
+    """The question without what is sought, and its answer; what is asked has the target, the bound and the run."""
+    target = target_from(asked, quantity)
+    own = (*TARGETS, *(RISKS if quantity == "sigma" else ()), "bound")
+    run: Any = {name: value for name, value in asked.items() if name not in own}
+    question = ask_by_name(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
+    return question, answer(question, quantity, solve, target)
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
@@ -291,7 +249,7 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def _require_unset_in_run(run: RunOptions, quantity: str, *names: str) -> None:
+def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
     """Raise :class:`InvalidParameter` if the options of the run contain what is to be found, by one of its names."""
     for parameter in (name for name in names if name in run):
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")

@@ -21,7 +21,7 @@ from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_column
 from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
-from privproj.accounting.spec import SOLVERS, aim_from
+from privproj.accounting.spec import SOLVERS
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.errors import InvalidParameter, Unanswered, unknown_name, within
 from privproj.mechanisms import Mechanism
@@ -32,7 +32,7 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import rows_to_come
 from privproj.result import Outcome, Result, Side, Status, as_html_table
 from privproj.runs import RunOptions
-from privproj.runs.targets import AnyTarget, FullTarget
+from privproj.runs.targets import TARGETS, AnyTarget, FullTarget, target_from
 from privproj.validation import whole
 
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
@@ -230,10 +230,6 @@ def sigmas(
     return _answer_columns("sigma", mechanism, bound, threads, {**parameters, **targets})
 
 
-TARGETS = ("epsilon", "delta", "log10_delta")
-"""The names under which targets are given."""
-
-
 def _answer_columns(
     quantity: str,
     mechanism: AnyColumns,
@@ -257,7 +253,7 @@ def _answer_columns(
     def question(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
             row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
-            target = aim_from({name: row.pop(name, None) for name in TARGETS}, quantity)
+            target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
             return checked_phase(ask_by_name(kind(**row), bound, run).only, target), target
 
     # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.

@@ -25,7 +25,7 @@ from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Result
 from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
-from privproj.runs.targets import RISKS, TARGET_PARAMETERS, delta_target, epsilon_target, privacy_or_risk_target
+from privproj.runs.targets import RISKS, TARGET_PARAMETERS, target_from
 from privproj.validation import (
     NUMBER,
     TABLE,
@@ -36,7 +36,6 @@ from privproj.validation import (
     is_printable,
     parameters_from,
     parameters_of,
-    privacy_epsilon,
     quoted,
     real,
 )
@@ -145,29 +144,6 @@ def question_from(given: Mapping[str, Any], query: str = "") -> Question:
     return ask_by_name(mechanism, bound, run)
 
 
-def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """The targets of a query by name; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
-    found = {name: given[name] for name in _target_names(query) if name in given}
-    if query == "sigma":
-        aim_from(given, query)
-        return found
-    if "epsilon" in TARGETS[query][1]:
-        privacy_epsilon(found.get("epsilon"), zero=True)
-    if "delta" in TARGETS[query][1]:
-        delta_target(found.get("delta"), found.get("log10_delta"))
-    return found
-
-
-def aim_from(given: Mapping[str, Any], query: str) -> Any:
-    """The target of a query for epsilon, delta or sigma, as its solver takes it; raises as :func:`target_from` does."""
-    if query == "delta":
-        return epsilon_target(given.get("epsilon"))  # pyright: ignore[reportArgumentType]
-    if query == "epsilon":
-        return delta_target(given.get("delta"), given.get("log10_delta"))
-    goal: Any = (given.get(name) for name in ("epsilon", "delta", "log10_delta"))
-    return privacy_or_risk_target(*goal, **{name: given.get(name) for name in RISKS})
-
-
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """The answer to the query that an entry puts, whose keys were checked.
 
@@ -175,8 +151,9 @@ def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(given, query)
-        return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
-    question, target, solve = question_from(given, query), aim_from(given, query), SOLVERS[query]
+        asked = {name: given[name] for name in _target_names(query) if name in given}
+        return TARGETS[query][0](mechanism, bound=bound, **asked, **run)
+    question, target, solve = question_from(given, query), target_from(given, query), SOLVERS[query]
     if query == "sigma":
         require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
@@ -227,7 +204,8 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     mechanism_name, bound, query = _split_name(quantity)
     for name in (name for name in FOUND.get(query, ()) if name in given):
         raise InvalidParameter(name, given[name], f"no {name}: it is what {query} finds")
-    asked = target_from(given, query)
+    asked = {name: given[name] for name in _target_names(query) if name in given}
+    target_from(asked, query)
     run = {name: given[name] for name in RunOptions.__annotations__ if name in given}
     own = {name: value for name, value in given.items() if name not in {**asked, **run}}
     mechanism = _build_mechanism(mechanism_named(mechanism_name), quantity, own, (*asked, *RunOptions.__annotations__))

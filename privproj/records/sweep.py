@@ -227,7 +227,7 @@ class _Points:
 
         def phase_at(i: int) -> Phase:
             given = self.keys(points[i])
-            return checked_phase(spec.question_from(given, self.query).only, spec.aim_from(given, self.query))
+            return checked_phase(spec.question_from(given, self.query).only, spec.target_from(given, self.query))
 
         axes = dict(zip(self.axes, zip(*points, strict=True), strict=True))
         asked = asked_rows(self.query, {**self.fixed, **axes}, len(points))
