@@ -81,9 +81,9 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
         **asked: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or, in
-            place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or ``tpr``, the
-            largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``, the name of a
-            bound of the mechanism, and the run, as :class:`privproj.runs.RunOptions` lists it.
+            place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or
+            ``tpr``, the largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``,
+            the name of a bound of the mechanism, and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon or for the risk at that
