@@ -1,6 +1,8 @@
-"""Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``.
+"""Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``, or a risk.
 
-Every value is returned at its safe end: the last step of each search asks the question as a user would (C24).
+Every value is returned at its safe end: the last step of each search asks the question as a user would (C24). A risk,
+the advantage or a true positive rate, is met where :func:`privproj.curves.tradeoff.risk_of` says so, the function by
+which every door shows it (C30).
 """
 
 import math
@@ -8,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, NotRequired, Unpack
 
-from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
 from privproj.accounting.column_kernels import goal_in_columns, meets_in_columns
 from privproj.accounting.first_guess import (
     MOST_STEPS,
@@ -31,8 +32,9 @@ from privproj.curves.inversion import (
     log_excess,
     meets,
 )
-from privproj.curves.profile import Curve, Representation
-from privproj.errors import InvalidParameter, NotConverged
+from privproj.curves.profile import Curve, PrivacyProfile, Representation
+from privproj.curves.tradeoff import gaussian_spread, risk_of
+from privproj.errors import InvalidParameter, NotConverged, Unanswered
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing, largest_integer, minimise
@@ -50,6 +52,16 @@ KEPT_CURVES = 8
 
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
+
+COMPOSED_RTOL = 1e-6
+"""Relative accuracy of a noise multiplier at a risk where the curve is composed. Speed only."""
+
+FIRST_STEP_DOWN = 1e-12
+"""First relative step below an answer for a noise multiplier that does not meet a risk. Speed only."""
+
+CLOSED_FORM_MARGIN = 1e-7
+"""Relative margin by which the spread of a Gaussian release must be above that of the risk at a lower end: that is off
+by 1e-8 where it is a difference of close quantiles. Soundness (measured)."""
 
 ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
@@ -342,11 +354,11 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
 
 def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
     """Answer :func:`privproj.sigma` at a risk (C30)."""
-    found, lower = smallest_noise_at_risk(question, target)
+    found, lower = _smallest_noise_at_risk(question, target)
     if found == math.inf:
         return _vacuous_answer(question, "sigma", **target.fields())
     answered = question.with_mechanism(noise_multiplier=found)
-    side = side_at_risk(answered, answered.curve(), target)
+    side = _side_at_risk(answered, answered.curve(), target)
     return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
@@ -525,3 +537,78 @@ def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
         )
     warnings = (*question.notes, why)
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
+
+
+# --- an attack risk in place of epsilon and delta -------------------------------------------------------
+
+
+def smallest_at_risk(
+    curve_at: Callable[[float], Curve], target: RiskTarget, guess: float, *, low: float, high: float, rtol: float
+) -> float:
+    """An ``x`` whose curve was evaluated to meet the target, nearly the smallest where the risk falls; ``inf`` if none.
+
+    It is within a relative ``rtol`` of where the search found a larger risk.
+    """
+    aim = gaussian_spread(target.value, target.fpr)
+
+    @cache
+    def excess(x: float) -> float:
+        try:
+            spread = gaussian_spread(risk_of(curve_at(x), target), target.fpr)
+        except Unanswered:  # so little noise that nothing is known
+            return math.inf
+        return math.log(spread / aim) if spread > 0.0 else -math.inf
+
+    found, _ = close_crossing(excess, guess, low=low, high=high, rtol=rtol)
+    return first_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
+
+
+def _smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[float, float | None]:
+    """The smallest noise multiplier that meets the risk, and a lower end of it where the curve is that of Gaussians.
+
+    The first is ``inf`` where no noise does.
+    """
+
+    @cache
+    def curve_at(z: float) -> Curve:
+        return question.with_mechanism(noise_multiplier=z).curve()
+
+    # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
+    guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), 1e-12
+    if not question.only.run.single:
+        near = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, near)
+    guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+    if numerics_of(curve_at(guess)):
+        # Where records pick their batches, curves take seconds. Speed only.
+        rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
+    found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
+    if found == math.inf or gaussian_mu(curve_at(found)) is None:
+        return found, None
+    # A Gaussian release of a larger mu has a larger risk (C30).
+    lower, step, least = found, FIRST_STEP_DOWN, (1.0 + CLOSED_FORM_MARGIN) * gaussian_spread(target.value, target.fpr)
+    while (gaussian_mu(curve_at(lower)) or 0.0) <= least:
+        lower, step = lower * (1.0 - step), 4.0 * step
+        if lower < SMALLEST_NOISE:
+            return found, None
+    return found, lower
+
+
+def gaussian_mu(curve: Curve) -> float | None:
+    """The ``mu`` of a curve that is exactly the profile of two Gaussians at this distance; None for any other."""
+    return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None
+
+
+def _side_at_risk(question: Question, curve: Curve, target: RiskTarget) -> Side:
+    """Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians."""
+    known = target.fpr is None or gaussian_mu(curve) is not None
+    return question.side(curve) if known else Side.UPPER
+
+
+def read_risk(question: Question, target: RiskTarget) -> Result:
+    """The risk of a question, of the kind that the target is about, as a result."""
+    curve = question.curve()
+    value = risk_of(curve, target)
+    outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
+    fields: dict[str, Any] = {"outcome": outcome, "numerics": numerics_of(curve), **target.fields()}
+    return question.result("advantage" if target.fpr is None else "tpr", value, None, **fields)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from privproj.accounting.attack_risk import COMPOSED_RTOL, read_risk, smallest_at_risk
-from privproj.accounting.calibration import most_steps, sigma
+from privproj.accounting.calibration import COMPOSED_RTOL, most_steps, read_risk, sigma, smallest_at_risk
 from privproj.accounting.first_guess import close_crossing, first_passing, spread_guess
 from privproj.accounting.phase import (
     OWN_COMPOSER,
