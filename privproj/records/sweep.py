@@ -35,7 +35,7 @@ from privproj.result import Outcome, Result, Side
 from privproj.validation import TEXT
 
 if TYPE_CHECKING:
-    from privproj.accounting.column_rows import Asked, Reading
+    from privproj.accounting.columns import Asked, Reading
 
 Row = str
 """One line of text, without its end."""
@@ -221,8 +221,7 @@ class _Points:
 
         They are those of :meth:`_row_alone`, but for the margins of the numbers.
         """
-        from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
-        from privproj.accounting.columns import checked_phase
+        from privproj.accounting.columns import ROW_WEIGHTS, asked_rows, checked_phase, read_columns
         from privproj.numerics.compiled import rows_to_come
 
         def phase_at(i: int) -> Phase:
