@@ -41,7 +41,7 @@ from privproj.numerics.search import find_crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import IN_EPOCHS
-from privproj.runs.targets import RISKS, TARGETS, FullTarget, RiskTarget, target_from
+from privproj.runs.targets import FullTarget, RiskTarget, target_from, target_names
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_RARE = 1e12
@@ -246,8 +246,7 @@ def _calibrate(
 ) -> tuple[Question, Result]:
     """The question without what is sought, and its answer; what is asked has the target, the bound and the run."""
     target = target_from(asked, quantity)
-    own = (*TARGETS, *(RISKS if quantity == "sigma" else ()), "bound")
-    run: Any = {name: value for name, value in asked.items() if name not in own}
+    run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
     question = ask_by_name(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
     return question, answer(question, quantity, solve, target)
 

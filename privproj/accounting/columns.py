@@ -38,7 +38,7 @@ from privproj.numerics.compiled import over_rows, rows_to_come
 from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP
 from privproj.result import Outcome, Result, Side, Status, as_html_table
 from privproj.runs import RunOptions
-from privproj.runs.targets import RISKS, TARGETS, AnyTarget, FullTarget, target_from
+from privproj.runs.targets import RISKS, TARGETS, AnyTarget, FullTarget, target_from, target_names
 from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, whole
 
 Places = NDArray[np.intp]
@@ -348,7 +348,7 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], g
         if name not in TARGETS and name not in names:
             known = (*names, *RunOptions.__annotations__, *TARGETS)
             raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
-    taken = {"delta": TARGETS[:1], "epsilon": TARGETS[1:]}.get(quantity, TARGETS)
+    taken = target_names(quantity)[:3]
     for name in set(TARGETS) - set(taken):
         if given.get(name) is not None:
             raise InvalidParameter(name, given[name], f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from privproj.accounting.calibration import solve_sigma
 from privproj.accounting.phase import Phase, check_mechanism, phase_for
 from privproj.accounting.question import answer, ask_by_name, question_about, solve_delta, solve_epsilon
-from privproj.accounting.spec import SOLVERS, TARGETS
+from privproj.accounting.spec import SOLVERS
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Baseline, Bound
@@ -141,7 +141,7 @@ def compare_with_baselines(
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
     # Close enough for the digits that are compared
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
-    given = result.risk or {name: getattr(result, name) for name in TARGETS[result.quantity][1]}
+    given = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
     rows = []
     for bound, baseline in _baselines_of(mechanism, result.run):
         if result.risk and baseline.runs == "composed":

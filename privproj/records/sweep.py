@@ -137,8 +137,8 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> _Grid:
     axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
     with within(where):
         query = spec.check_type("query", given.pop("query", "epsilon"), TEXT)
-        if query not in spec.TARGETS:
-            raise unknown_name("query", query, "a query", spec.TARGETS)
+        if query not in spec.QUERIES:
+            raise unknown_name("query", query, "a query", spec.QUERIES)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
         spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))

@@ -157,6 +157,11 @@ def privacy_or_risk_target(
     return full_target(epsilon, delta, log10_delta, zero=False)
 
 
+def target_names(query: str) -> tuple[str, ...]:
+    """The names under which the target of a query may be given: a calibration has a pair, or for noise a risk."""
+    return {"delta": TARGETS[:1], "epsilon": TARGETS[1:], "sigma": (*TARGETS, *RISKS)}.get(query, TARGETS)
+
+
 def target_from(given: Mapping[str, Any], query: str) -> Any:
     """The target of a query by its names; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
     epsilon, delta, log10_delta = (given.get(name) for name in TARGETS)
