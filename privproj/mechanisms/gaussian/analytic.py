@@ -35,7 +35,6 @@ ANALYTIC = Bound(
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="Balle, Wang 2018, Theorem 8",
     proof="C3",
-    example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     representation=representation,
     version=3,
     allows=lambda mechanism: (representation(mechanism),),
@@ -66,7 +65,6 @@ TWO_SIDED = Bound(
     summary="tail of the absolute privacy loss; loose",
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
-    example="privproj epsilon gaussian --bound two-sided --noise-multiplier 1 --delta 1e-5",
     representation=_two_sided_of,
     version=3,
     counts_clipped=True,
@@ -79,7 +77,6 @@ GDP = Bound(
     summary="trade-off function, exact; composes in closed form",
     formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
     source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
-    example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
     # T releases are mu sqrt(T)-GDP (Corollary 3.3).
     representation=lambda mechanism: replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False),

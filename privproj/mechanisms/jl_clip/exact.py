@@ -125,7 +125,6 @@ EXACT = Bound(
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the law of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
     proof="C32",
-    example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=3,
@@ -150,7 +149,7 @@ ANY_RECORDS = Bound(
     formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C32",
-    example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
+    options="--group-size 2 --probes 30 --noise-multiplier 2",
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     version=3,

@@ -48,7 +48,6 @@ BOUND = Bound(
     summary="exact privacy profile",
     formula="delta(eps) = 1 - e^((eps - mu)/2) for eps < mu = 1/z, else 0",
     source="the likelihood ratio of two Laplace laws at distance mu",
-    example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
     representation=representation,
     version=3,
     provable=provable,

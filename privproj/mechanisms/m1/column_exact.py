@@ -55,8 +55,7 @@ COLUMN_EXACT = Bound(
     "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
     source="privproj: exact law of the correlated part, in place of arXiv 2601.21719, Lemma 14",
     proof="C13",
-    example="privproj epsilon m1 --bound column-exact --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
-    "--noise-multiplier 20 --delta 1e-5",
+    options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     representation=_column_exact_of,
     groups=False,
     status=Status.CONDITIONAL,
@@ -85,8 +84,7 @@ RESIDUAL = Bound(
     "/sqrt(r-k), W ~ chi2_2q",
     source="arXiv 2601.21719, Lemma 2, averaged exactly",
     proof="C9",
-    example="privproj epsilon m1 --bound residual --dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 "
-    "--noise-multiplier 20 --delta 1e-5",
+    options="--dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 --noise-multiplier 20",
     # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
     representation=lambda mechanism: residual_profile(mechanism) or NOTHING_LOST,
     groups=False,

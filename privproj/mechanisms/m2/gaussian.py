@@ -11,7 +11,6 @@ BOUND = Bound(
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="post-processing; Balle, Wang 2018, Theorem 8",
     proof="C3",
-    example="privproj epsilon m2 --bound gaussian --dim 2048 --rank 16 --noise-multiplier 3.7306 --delta 1e-5",
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3): projecting is post-processing (F2).
     representation=representation,
     version=3,

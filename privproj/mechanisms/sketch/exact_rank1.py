@@ -70,7 +70,6 @@ BOUND = Bound(
     "the same with nu -> -k and upper tails, whichever is larger",
     source="privproj: the likelihood ratio of two Gaussians that differ in one direction",
     proof="C14",
-    example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
     version=3,
     provable=provable,

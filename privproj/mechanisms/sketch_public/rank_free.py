@@ -53,7 +53,6 @@ RANK_FREE = Bound(
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
-    example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     allows=allowed,
@@ -77,7 +76,6 @@ EXACT_RANK1 = Bound(
     formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the sketch is Gaussian",
     proof="C4",
-    example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
     # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     allows=lambda mechanism: allowed(mechanism)[:1],

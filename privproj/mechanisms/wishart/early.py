@@ -165,7 +165,7 @@ EARLY = Bound(
     "sqrt((1-rho^2)(t+eta))",
     source="early version of arXiv 2601.21719, Theorem 1",
     proof="C11",
-    example="privproj epsilon wishart --bound early --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    options="--dim 50 --rank 40 --misalignment 1e-12",
     representation=_early_of,
     refuses=refuses,
     **OF_ALIGNMENT,
@@ -246,7 +246,7 @@ EARLY_EXACT_TAIL = Bound(
     "of delta",
     source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
     proof="C11",
-    example="privproj epsilon wishart --bound early-exact-tail --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    options="--dim 50 --rank 40 --misalignment 1e-12",
     # The early rule with the exact tail in place of its bound.
     representation=lambda mechanism: _early_rule(mechanism, cache(partial(log_mixed_tail, mechanism))),
     refuses=refuses,
