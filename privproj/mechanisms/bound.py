@@ -44,6 +44,21 @@ OF_RANK_ONE: dict[str, Any] = {
 """Fields of a bound about one record whose change has rank one."""
 
 
+def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> "Callable[[Any, int], BallProfile]":
+    """Return what makes the profile in balls of a mechanism and a number of releases.
+
+    ``profile`` is the name of its class in :mod:`privproj.rigorous.profiles`, which is imported where a certificate is
+    asked for.
+    """
+
+    def provable(mechanism: Any, steps: int) -> "BallProfile":
+        from privproj.rigorous import profiles
+
+        return vars(profiles)[profile](*arguments(mechanism, steps))
+
+    return provable
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """What a bound is called where others are compared with it, as plainer accounting of the same question.

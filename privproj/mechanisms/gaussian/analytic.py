@@ -1,31 +1,19 @@
 """The exact profile of the Gaussian mechanism, as a trade-off function, and the tail of its loss (C3)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import ClippedSum, Gaussian
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, in_balls
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
-
-if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: ClippedSum) -> PrivacyProfile:
     """The exact profile of one release at ``mu = 1/z``."""
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
     return gaussian_profile(mechanism.joint_mu)
-
-
-def provable(mechanism: ClippedSum, steps: int) -> "BallProfile":
-    """The exact profile of ``steps`` releases in balls."""
-    from privproj.rigorous.profiles import BallGaussianProfile
-
-    # T releases are one at mu = sqrt(T)/z (C3).
-    return BallGaussianProfile(mechanism.z, steps)
 
 
 ANALYTIC = Bound(
@@ -38,7 +26,8 @@ ANALYTIC = Bound(
     representation=representation,
     version=3,
     allows=lambda mechanism: (representation(mechanism),),
-    provable=provable,
+    # T releases are one at mu = sqrt(T)/z (C3).
+    provable=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
     columns=lambda mechanism, mu: (GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)),
     provable_steps=True,
     exact=True,

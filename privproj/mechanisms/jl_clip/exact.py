@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.laws.squared_shift import log_gaussian_delta_at, log_gaussian_delta_slope
 from privproj.mechanisms import JLClip
-from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
-    from privproj.rigorous.profiles import BallProfile
 
 NODE_RELATIVE_ERROR = 1e-15
 """Relative error allowed to a node of the quadrature, a few units of rounding. Soundness."""
@@ -110,14 +109,6 @@ def law(mechanism: JLClip) -> InverseGamma:
     return InverseGamma(half, mechanism.mu**2 * half)
 
 
-def provable(mechanism: JLClip, steps: int) -> "BallProfile":
-    """The integral of the profile in balls."""
-    from privproj.rigorous.profiles import BallRandomClip
-
-    assert mechanism.probes is not None
-    return BallRandomClip(mechanism.probes, mechanism.z)
-
-
 EXACT = Bound(
     name="exact",
     mechanism=JLClip,
@@ -129,7 +120,7 @@ EXACT = Bound(
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
-    provable=provable,
+    provable=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
     exact=True,
     **OF_ONE_RECORD,
 )

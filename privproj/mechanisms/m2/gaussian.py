@@ -2,7 +2,7 @@
 
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.gaussian.analytic import provable, representation
+from privproj.mechanisms.gaussian.analytic import ANALYTIC, representation
 
 BOUND = Bound(
     name="gaussian",
@@ -14,7 +14,7 @@ BOUND = Bound(
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3): projecting is post-processing (F2).
     representation=representation,
     version=3,
-    provable=provable,
+    provable=ANALYTIC.provable,
     provable_steps=True,
     any_projection=True,
     baseline=Baseline("plain Gaussian"),
