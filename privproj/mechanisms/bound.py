@@ -153,10 +153,11 @@ class Bound:
     example: str = ""
 
     def __post_init__(self) -> None:
-        pairs = (pair.split("=") for pair in self.mechanism.example.split())
-        options = self.options or " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs)
-        command = f"privproj epsilon {self.mechanism.name} --bound {self.name} {options} --delta 1e-5"
-        object.__setattr__(self, "example", self.example or command)
+        if not self.example:
+            pairs = (pair.split("=") for pair in self.mechanism.example.split())
+            options = self.options or " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs)
+            command = f"privproj epsilon {self.mechanism.name} --bound {self.name} {options} --delta 1e-5"
+            object.__setattr__(self, "example", command)
 
     @property
     def citation(self) -> str:
