@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Unpack
 
-from privproj.accounting.attack_risk import gaussian_mu
+from privproj.accounting.calibration import gaussian_mu
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.curves.gaussian import find_noise

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "mechanisms/laplace": "tests/mechanisms/test_every_bound.py, tests/composition/test_compose.py",
     "mechanisms/refuted": "tests/audit/test_symmetry.py, tests/mechanisms/test_r1smg.py, test_sketch.py",
     "accounting/comparison": "tests/accounting/test_question.py; the gain line: tests/cli/test_render.py",
-    "accounting/column_rows": "columns against scalars, and asked back: tests/accounting/test_columns.py",
+    "accounting/column_kernels": "columns against scalars, and asked back: tests/accounting/test_columns.py",
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",
     "audit/faults": "names of faults: tests/audit/test_scenes.py plants each",
     "composition/good_event": "tests/accounting/test_question.py: the reference run",
