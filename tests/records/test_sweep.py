@@ -45,7 +45,14 @@ def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_p
     first = run_sweep(grid_from(GRID), out)
     before = out.read_bytes(), out.stat().st_mtime_ns
     assert run_sweep(grid_from(GRID), out) == first and (out.read_bytes(), out.stat().st_mtime_ns) == before
-    for other in ({**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}},):
+    axes = GRID["grid"]
+    for other in (
+        {**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}},
+        {**GRID, "grid": {**axes, "noise_multiplier": [0.5, 1.0, 2.0, 2e-3]}},
+        {**GRID, "grid": {**axes, "noise_multiplier": [*axes["noise_multiplier"], 3.0]}},
+        {**GRID, "epsilon": 2.0},
+        {**GRID, "grid": {name: axes[name] for name in reversed(axes)}},
+    ):
         with pytest.raises(privproj.InvalidParameter, match="new file"):
             run_sweep(grid_from(other), out)
     assert (out.read_bytes(), out.stat().st_mtime_ns) == before
