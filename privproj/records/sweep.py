@@ -437,7 +437,8 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 def _says(cell: Any, text: str) -> bool:
     """True if a cell has this text, or the number that it says as another machine may round it."""
-    return str("" if cell is None else cell) == text or math.isclose(float(cell), float(text))
+    said = "" if cell is None else str(cell)
+    return said == text or math.isclose(float(said), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:
