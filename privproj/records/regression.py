@@ -143,8 +143,8 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
         query = spec.check_type("query", given.get("query", "epsilon"), TEXT)
-        if query not in spec.TARGETS:
-            raise unknown_name("query", query, "a query", spec.TARGETS)
+        if query not in spec.QUERIES:
+            raise unknown_name("query", query, "a query", spec.QUERIES)
         spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ENTRY_KEYS, query))
         expected = _expectations_from(given)
         spec.question_from(given, query)

@@ -37,7 +37,7 @@ from privproj.result import Outcome, Side
 from privproj.validation import TEXT
 
 if TYPE_CHECKING:
-    from privproj.accounting.column_rows import Asked, Reading
+    from privproj.accounting.columns import Asked, Reading
 
 Work = Callable[[range], str]
 """A function from the numbers of some points to their rows, a line each; it must be importable where it is done."""
@@ -164,13 +164,12 @@ class Grid:
 
         They are those of :meth:`_row_alone`, but for the margins of the numbers.
         """
-        from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
-        from privproj.accounting.columns import checked_phase
+        from privproj.accounting.columns import ROW_WEIGHTS, asked_rows, checked_phase, read_columns
         from privproj.numerics.compiled import rows_to_come
 
         def phase_at(i: int) -> Phase:
             given = self.keys(numbers[i])
-            return checked_phase(spec.question_from(given, self.query).only, spec.aim_from(given, self.query))
+            return checked_phase(spec.question_from(given, self.query).only, spec.target_from(given, self.query))
 
         axes = self.columns(numbers)
         asked = asked_rows(self.query, {**self.fixed, **axes}, len(numbers))
@@ -201,8 +200,8 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
     with within(where):
         query = spec.check_type("query", given.pop("query", "epsilon"), TEXT)
-        if query not in spec.TARGETS:
-            raise unknown_name("query", query, "a query", spec.TARGETS)
+        if query not in spec.QUERIES:
+            raise unknown_name("query", query, "a query", spec.QUERIES)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
         spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))
