@@ -17,6 +17,7 @@ from privproj.composition.dominating_pairs import (
     step_pairs,
 )
 from privproj.curves.profile import PrivacyProfile
+from privproj.errors import PrecisionLimit
 from privproj.rigorous.composition import Grid, Window
 from privproj.runs import Run
 
@@ -36,10 +37,13 @@ FloatPairs = list[tuple[DominatingPair, int]]
 """The pairs of the composer for each phase, and how many releases it has."""
 
 
-def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0) -> Grid:
+def propose_grid(
+    phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
+) -> Grid:
     """Return a grid for the run of these phases that is good near the delta ``e^log_delta``.
 
-    Where ``fineness`` is larger, the grid is as much finer than it is by default.
+    Where ``fineness`` is larger, the grid is as much finer than it is by default. Raises :class:`PrecisionLimit` where
+    it would have more knots than this.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
@@ -53,6 +57,12 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
         _place_knots(shape, losses, step, fineness, log_delta - math.log(run.steps), is_one_sided(profile, run))
         for shape, losses, (profile, run) in zip(shapes, largest, phases, strict=True)
     ]
+    count = sum(map(len, knots))
+    if count > most_knots:
+        raise PrecisionLimit(
+            f"expected a run whose profiles are looked at in at most {most_knots} places to prove it, got {count}; "
+            "certify fewer phases or a larger delta, or take the answer in floating point, whose errors are bounded too"
+        )
     orders: list[FloatPairs] = [
         [
             (step_pairs(profile, run, shape, step).above, run.steps)
