@@ -98,9 +98,6 @@ MOST_RANK = 10**5
 LEAST_LOG10_DELTA = -250.0
 """Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
 
-MOST_KNOTS = 20_000
-"""Most places at which the profile of a phase is looked at. Contract."""
-
 MOST_IN_GROUP = 32
 """Records of a person that a certificate is about at most: each value of a profile takes as many. Contract."""
 
