@@ -30,7 +30,7 @@ from privproj.rigorous.composition import (
     pair_above,
     pair_below,
 )
-from privproj.rigorous.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED
+from privproj.rigorous.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED, chernoff_edge
 from privproj.rigorous.profiles import BallProfile
 from privproj.runs import Run
 
@@ -355,10 +355,5 @@ def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, f
     places, masses = law
     mean = float(masses @ places)
     orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))
-    # min over x of (t ln sum_j q_j e^(x side w_j) - ln mass) / x
-    exponents = side * orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
-    top = exponents.max(axis=1)
-    moments = copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
-    edges = (moments - log_mass) / orders
-    best = int(np.argmin(edges))
-    return side * float(edges[best]), float(orders[best])
+    edge, order = chernoff_edge([(side * places, masses, copies)], orders, log_mass)
+    return side * edge, order

@@ -128,17 +128,27 @@ def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
     """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
-    # min over x of (sum_i T_i ln sum_j p_j e^(x side j h) - ln mass) / x
-    best, order = math.inf, 1.0
     # The pair in balls may end a few cells further out, which a larger order would blow up.
     # Largest order of Chernoff's bound, times the step of the lattice. Speed only.
-    for x in ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS].tolist():
-        moment = 0.0
-        for pair, steps in pairs:
-            exponents = x * side * pair.step * pair.cells + np.log(np.maximum(pair.masses, 1e-320))
-            top = float(exponents.max())
-            moment += steps * (top + math.log(np.exp(exponents - top).sum()))
-        edge = (moment - log_mass) / x
-        if edge < best:
-            best, order = edge, x
-    return side * math.ceil(best / step), order
+    orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
+    laws = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
+    edge, order = chernoff_edge(laws, orders, log_mass)
+    return side * math.ceil(edge / step), order
+
+
+def chernoff_edge(
+    laws: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
+) -> tuple[float, float]:
+    """Return what a sum exceeds with a mass of at most ``e^log_mass``, by Chernoff's bound, and the best order.
+
+    The sum is that of independent copies of laws, each given by its places, masses and the number of copies.
+    """
+    # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
+    moments = np.zeros(len(orders))
+    for places, masses, copies in laws:
+        exponents = orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
+        top = exponents.max(axis=1)
+        moments += copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+    edges = (moments - log_mass) / orders
+    best = int(np.argmin(edges))
+    return float(edges[best]), float(orders[best])

@@ -15,6 +15,7 @@ from flint import arb, ctx
 
 from privproj.laws.squared_shift import log_gaussian_delta_at
 from privproj.rigorous import gaussian
+from privproj.rigorous.balls import log_of_upper_end
 from privproj.rigorous.laws import BallLaw
 
 MOST_MOMENTS = 96
@@ -74,7 +75,9 @@ class PanelLaw:
                 _Panel(self.law, mass, left, right, right)
                 for mass, (left, right) in zip(parts, pairwise(self.edges), strict=True)
             ]
-            self.log_below, self.log_above, self.log_mass = ([_log(x) for x in y] for y in (self.masses, above, parts))
+            self.log_below, self.log_above, self.log_mass = (
+                [log_of_upper_end(x) for x in y] for y in (self.masses, above, parts)
+            )
 
     def _cut_range(self, least: arb) -> tuple[list[float], list[arb]]:
         """Return the edges of the panels, up to tails of the mass ``least``, and the mass below each."""
@@ -120,7 +123,7 @@ class PanelLaw:
             with ctx.workprec(self.bits):
                 part = _Panel(self.law, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
             height = log_gaussian_delta_at(float(eps.mid()), float(self.scale) * self.edges[last])
-            first, floor = self._first_panel(eps, last, _log(part.mass) + height)
+            first, floor = self._first_panel(eps, last, log_of_upper_end(part.mass) + height)
             found = self._sum(eps, first, last, floor) + self._series(eps, part, floor)
             return found, +(1 - below), +beyond
 
@@ -151,7 +154,7 @@ class PanelLaw:
         # F = dh/dv = F_0 (1+v)^(-1/2) e^(alpha + beta - alpha/(1+v) - beta (1+v))
         x = self.scale * panel.centre
         alpha, beta, front = eps * eps / (2 * x), x / 8, x * gaussian.slope(eps, x)
-        share = floor - _log(front) - _log(panel.mass)
+        share = floor - log_of_upper_end(front) - log_of_upper_end(panel.mass)
         count, radius = _choose_terms(float(alpha), float(beta), float(panel.rho), share)
         if count > MOST_MOMENTS:
             low, high = (gaussian.delta(eps, (self.scale * end).sqrt()) for end in (panel.left, panel.right))
@@ -188,9 +191,3 @@ def _choose_terms(alpha: float, beta: float, rho: float, log_share: float) -> tu
         if count < best:
             best, at = count, radius
     return max(2, math.ceil(min(best, MOST_MOMENTS + 1.0))), at
-
-
-def _log(ball: arb) -> float:
-    """Return about ``ln`` of a ball, to guide a choice; ``-inf`` if it is hardly positive."""
-    top = ball.upper()
-    return float(top.log()) if top > 0 else -math.inf

@@ -9,7 +9,7 @@ The same profile stands in floats in :mod:`privproj.laws.wishart_loss` and in mp
 
 with ``C = c_r (1 - m/2)^(r/2) (2m)^(-1/2)``. Both ``g`` rise from 0 to at most 1 (C10, steps 1 and 2), which bounds
 what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are needed
-(:func:`privproj.rigorous.gamma.upper_size`).
+(:func:`privproj.rigorous.gamma.tail_size`).
 """
 
 import math
@@ -230,9 +230,8 @@ class _RatioPair:
         moved = threshold * (sign * x).exp()
         if not (threshold.real > 0 and moved.real > 0):
             return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
-        size = gamma.upper_size if sign > 0 else gamma.lower_size
         tilt = (self.eps - sign * self.c * x.real).exp()
-        return ball_of_size(size(self.k, threshold) + tilt * size(self.k, moved))
+        return ball_of_size(gamma.tail_size(self.k, threshold, sign) + tilt * gamma.tail_size(self.k, moved, sign))
 
     def certain(self, x: Any, _: object) -> Any:
         """Return ``g_- = 1 - e^(eps - (r-1)x)`` where ``U2 <= 0``, at a real point or as an integrand."""
@@ -393,9 +392,8 @@ class _SharedPanel:
         near, away = b + eps * n, far + eps * more
         if not (near.real > 0 and away.real > 0 and self.size[sign].is_finite()):
             return arb("inf")
-        bound = gamma.upper_size if sign > 0 else gamma.lower_size
         plain, tilted = (near, away)[::sign]
-        gain = bound(pair.k, plain) + growth * self.tilt[sign] * bound(pair.k, tilted)
+        gain = gamma.tail_size(pair.k, plain, sign) + growth * self.tilt[sign] * gamma.tail_size(pair.k, tilted, sign)
         # 2.1 h M rho^-2n / (1 - rho^-2) (C20, Gauss rules)
         rho = arb(ELLIPSE)
         return arb(21) / 10 * self.width * self.size[sign] * gain * rho ** (-2 * PANEL_NODES) / (1 - rho**-2)
