@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 T = TypeVar("T")
+"""An enclosure of some kind."""
 
 SCHEMA = 5
 """Version of the certificate's fields. Contract."""
@@ -636,10 +637,8 @@ def ball_meets(target: dict[str, float], found: "arb | str") -> bool:
 
     with ctx.workprec(320):
         # A decimal number is read as a ball that holds it.
-        upper = arb(found).upper()
-        if "delta" in target:
-            return bool(upper <= arb(target["delta"])) or target["delta"] >= 1.0
-        return bool(upper <= arb(10) ** arb(target["log10_delta"]))
+        most = arb(target["delta"]) if "delta" in target else arb(10) ** arb(target["log10_delta"])
+        return bool(arb(found).upper() <= most) or most >= 1
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -768,17 +767,16 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     """
     import_extra("flint", "a certificate", "certify")
     with within("certificate"):
-        return _verdict_on(certificate.record)
+        claim = _from_record(certificate.record)
+        question = _question_from(claim.question)
+        if not files.same_json(as_plain_value(_data_of(question)), claim.question):
+            words = "a question in the words in which privproj writes it"
+            raise InvalidParameter("question", quoted(claim.question), words)
+        return _verdict_on(claim, question)
 
 
-def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
-    """The verdict on the certificate that a JSON object describes."""
-    claim = _from_record(record)
-    question = _question_from(claim.question)
-    if not files.same_json(as_plain_value(_data_of(question)), claim.question):
-        raise InvalidParameter(
-            "question", quoted(claim.question), "a question in the words in which privproj writes it"
-        )
+def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
+    """The verdict on a certificate about this question."""
     lower, upper = _first_or_last(_ends_anew(claim, question.phases), lambda ends: _is_settled(claim, *ends))
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
