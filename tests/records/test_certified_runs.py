@@ -184,7 +184,7 @@ def test_the_grid_of_other_floats_proves_the_written_ends_too(monkeypatch, name)
 
     monkeypatch.setattr(grids, "propose_grid", propose_elsewhere)
     verdict = verify(certificate)
-    assert verdict.holds and seen and verdict.upper != certificate.upper
+    assert verdict.holds and seen == [1.0]
 
 
 def test_a_grid_that_is_too_coarse_proves_nothing_and_a_finer_one_is_tried(proved, monkeypatch):
