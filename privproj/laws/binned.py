@@ -7,6 +7,7 @@ deviation.
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -204,11 +205,7 @@ def _ratio(s: float) -> tuple[float, float]:
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
     """Return the first index from 0 to ``last`` from which on a condition is true, or ``last``."""
-    low, high = 0, last
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_true(middle) else (middle + 1, high)
-    return low
+    return bisect_left(range(last), True, key=is_true)
 
 
 def _divide(s: Array, finer: Array) -> tuple[Array, NDArray[np.intp] | None]:
