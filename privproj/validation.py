@@ -40,12 +40,7 @@ def real(
 
     Raises :class:`InvalidParameter` for anything else, also for nan, strings and booleans.
     """
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        number = float(value)  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(name, value, expected, _no_text(value)) from None
+    number = _converted(float, name, value, expected)
     if not low <= number <= high or (open_low and number == low) or (open_high and number == high):
         raise InvalidParameter(name, value, expected)
     return number
@@ -56,17 +51,21 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = MOS
 
     Raises :class:`InvalidParameter` for anything else, also for ``2.5``, nan, strings and booleans.
     """
-    try:
-        if isinstance(value, bool | str):
-            raise TypeError
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        number = operator.index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        raise InvalidParameter(name, value, expected, _no_text(value)) from None
+    is_whole = isinstance(value, float) and value.is_integer()
+    number = _converted(int if is_whole else operator.index, name, value, expected)
     if not low <= number <= high:
         raise InvalidParameter(name, value, expected)
     return number
+
+
+def _converted(convert: Callable[[Any], Any], name: str, value: object, expected: str) -> Any:
+    """The value as a number; raises :class:`InvalidParameter` where it is none."""
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        return convert(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidParameter(name, value, expected, _no_text(value)) from None
 
 
 TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
