@@ -10,6 +10,7 @@ from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
 from privproj.result import Status
+from privproj.runs.sampling import SCHEMES, Scheme
 
 from . import render
 from .options import command_with, completing, json_option
@@ -19,11 +20,22 @@ def word_groups() -> list[dict[str, Any]]:
     """The groups of words in their order: each a ``title``, the ``kind`` of its words, and the list ``word``.
 
     A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
-    ``instead``, and ``see`` related words.
+    ``instead``, and ``see`` related words. A way to draw batches without a word of its own has that of its record.
     """
     found = data("words")["group"]
+    (samplers,) = (group["word"] for group in found if group["kind"] == "sampling")
+    named = {entry["name"] for entry in samplers}
+    samplers[:0] = [
+        {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
+    ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     return [*found, {"title": "Published methods", "kind": "method", "word": methods}]
+
+
+def meaning_of(scheme: Scheme) -> str:
+    """What a way to draw batches is: what it takes for granted, and with which relations it goes."""
+    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
+    return f"{scheme.assumes[0].upper()}{scheme.assumes[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
