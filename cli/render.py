@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.mechanisms.registry import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.runs import RunOptions
-from privproj.runs.sampling import IN_EPOCHS, scheme_of
+from privproj.runs import RunOptions, percent, run_words
 
 if TYPE_CHECKING:
     from privproj.accounting.choice import Worth
@@ -187,17 +186,17 @@ def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     return lines
 
 
-def wrap_line(label: str, *texts: str) -> list[str]:
-    """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
+def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
+    """Each text behind the label, in lines of so many characters; there are none for an empty text.
 
-    There are none for an empty text.
+    The width is :data:`WIDEST` unless given, or that of a narrower terminal.
     """
     from textwrap import wrap
 
-    width = min(WIDEST, terminal_width() or WIDEST) - 1
+    most = width or min(WIDEST, terminal_width() or WIDEST)
     kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     whole = (" ".join(text.split()) for text in texts)
-    return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
+    return [line for text in whole for line in wrap(text, most - 1, initial_indent=label, **kept)]
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
@@ -245,26 +244,6 @@ def relation_words(result: Result) -> str:
     doubled = REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
-
-
-def run_words(run: dict[str, Any]) -> str:
-    """Say the run in words: releases and sampling."""
-    if run["sampling"] in IN_EPOCHS:
-        epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
-        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
-    steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
-    if run["sampling_rate"] is None:
-        return f"{steps}, sampled as each phase says"
-    if run["sampling"] is None:
-        return f"{steps} on the whole data set"
-    rate = run["sampling_rate"]
-    largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
-    return f"{steps}, {run['sampling']} sampling at rate {rate:g} ({percent(rate)} of the records per step{largest})"
-
-
-def percent(share: float) -> str:
-    """Say a share from 0 to 1 in per cent, to three digits."""
-    return f"{100.0 * share:.3g} %"
 
 
 def filter_words(found: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from . import render
 from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
 from .query import EXIT_CODES
-from .report import as_markdown
+from .report import written
 
 
 @command_with(
@@ -90,7 +90,7 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
     write_text(paths["report"], render.as_json(shown) + "\n")
     digests = {name: digest_of(paths[name]) for name in DIGESTS}
     statement = statement_from(account_data(account), result.delta, "markdown", said=digests)
-    write_text(paths["statement"], as_markdown(statement) + "\n")
+    write_text(paths["statement"], written(statement) + "\n")
     click.echo(render.as_json(shown) if json else text(shown))
     return EXIT_CODES[result.outcome]
 
