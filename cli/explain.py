@@ -9,7 +9,6 @@ import click
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
-from privproj.result import Status
 from privproj.runs.sampling import SCHEMES, Scheme
 
 from . import render
@@ -118,11 +117,10 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
     """A bound as an entry: its summary, its status, and where the rest is."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
-    status = "proved" if bound.status is Status.PROVED else render.STATUS_WORDS[bound.status]
-    means = f"A bound of {mechanism}: {bound.summary}. Its status is {status}."
+    means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
     means += f" Why: {bound.reason}." if bound.reason else ""
     page = f"`privproj bounds {full}` shows its formula, its source and what it assumes."
-    return {"kind": "bound", "name": full, "means": f"{means} {page}"}
+    return {"kind": "bound", "name": full, "means": f"{means} {page}", "see": [str(bound.status)]}
 
 
 def text(entry: dict[str, Any]) -> str:

@@ -32,12 +32,6 @@ SYMBOLS = {
     "gdp_mu": "gdp mu",
 }
 FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
-STATUS_WORDS = {
-    Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
-    Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",
-    Status.ASYMPTOTIC: "asymptotic: a constant is left open, so this is not a guarantee",
-    Status.REFUTED: "refuted: a counterexample exists, so this is not a guarantee",
-}
 
 
 def as_json(value: Any) -> str:
@@ -57,11 +51,14 @@ def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Wor
     parts = {
         "gain": gain_words(result, mechanism, run, worth) if result.outcome is Outcome.OK else "",
         "worth": worth_words(worth) if worth is not None and worth.projection_error > 0.0 else "",
-        **evidence(result),
         "noise": noise_words(result),
-        **closing(result),
     }
-    return "\n".join([*result_lines(result), *labelled(parts)])
+    return answer_text(result, parts)
+
+
+def answer_text(result: Result, parts: Mapping[str, str | Iterable[str]]) -> str:
+    """Say an answer: the number, what it rests on, sentences under their labels, evidence, assumptions and warnings."""
+    return "\n".join([*result_lines(result), *labelled({**parts, **evidence(result), **closing(result)})])
 
 
 def noise_words(result: Result) -> str:
@@ -287,16 +284,14 @@ def run_text(result: Result, schedule: "Schedule") -> str:
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
             lines += fit_line(f"  {phase.name}: ", f"{words}, {'once' if times == 1 else f'{times} times'}")
             continue
-        noise = phase.mechanism.noise_multiplier
+        noise, count = (getattr(phase.mechanism, own, None) for own in ("noise_multiplier", "adaptive_clipping_sigma"))
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
-        count = getattr(phase.mechanism, "adaptive_clipping_sigma", None)
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
-        words += f" ({phase.bound.name})"
-        lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
+        said = f"{phase.mechanism.name}{words} ({phase.bound.name}); {run_words(phase.run.parameters())}"
+        lines += fit_line(f"  {phase.name}: ", said)
     parts: dict[str, Any] = {"promise": result.promises}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
-        found: Any = result.numerics
-        regret, rate = round_outward(found["regret"]), round_outward(found["exact_from"])
+        regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
         parts["meaning"] = GDP_NOTES
     return "\n".join(lines + labelled({**parts, **evidence(result), **closing(result)}))
@@ -308,12 +303,6 @@ GDP_NOTES = (
     "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate from which there is none",
     "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
 )
-
-
-def foundation_of_several(results: list[Result]) -> list[str]:
-    """Say what the answers of several bounds assume, and their warnings, each sentence once."""
-    assumed = assumption_lines({result.bound: result.assumes for result in results})
-    return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
 
 
 def comparison_text(rows: "Sequence[Comparison]") -> str:
@@ -338,7 +327,9 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
     others = [row for row in rows if row.result is None or row.result.value is None]
     lines += fit_line("", "bounds that do not answer here, and why:") if others else []
     lines += table_lines("<", [(f"  {row.bound.name}", row.short or "no number") for row in others])
-    return "\n".join(lines + foundation_of_several(answered))
+    lines += assumption_lines({result.bound: result.assumes for result in answered})
+    warnings = dict.fromkeys(words for result in answered for words in result.warnings)
+    return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
 
 
 def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
@@ -372,7 +363,7 @@ def bound_page(bound: "Bound") -> list[str]:
         "summary": bound.summary,
         "formula": bound.formula,
         "source": bound.citation,
-        "status": STATUS_WORDS[bound.status],
+        "status": f"{bound.status}: `privproj explain {bound.status}` says what that is",
         "reason": bound.reason,
         "relations": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",

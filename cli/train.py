@@ -104,10 +104,9 @@ def text(shown: dict[str, Any]) -> str:
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
         "clip": clip_words(clips) if clips else "",
         "trained": f"{shown['steps']} steps in {shown['seconds']:.1f} s on {shown['device']}",
+        "wrote": ", ".join(shown["paths"].values()),
     }
-    wrote = render.fit_line("  wrote:    ", ", ".join(shown["paths"].values()))
-    lines = [first, *render.result_lines(result), *render.labelled(parts), *wrote]
-    return "\n".join(lines + render.labelled(render.closing(result)))
+    return f"{first}\n{render.answer_text(result, parts)}"
 
 
 def clip_words(clips: dict[str, float]) -> str:
