@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter
+from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Kind, Parameter
 
 
 def parse_number(option: str, text: str) -> float:
@@ -132,19 +132,27 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
 
 
 def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
-    """The options of a function of the library: its parameters, or some of them, in the words of its docstring."""
+    """The options of a function: its parameters, or some of them, in the words of its docstring."""
     import re
 
     words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
     parameters, found = signature(function).parameters, []
-    for name in names or parameters:
-        declared = parameters[name]
-        choices = [choice for choice in get_args(declared.annotation) if isinstance(choice, str)]
-        kind = {"type": OneOf(choices)} if choices else {}
-        said = " ".join(words[name].replace("``", "").split())
-        said += "" if declared.default in (declared.empty, None) else f"  [default: {declared.default}]"
-        found.append(option("--" + name.replace("_", "-"), said, required=declared.default is declared.empty, **kind))
+    for name in names or (name for name in parameters if name in words):
+        declared, spelt = parameters[name], "--" + name.replace("_", "-")
+        is_needed, said = declared.default is declared.empty, " ".join(words[name].replace("``", "").split())
+        said += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
+        found.append(option(spelt, said, required=is_needed, type=type_of(declared.annotation)))
     return found
+
+
+def type_of(annotation: Any) -> click.ParamType:
+    """What an annotation lets an option be: one of its choices, of the kind or type that it holds, else a number."""
+    held = get_args(annotation)
+    choices = [choice for choice in held if isinstance(choice, str)]
+    kinds = [kind for kind in held if isinstance(kind, Kind)]
+    choices += [choice for kind in kinds for choice in kind.rule.get("enum", ())]
+    types = [one for one in held if isinstance(one, click.ParamType)]
+    return OneOf(choices) if choices else types[0] if types else Number(*(kind.check for kind in kinds))
 
 
 def json_option() -> Once:
