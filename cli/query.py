@@ -30,16 +30,20 @@ if TYPE_CHECKING:
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
 
-QUANTITIES: dict[str, Callable[[type[Mechanism]], bool]] = {
-    "epsilon": lambda kind: True,
-    "delta": lambda kind: True,
-    "sigma": lambda kind: "noise_multiplier" in parameters_of(kind),
-    "steps": lambda kind: True,
-    "rate": lambda kind: kind.can_be_sampled,
-    "rank": lambda kind: kind.finds_rank,
-    "misalignment": lambda kind: kind.name == "wishart",
-}
-"""The quantities that are one number, and which mechanisms have each."""
+QUANTITIES = tuple(ONE_NUMBER)
+"""The quantities that are one number."""
+
+
+def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
+    """True for the mechanisms of which a quantity can be asked."""
+    of_some = {
+        "sigma": "noise_multiplier" in parameters_of(kind),
+        "rate": kind.can_be_sampled,
+        "rank": kind.finds_rank,
+        "misalignment": kind.name == "wishart",
+    }
+    return of_some.get(quantity, True)
+
 
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
 """The exit code of an answer with each outcome."""
@@ -328,13 +332,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
 
-BOTH = "--epsilon 1 --delta 1e-5"
-ENDINGS = {
-    "epsilon": "--delta 1e-5",
-    "delta": "--epsilon 1",
-    "steps": "--epsilon 8 --delta 1e-5",
-    "rate": f"--steps 1000 {BOTH}",
-}
+ENDINGS = {"epsilon": "--delta 1e-5", "delta": "--epsilon 1", "steps": "--epsilon 8 --delta 1e-5"}
 """How the example of a mechanism ends, by the quantity; for all others with both targets."""
 
 
@@ -343,7 +341,8 @@ def _query_group(quantity: str, summary: str) -> QuestionGroup:
     proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
     shown = [json_option(), bound_option(), refuted_option(), *proof, clip]
-    ask, has, ending = partial(answer_question, quantity), QUANTITIES[quantity], ENDINGS.get(quantity, BOTH)
+    ending = "--steps 1000 " * (quantity == "rate") + ENDINGS.get(quantity, "--epsilon 1 --delta 1e-5")
+    ask, has = partial(answer_question, quantity), partial(has_quantity, quantity)
     return QuestionGroup(quantity, ask, shown, summary=summary, has=has, ending=ending)
 
 

@@ -22,7 +22,7 @@ from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
 
 from .ledger import planned_delta, read_begun
-from .options import Once, OneOf, command_with, file_argument, option
+from .options import Once, OneOf, command_with, file_argument, option, option_of
 from .query import QuestionGroup, bound_option, target_options
 from .render import WIDEST, wrap_line
 
@@ -121,15 +121,12 @@ def filled(template: str, **fields: object) -> str:
     return Template(text.removesuffix("\n")).substitute(fields)
 
 
-def shared_options(*digests: str) -> list[Once]:
-    """Return the options for format and output, for what the author says, and for files whose digests are named."""
-    said = [(name, words, "WORDS", name in ("date", "data", "versions")) for name, words in statements.FIELDS.items()]
-    named = digests or statements.DIGESTS
-    said += [(name, f"The {name}, of which the SHA-256 is said.", "FILE", True) for name in named]
+def shared_options(*hidden: str) -> list[Once]:
+    """Return the options for format and output, and for what the author says."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
-        *(option(f"--{name}", words, type=str, metavar=of, is_rare=rare) for name, words, of, rare in said),
+        *(option_of(name, found, type=str) for name, found in statements.SAID.items() if name not in hidden),
     ]
 
 
@@ -157,7 +154,7 @@ def report_run(file: str, **options: Any) -> int:
 
 
 @command.add_command
-@command_with("ledger", file_argument(), *target_options("report"), *shared_options("checkpoint"))
+@command_with("ledger", file_argument(), *target_options("report"), *shared_options("ledger"))
 def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     """The ledger of a training run: what it released."""
     refuse_same_file("--output", options["output"], file)

@@ -50,7 +50,7 @@ from privproj.records.run_file import from_data
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs import Run, run_words
 from privproj.runs.targets import delta_target
-from privproj.validation import NUMBER, TABLE, TRUTH, Kind
+from privproj.validation import NUMBER, TABLE, TRUTH, Kind, Parameter
 from privproj.version import __version__
 
 WORDS: dict[str, Any] = tomllib.loads(files("privproj.records").joinpath("statement.toml").read_text(encoding="utf-8"))
@@ -61,18 +61,6 @@ UNITS: dict[str, str] = WORDS["change"]
 
 RATES = (0.001, 0.01)
 """The false positive rates at which a statement names an attacker's success."""
-
-FIELDS = {
-    "date": "Day of the statement, YYYY-MM-DD; unchecked.",
-    "author": "Who makes the statement; unchecked.",
-    "model": "What is released, with its version; unchecked.",
-    "data": "The data set; unchecked.",
-    "versions": "The programs that trained; unchecked.",
-}
-"""What the author of a statement may say of it, in words of the command line. Contract."""
-
-DIGESTS = ("ledger", "checkpoint")
-"""The files whose SHA-256 a statement may name. Contract."""
 
 PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)*"
 """A field: a line that looks alike in text, Markdown and HTML, and cannot be taken for the claim."""
@@ -91,15 +79,28 @@ def _is_day(text: object) -> bool:
         return False
 
 
-FORMS = {
-    "date": Kind("a day such as 2026-01-31", _is_day, {}),
-    **dict.fromkeys(
-        ("author", "model", "data", "versions"),
-        _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon"),
-    ),
-    **dict.fromkeys(DIGESTS, _matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")),
+DIGEST = _matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
+"""The form of a digest."""
+
+LINE = _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
+"""The form of a field."""
+
+DAY = Kind("a day such as 2026-01-31", _is_day, {})
+"""The form of a date."""
+
+SAID = {
+    "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
+    "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
+    "model": Parameter(LINE, "What is released, with its version; unchecked.", "WORDS"),
+    "data": Parameter(LINE, "The data set; unchecked.", "WORDS", is_rare=True),
+    "versions": Parameter(LINE, "The programs that trained; unchecked.", "WORDS", is_rare=True),
+    "ledger": Parameter(DIGEST, "The ledger, of which the SHA-256 is said.", "FILE", is_rare=True),
+    "checkpoint": Parameter(DIGEST, "The checkpoint, of which the SHA-256 is said.", "FILE", is_rare=True),
 }
-"""The form of each field and digest, in the order in which they are said."""
+"""What the author of a statement may say of it, in the order in which it is said. Contract."""
+
+DIGESTS = ("ledger", "checkpoint")
+"""The files whose SHA-256 a statement may name. Contract."""
 
 
 @dataclass(frozen=True)
@@ -214,11 +215,11 @@ def statement_from(
     """The statement that these parameters give: the data of a run, or of an account, computed.
 
     ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
-    brought into their form first. ``said`` are the author's :data:`FIELDS` and :data:`DIGESTS`. Nothing else enters.
+    brought into their form first. ``said`` are the author's words (:data:`SAID`). Nothing else enters.
     Raises :class:`InvalidParameter` for an unknown key or a value outside its domain, and whatever the query raises.
     """
-    spec.check_keys(said or {}, FORMS)
-    words = {name: said[name] for name in FORMS if name in said} if said else {}
+    spec.check_keys(said or {}, {name: found.kind for name, found in SAID.items()})
+    words = {name: said[name] for name in SAID if name in said} if said else {}
     own = run_data(from_data(data["run"], "statement"))
     account = _account_from(own["run"]["phase"], data.get("ledger"), "statement")
     if "ledger" in data:
@@ -289,17 +290,13 @@ def _fields(statement: Statement) -> dict[str, Any]:
         "attacks": tuple(map(_best_attack, RATES, map(statement.share, statement.rates), [who["them"]] * len(RATES))),
         "advantage": _percent_rounded_up(most),
         "done": (*done, *((f"a filter fixed in advance: {listed(kept)}",) if kept else ())),
-        "bound": result.bound,
-        "source": result.source,
+        **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
         "promises": tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED),
         "rounding": tuple(words for words in result.promises if words == ROUNDING_AS_MEASURED),
         "persons": assumed_of_persons(result),
-        "assumes": result.assumes,
-        "notes": result.warnings,
-        "author": tuple(f"{name}: {said[name]}" for name in FIELDS if name in said),
-        "digests": tuple(f"{name}: {said[name]}" for name in DIGESTS if name in said),
-        "missing": (", ".join(name for name in FORMS if name not in said),) * (len(said) < len(FORMS)),
+        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in said.items()),
+        "missing": (", ".join(name for name in SAID if name not in said),) * (len(said) < len(SAID)),
         "others": tuple(_other_bound(other, statement.factor) for other in statement.others),
     }
 
