@@ -64,24 +64,23 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
       privproj explain C5
     """
     groups = word_groups()
-    found = entries(groups, " ".join(word)) if word else []
+    found = entries(groups, " ".join(word)) if word else words_of(groups)
     if json:
-        every = [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
-        click.echo(render.as_json({"results": found or every}))
+        click.echo(render.as_json({"results": found}))
     else:
-        click.echo("\n\n".join(map(text, found)) if found else overview(groups))
+        click.echo("\n\n".join(map(text, found)) if word else overview(groups))
     return 0
+
+
+def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All words of the groups, each with its kind."""
+    return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Every entry and every bound of that name, an error with a suggestion where there is none."""
     asked = spelling(word)
-    found = [
-        {"kind": group["kind"], **entry}
-        for group in groups
-        for entry in group["word"]
-        if asked in map(spelling, (entry["name"], *entry.get("also", ())))
-    ]
+    found = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
     found += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
     found += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
     if not found:
@@ -92,7 +91,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
     """Every name that can be asked for."""
-    words = [name for group in groups for entry in group["word"] for name in (entry["name"], *entry.get("also", ()))]
+    words = [name for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))]
     return list(dict.fromkeys([*words, *(name for _, name in LINES), *map(".".join, LINES), *claims()]))
 
 

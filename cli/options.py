@@ -21,11 +21,10 @@ def parse_number(option: str, text: str) -> float:
     except ValueError:
         remedy = "write 10 % as 0.1, and 100,000 or 100k as 100000 or 1e5"
         raise InvalidParameter(option, repr(text), "a number", remedy) from None
-    if not math.isfinite(number):
-        reason = "too large for double precision" if any(c.isdigit() for c in text) else ""
+    has_digits = any(c in "123456789" for c in text.lower().split("e")[0])
+    if not math.isfinite(number) or (number == 0.0 and has_digits):
+        reason = f"it is too {'large' if number else 'small, and underflows'} in double precision" if has_digits else ""
         raise InvalidParameter(option, text, "a finite number", reason)
-    if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
-        raise InvalidParameter(option, text, "a number above 1e-307 in size", "it underflows to zero")
     return number
 
 

@@ -56,9 +56,18 @@ def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Wor
     return answer_text(result, parts)
 
 
-def answer_text(result: Result, parts: Mapping[str, str | Iterable[str]]) -> str:
-    """Say an answer: the number, what it rests on, sentences under their labels, evidence, assumptions and warnings."""
-    return "\n".join([*result_lines(result), *labelled({**parts, **evidence(result), **closing(result)})])
+def answer_text(result: Result, parts: Mapping[str, str | Iterable[str]], first: Iterable[str] = ()) -> str:
+    """Say an answer: first the number and what it rests on, unless told otherwise, then sentences under their labels.
+
+    The last labels are those of what is known from below, how a run was composed in floats, what is proved in balls,
+    assumptions and warnings.
+    """
+    evidence = {
+        "at least": at_least_words(result),
+        "numerics": numerics_words(result),
+        "certified": certified_words(result),
+    }
+    return "\n".join([*(first or result_lines(result)), *labelled({**parts, **evidence, **closing(result)})])
 
 
 def noise_words(result: Result) -> str:
@@ -78,15 +87,6 @@ def closing(result: Result) -> dict[str, tuple[str, ...]]:
 def result_lines(result: Result) -> list[str]:
     """Say the number and what it rests on."""
     return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
-
-
-def evidence(result: Result) -> dict[str, str]:
-    """What is known from below, how a run was composed in floats, and what is proved in balls, by their labels."""
-    return {
-        "at least": at_least_words(result),
-        "numerics": numerics_words(result),
-        "certified": certified_words(result),
-    }
 
 
 def at_least_words(result: Result) -> str:
@@ -294,7 +294,7 @@ def run_text(result: Result, schedule: "Schedule") -> str:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
         parts["meaning"] = GDP_NOTES
-    return "\n".join(lines + labelled({**parts, **evidence(result), **closing(result)}))
+    return answer_text(result, parts, lines)
 
 
 GDP_NOTES = (
@@ -358,15 +358,14 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 def bound_page(bound: "Bound") -> list[str]:
     """Say all about one bound, in lines."""
+    first = f"{bound.mechanism.name}.{bound.name}, version {bound.version}"
     rows = {
-        "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
         "summary": bound.summary,
         "formula": bound.formula,
         "source": bound.citation,
         "status": f"{bound.status}: `privproj explain {bound.status}` says what that is",
         "reason": bound.reason,
-        "relations": ", ".join(bound.relations),
+        "relation": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
-    lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
-    return [*lines, *fit_line(f"{'example:':<11}", bound.example)]
+    return [first, *labelled(rows), *fit_line("  example:  ", bound.example)]

@@ -102,20 +102,18 @@ def text(shown: dict[str, Any]) -> str:
     multiplier, deviation = (round_outward(shown[name]) for name in ("noise_multiplier", "noise_std"))
     parts = {
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
-        "clip": clip_words(clips) if clips else "",
+        "clip": CLIPS.format(**clips) if clips else "",
         "trained": f"{shown['steps']} steps in {shown['seconds']:.1f} s on {shown['device']}",
         "wrote": ", ".join(shown["paths"].values()),
     }
     return f"{first}\n{render.answer_text(result, parts)}"
 
 
-def clip_words(clips: dict[str, float]) -> str:
-    """Say what became of a clip that adapts."""
-    first, last = f"{clips['first_clip']:.4g}", f"{clips['last_clip']:.4g}"
-    return (
-        f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
-        f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
-    )
+CLIPS = (
+    "{first_clip:.4g} at first, to which that standard deviation belongs, and {last_clip:.4g} at last: it follows a "
+    "count of unclipped records with noise of deviation {sigma:g}, which epsilon includes"
+)
+"""What became of a clip that adapts."""
 
 
 COMMANDS = {"train": command}
