@@ -153,13 +153,9 @@ def select_text(result: Result) -> str:
     return render.answer_text(result, {"trials": words, "beside": beside})
 
 
-select_command = QuestionGroup(
-    "select",
-    select_best,
-    [json_option(), bound_option(), refuted_option()],
-    own_run=options_from(select, "trials", "distribution", "shape"),
-    ending="--trials 10 --delta 1e-5",
-)
+select_answer = [json_option(), bound_option(), refuted_option()]
+select_run = options_from(select, "trials", "distribution", "shape")
+select_command = QuestionGroup("select", select_best, select_answer, select_run)
 
 
 COMMANDS = {"choose": choose_command, "select": select_command}

@@ -149,8 +149,6 @@ command = QuestionGroup(
         Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
         Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
     ],
-    has=lambda kind: kind.name != "wishart-matrix",
-    ending="",
 )
 
 

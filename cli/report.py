@@ -131,18 +131,12 @@ def shared_options(*hidden: str) -> list[Once]:
 
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
-    """Answer ``privproj report MECHANISM``."""
+    """A privacy statement for a model card: text, Markdown or HTML."""
     options.pop("size")
     return produce(statements.question_data(mechanism, bound, run), {}, **options)
 
 
-command = QuestionGroup(
-    "report",
-    report_mechanism,
-    [bound_option(), *shared_options()],
-    summary="A privacy statement for a model card: text, Markdown or HTML.",
-    has=lambda kind: kind.name != "wishart-matrix",
-)
+command = QuestionGroup("report", report_mechanism, [bound_option(), *shared_options()])
 
 
 @command.add_command
