@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from json import dumps, loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
@@ -20,10 +20,10 @@ from privproj.records.sweep import run_in_processes
 from privproj.runs import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-from privproj.validation import number, one_of, whole_number
+from privproj.validation import number, probability, whole_number
 
 from . import render
-from .options import PATH, Group, OneOf, json_option, options_from
+from .options import PATH, Group, Number, OneOf, json_option, options_from
 from .output import bar
 
 if TYPE_CHECKING:
@@ -31,15 +31,17 @@ if TYPE_CHECKING:
 
 command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
-Count = Annotated[int, whole_number("a whole number >= 1")]
-Small = Annotated[int, whole_number("a whole number from 1 to 10000", 1, 10**4)]
-Trials = Annotated[int, whole_number("a whole number from 8 to 1e+07", 8, 10**7)]
-Workers = Annotated[int, whole_number("a whole number from 1 to 256", 1, 256)]
-Seed = Annotated[int | None, whole_number("a whole number from 0 to 1e+09", 0, 10**9)]
-Share = Annotated[float, number("a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)]
-Claim = Annotated[float | None, number("an epsilon from 0 to 1e+09", 0.0, 1e9)]
-Fault = Annotated[str | None, one_of(*FAULTS)]
-LoaderFault = Annotated[str | None, one_of(*LOADER_FAULTS)]
+Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
+Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
+Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
+Workers = Annotated[int, Number(whole_number("a whole number from 1 to 256", 1, 256).check)]
+Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
+Share = Annotated[float, Number(probability)]
+Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
+Fault = Annotated[str | None, OneOf(FAULTS)]
+LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
+Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
+"""What the options of audits may be."""
 
 Found = tuple[dict[str, Any], str, dict[str, Any]]
 """What an audit found: its record, what it says first, and what it says under labels."""
@@ -202,8 +204,8 @@ def one_run(
 
 
 def membership(
-    noise_multiplier: float, mechanism: Annotated[str, one_of(*MEMBERSHIP_ALGORITHMS)] = "m2", rank: float = 16,
-    attack: Annotated[str, one_of("poison", "calibrated")] = "poison", models: Trials = 200, records: float = 200,
+    noise_multiplier: float, mechanism: Algorithm = "m2", rank: float = 16,
+    attack: Literal["poison", "calibrated"] = "poison", models: Trials = 200, records: float = 200,
     steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
     journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
 ) -> Found:  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Kind, Parameter
+from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter
 
 
 def parse_number(option: str, text: str) -> float:
@@ -145,13 +145,11 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
 
 def type_of(annotation: Any) -> click.ParamType:
-    """What an annotation lets an option be: one of its choices, of the kind or type that it holds, else a number."""
+    """What an annotation lets an option be: of the type that it holds, or one of its choices, else a number."""
     held = get_args(annotation)
-    choices = [choice for choice in held if isinstance(choice, str)]
-    kinds = [kind for kind in held if isinstance(kind, Kind)]
-    choices += [choice for kind in kinds for choice in kind.rule.get("enum", ())]
     types = [one for one in held if isinstance(one, click.ParamType)]
-    return OneOf(choices) if choices else types[0] if types else Number(*(kind.check for kind in kinds))
+    choices = [one for one in held if isinstance(one, str)]
+    return types[0] if types else OneOf(choices) if choices else Number()
 
 
 def json_option() -> Once:
