@@ -6,6 +6,7 @@ The parameters of each audit, with their defaults and their words, are its optio
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +17,7 @@ from privproj.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
-from privproj.records.sweep import run_in_processes
+from privproj.records.sweep import open_pool, rows_in_order
 from privproj.runs import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -137,22 +138,24 @@ def mechanism(
     release = needing_torch("scenes")
     scene, runs = release.Scene(mechanism=claimed, steps=steps, fault=fault, seed=seed), trials // 2
     parts = max(1, min(50, runs // 20))
-    batches = [[(scene, runs // parts + (i < runs % parts), i)] for i in range(parts)]
+    sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
     scores: Any = ([], [])
     with bar(parts, "auditing") as step:
-        for (found,), _ in run_in_processes(workers)(score_parts, iter(batches)):
-            for arm, more in zip(scores, loads(found), strict=True):
-                arm.extend(more)
-            step(1)
+        for lines in rows_in_order(partial(score_parts, scene, sizes), range(parts), partial(open_pool, workers)):
+            for line in lines.splitlines():
+                for arm, more in zip(scores, loads(line), strict=True):
+                    arm.extend(more)
+                step(1)
     return judged(release.judge_scene(scene, scores, delta, confidence, claim), fault=fault)
 
 
-def score_parts(parts: list[Any]) -> list[str]:
-    """Score parts of the runs, as JSON; this is called in a process of its own."""
+def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
+    """Score the parts of these numbers, each of so many runs: a line of JSON for each."""
     import torch
 
     torch.set_num_threads(1)
-    return [dumps([arm.tolist() for arm in scene.scores(runs, runs, worker)]) for scene, runs, worker in parts]
+    scores = (scene.scores(sizes[i], sizes[i], i) for i in numbers)
+    return "".join(dumps([arm.tolist() for arm in arms]) + "\n" for arms in scores)
 
 
 def loader(
