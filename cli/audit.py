@@ -1,4 +1,7 @@
-"""``privproj audit``: attacks that can refute a claimed epsilon; none of them can confirm one."""
+"""``privproj audit``: attacks that can refute a claimed epsilon; none of them can confirm one.
+
+The parameters of each audit, with their defaults and their words, are its options.
+"""
 
 import time
 from collections.abc import Callable
@@ -6,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from json import dumps, loads
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
@@ -15,12 +18,13 @@ from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.records.sweep import open_pool, rows_in_order
+from privproj.runs import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-from privproj.validation import privacy_epsilon, probability
+from privproj.validation import number, probability, whole_number
 
 from . import render
-from .options import Group, Number, Once, OneOf, count, json_option, option
+from .options import PATH, Group, Number, OneOf, json_option, options_from
 from .output import bar
 
 if TYPE_CHECKING:
@@ -28,35 +32,41 @@ if TYPE_CHECKING:
 
 command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
+Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
+Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
+Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
+Workers = Annotated[int, Number(whole_number("a whole number from 1 to 256", 1, 256).check)]
+Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
+Share = Annotated[float, Number(probability)]
+Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
+Fault = Annotated[str | None, OneOf(FAULTS)]
+LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
+Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
+"""What the options of audits may be."""
+
+Found = tuple[dict[str, Any], str, dict[str, Any]]
+"""What an audit found: its record, what it says first, and what it says under labels."""
+
 
 def needing_torch(name: str) -> Any:
     """Import an audit that runs the training code; where torch is not installed one sentence says what to install."""
     return import_extra(f"privproj.audit.{name}", "this audit", "torch")
 
 
-Found = tuple[dict[str, Any], list[str], bool]
-"""What an audit found: its record, the lines that say it, and whether a claim is refuted."""
-
-
-def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
-    """A verdict, with what there is to say besides."""
-    return {**asdict(verdict), "verdict": verdict.verdict, **more}, lines_of(verdict, trials), verdict.refuted
-
-
-def lines_of(found: "AuditVerdict", trials: str = "runs") -> list[str]:
-    """Say a verdict in words: the claim, what was shown, and the most that could have been shown."""
+def judged(found: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
+    """A verdict in words, with what there is to say besides: the claim, what was shown, and the most that could be."""
     claim = found.claimed_epsilon
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
     elsewhere = found.profile_refuted and found.epsilon_lower <= (claim or 0.0)
     weak = claim is not None and found.ceiling < claim and not found.refuted
-    note = f"  note:     too few {trials} to refute this claim at this delta, whatever the attack: take more"
-    return [
-        f"{found.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}",
-        f"  shown:    epsilon at least {found.epsilon_lower:.4g} with {render.percent(found.confidence)} confidence",
-        f"  ceiling:  {found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
-        f"  attack:   {auc_words(found.auc)}",
-        *([note] if weak else []),
-    ]
+    parts = {
+        "shown": f"epsilon at least {found.epsilon_lower:.4g} with {percent(found.confidence)} confidence",
+        "ceiling": f"{found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
+        "attack": auc_words(found.auc),
+        "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
+    }
+    first = f"{found.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}"
+    return {**asdict(found), "verdict": found.verdict, **more}, first, parts
 
 
 def auc_words(area: float) -> str:
@@ -64,11 +74,23 @@ def auc_words(area: float) -> str:
     return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
 
 
-# --- symmetry -----------------------------------------------------------------------------------------
+def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
+    """The record of an audit without a bound on epsilon."""
+    nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
+    verdict = "separates" if separates else "does not separate"
+    return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
 
 
-def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None) -> Found:
-    """A matrix times a Wishart matrix gives itself away."""
+def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Found:
+    """A matrix times a Wishart matrix gives itself away.
+
+    Args:
+        dim: Rows of the query.
+        columns: Columns of the query.
+        rank: Degrees of freedom of the Wishart matrix.
+        draws: Releases.
+        claim: Claimed epsilon.
+    """
     import numpy as np
 
     from privproj.audit.symmetry import symmetry_test
@@ -78,30 +100,43 @@ def symmetry(dim: int, columns: int, rank: int, draws: int, claim: float | None)
     other = query.copy()
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
-    verdict = word_of(test.separates)
-    found = {**NOTHING, "auc": test.auc, "claimed_epsilon": claim, "verdict": verdict, "trials": test.draws}
+    found = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
-    attack = f"  attack:   {auc_words(test.auc)}, over {test.draws} releases"
-    return found, [f"{verdict}: {words}", attack], test.separates and claim is not None
-
-
-NOTHING = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
-"""What an audit without a bound on epsilon has not."""
-
-
-def word_of(separates: bool) -> str:
-    """The verdict of such an audit."""
-    return "separates" if separates else "does not separate"
+    return found, f"{found['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
 
 
 # --- the release itself -----------------------------------------------------------------------------
 
 
-def mechanism(trials: int, workers: int, delta: float, confidence: float, **given: Any) -> Found:
-    """A canary gradient through the real release code."""
-    release, own = needing_torch("scenes"), {name: given[name] for name in ("steps", "fault", "seed")}
-    scene = release.Scene(mechanism=mechanism_of(given), **own)
-    runs = trials // 2
+def mechanism(
+    mechanism: str, noise_multiplier: float, dim: float | None = None, rank: float | None = None, steps: Count = 20,
+    delta: Share = 1e-3, claim: Claim = None, fault: Fault = None, confidence: Share = 0.999, trials: Trials = 4000,
+    workers: Workers = 2, seed: Seed = None,
+) -> Found:  # fmt: skip
+    """A canary gradient through the real release code.
+
+    Args:
+        mechanism: What is audited.
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        dim: Side of the layer that is projected.
+        rank: Rank.
+        steps: Releases in a run.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        fault: Plant a fault, to see it found.
+        confidence: Confidence of the lower bound.
+        trials: Runs, half of them with the canary.
+        workers: Processes.
+        seed: Make the audit repeatable.
+    """
+    if mechanism == "gaussian":
+        claimed = Gaussian(noise_multiplier=noise_multiplier)
+    elif dim is None or rank is None:
+        raise InvalidParameter("--dim", "nothing" if dim is None else dim, "--dim and --rank for m2")
+    else:
+        claimed = M2(dim=dim, rank=rank, noise_multiplier=noise_multiplier)  # pyright: ignore[reportArgumentType]
+    release = needing_torch("scenes")
+    scene, runs = release.Scene(mechanism=claimed, steps=steps, fault=fault, seed=seed), trials // 2
     parts = max(1, min(50, runs // 20))
     sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
     scores: Any = ([], [])
@@ -111,7 +146,7 @@ def mechanism(trials: int, workers: int, delta: float, confidence: float, **give
                 for arm, more in zip(scores, loads(line), strict=True):
                     arm.extend(more)
                 step(1)
-    return judged(release.judge_scene(scene, scores, delta, confidence, given["claim"]), fault=given["fault"])
+    return judged(release.judge_scene(scene, scores, delta, confidence, claim), fault=fault)
 
 
 def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
@@ -123,131 +158,124 @@ def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
     return "".join(dumps([arm.tolist() for arm in arms]) + "\n" for arms in scores)
 
 
-def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
-    """Return the mechanism that is audited."""
-    z, dim, rank = (given[name] for name in ("noise_multiplier", "dim", "rank"))
-    if given["mechanism"] == "gaussian":
-        return Gaussian(noise_multiplier=z)
-    if dim is None or rank is None:
-        raise InvalidParameter("--dim", "nothing" if dim is None else dim, "--dim and --rank for m2")
-    return M2(dim=dim, rank=rank, noise_multiplier=z)
+def loader(
+    noise_multiplier: float, batches: Count = 16, epochs: Count = 16, delta: Share = 1e-3, claim: Claim = None,
+    fault: LoaderFault = None, confidence: Share = 0.999, trials: Trials = 2000, seed: Seed = None,
+) -> Found:  # fmt: skip
+    """A canary in the batches of the real balls-in-bins loader.
 
-
-def loader(trials: int, delta: float, confidence: float, claim: float | None, **given: Any) -> Found:
-    """A canary in the batches of the real balls-in-bins loader."""
-    audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=given.pop("noise_multiplier"))
-    scene = audit.LoaderScene(mechanism=z, **given)
+    Args:
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        batches: Batches of an epoch.
+        epochs: Epochs of a run.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        fault: Plant a fault, to see it found.
+        confidence: Confidence of the lower bound.
+        trials: Runs, half of them with the canary.
+        seed: Make the audit repeatable.
+    """
+    audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
+    scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
     verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
-    return judged(verdict, fault=given["fault"])
+    return judged(verdict, fault=fault)
 
 
-def one_run(noise_multiplier: float, **given: Any) -> Found:
-    """Many canaries in one release."""
-    verdict, right = needing_torch("scenes").one_run(Gaussian(noise_multiplier=noise_multiplier), **given)
-    found, lines, refuted = judged(verdict, "guesses")
-    hits = f"{right} of {verdict.trials} guesses right ({render.percent(right / verdict.trials)})"
-    return found, [*lines[:3], f"  attack:   {hits}, {auc_words(verdict.auc)}, in one run"], refuted
+def one_run(
+    noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
+    confidence: Share = 0.95, seed: Seed = None,
+) -> Found:  # fmt: skip
+    """Many canaries in one release.
+
+    Args:
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        canaries: Orthogonal canary gradients.
+        guesses: Guesses.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        confidence: Confidence of the lower bound.
+        seed: Make the audit repeatable.
+    """
+    z = Gaussian(noise_multiplier=noise_multiplier)
+    verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
+    found, first, parts = judged(verdict, "guesses")
+    hits = f"{right} of {verdict.trials} guesses right ({percent(right / verdict.trials)})"
+    return found, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
 
 
 # --- trained models -----------------------------------------------------------------------------------
 
 
 def membership(
-    attack: str, models: int, workers: int, journal: str | None, delta: float, confidence: float,
-    claim: float | None, **given: Any,
+    noise_multiplier: float, mechanism: Algorithm = "m2", rank: float = 16,
+    attack: Literal["poison", "calibrated"] = "poison", models: Trials = 200, records: float = 200,
+    steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
+    journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
 ) -> Found:  # fmt: skip
-    """Shadow models with and without a canary record, or a calibrated-loss attack."""
-    module = needing_torch("membership")
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if load_algorithm(given["mechanism"]).rank == "none":
-        chosen["rank"] = None
-    game = module.Game(**chosen)
+    """Shadow models with and without a canary record, or a calibrated-loss attack.
+
+    Args:
+        noise_multiplier: z = noise standard deviation / sensitivity.
+        mechanism: Training algorithm.
+        rank: Rank, where the algorithm has one.
+        attack: Which attack.
+        models: Shadow models, half with the canary.
+        records: Training records.
+        steps: Steps.
+        clip: Clip.
+        delta: Delta of the claim.
+        claim: Claimed epsilon; the tool's own unless given.
+        confidence: Confidence of the lower bound.
+        journal: Keep scores here, and go on from them.
+        workers: Processes.
+        seed: Make the audit repeatable.
+    """
+    module, has_rank = needing_torch("membership"), load_algorithm(mechanism).rank != "none"
+    shape = {"rank": rank if has_rank else None, "records": records, "steps": steps, "clip": clip, "seed": seed}
+    game = module.Game(mechanism=mechanism, noise_multiplier=noise_multiplier, **shape)
     if attack == "calibrated":
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
-        found = {"auc": area, "verdict": word_of(beyond), "rates": rates, "confidence": confidence, "trials": 1}
-        lines = [f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"]
-        return {**NOTHING, **found}, lines + [rate_line(rate, confidence) for rate in rates], False
+        first = f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"
+        found = unbounded(beyond, area, 1, rates=rates, confidence=confidence)
+        return found, first, {"rate": [rate_words(rate, confidence) for rate in rates]}
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
     from privproj.audit.epsilon_lower import balanced_accuracy, judge
 
     best, own = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
-    found, lines, refuted = judged(
-        judge(*scores, delta=delta, confidence=confidence, claim=own), balanced_accuracy=best
-    )
-    words = f"  best:     {render.percent(best)} balanced accuracy (optimistic: 50 % is guessing)"
-    return found, [*lines, words], refuted
+    verdict = judge(*scores, delta=delta, confidence=confidence, claim=own)
+    found, first, parts = judged(verdict, balanced_accuracy=best)
+    return found, first, {**parts, "best": f"{percent(best)} balanced accuracy (optimistic: 50 % is guessing)"}
 
 
-def rate_line(rate: dict[str, float], confidence: float) -> str:
+def rate_words(rate: dict[str, float], confidence: float) -> str:
     """Say the true positive rate at a false positive rate, with its interval."""
-    at, share, low, high, sure = map(render.percent, (*rate.values(), confidence))
-    return f"  true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
+    at, share, low, high, sure = map(percent, (*rate.values(), confidence))
+    return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
 
-def level(value: float) -> Once:
-    """Return the option for the confidence of the lower bound."""
-    words = f"Confidence of the lower bound.  [default: {value:g}]"
-    return option("--confidence", words, type=Number(probability), metavar="P", default=value)
-
-
-DELTA = option("--delta", "Delta of the claim.  [default: 1e-3]", type=Number(probability), metavar="D", default=1e-3)
-CLAIM = option("--claim", "Claimed epsilon.  [default: the tool's own]", metavar="EPS",
-               type=Number(lambda name, value: privacy_epsilon(value, zero=True)))  # fmt: skip
-SEED = count("--seed", "Make the audit repeatable.", "SEED", 0, 10**9)
-WORKERS = count("--workers", "Processes.", "N", 1, 256, 2)
-Z = option("--noise-multiplier", "z = noise standard deviation / sensitivity.", metavar="Z", required=True)
-
-
-def add(audit: Callable[..., Found], options: list[click.Parameter]) -> None:
+def add(audit: Callable[..., Found], *arguments: click.Argument) -> None:
     """Add one audit to the command; its exit code is 1 if it refutes a claim."""
 
     def run(json: bool, **given: Any) -> int:
         began = time.monotonic()
-        found, lines, refuted = audit(**given)
+        found, first, parts = audit(**{name: value for name, value in given.items() if value is not None})
         seconds = time.monotonic() - began
-        text = "\n".join([*lines, f"  took:     {seconds:.1f} s"])
+        text = "\n".join([first, *render.labelled({**parts, "took": f"{seconds:.1f} s"})])
         click.echo(render.as_json({**found, "seconds": seconds}) if json else text)
-        return int(refuted)
+        refuted = {"refuted": True, "separates": found["claimed_epsilon"] is not None}
+        return int(refuted.get(found["verdict"], False))
 
-    name = audit.__name__.replace("_", "-")
-    command.command(name, params=[*options, json_option()], help=audit.__doc__)(run)
+    options = [one for one in options_from(audit) if one.name not in [argument.name for argument in arguments]]
+    name, (words, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
+    command.command(name, params=[*arguments, *options, json_option()], help=words)(run)
 
 
-add(symmetry, [
-    count("--dim", "Rows of the query.", "D", 1, 10**4, 64),
-    count("--columns", "Columns of the query.", "M", 1, 1000, 8),
-    count("--rank", "Degrees of freedom of the Wishart matrix.", "R", 1, 10**5, 16),
-    count("--draws", "Releases.", "N", 1, 10**15, 200), CLAIM,
-])  # fmt: skip
-add(mechanism, [
-    click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])),
-    option("--dim", "Side of the layer that is projected.", metavar="D"), option("--rank", "Rank.", metavar="R"), Z,
-    count("--steps", "Releases in a run.", "T", 1, 10**15, 20), DELTA, CLAIM,
-    option("--fault", "Plant a fault, to see it found.", type=OneOf(FAULTS)), level(0.999),
-    count("--trials", "Runs, half of them with the canary.", "N", 8, 10**7, 4000), WORKERS, SEED,
-])  # fmt: skip
-add(loader, [
-    Z, count("--batches", "Batches of an epoch.", "T", 1, 10**15, 16),
-    count("--epochs", "Epochs of a run.", "E", 1, 10**15, 16), DELTA, CLAIM,
-    option("--fault", "Plant a fault, to see it found.", type=OneOf(LOADER_FAULTS)), level(0.999),
-    count("--trials", "Runs, half of them with the canary.", "N", 8, 10**7, 2000), SEED,
-])  # fmt: skip
-add(one_run, [
-    Z, option("--canaries", "Orthogonal canary gradients.  [default: 1000]", metavar="M", default=1000.0),
-    option("--guesses", "Guesses.  [default: 200]", metavar="G", default=200.0), DELTA, CLAIM, level(0.95), SEED,
-])  # fmt: skip
-add(membership, [
-    option("--mechanism", "Training algorithm.  [default: m2]", default="m2", type=OneOf(MEMBERSHIP_ALGORITHMS)),
-    count("--rank", "Rank.  [default: 16]", "R", 0, 10**9), Z,
-    option("--attack", "Which attack.  [default: poison]", type=OneOf(["poison", "calibrated"]), default="poison"),
-    count("--models", "Shadow models, half with the canary.", "N", 8, 10**6, 200),
-    option("--records", "Training records.  [default: 200]", metavar="N"),
-    option("--steps", "Steps.  [default: 30]", metavar="T"), option("--clip", "Clip.  [default: 4]", metavar="C"),
-    DELTA, CLAIM, level(0.95), Once(["--journal"], help="Keep scores here, and go on from them.", metavar="FILE"),
-    WORKERS, SEED,
-])  # fmt: skip
+add(symmetry)
+add(mechanism, click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])))
+for other in (loader, one_run, membership):
+    add(other)
 
 
 COMMANDS = {"audit": command}

@@ -8,7 +8,7 @@ from privproj.accounting.choice import Choice, choose
 from privproj.errors import InvalidParameter
 from privproj.extensions.selection import select
 from privproj.mechanisms import M2, Mechanism
-from privproj.result import Outcome, Result, round_outward
+from privproj.result import Result, round_outward
 from privproj.runs import RunOptions
 from privproj.validation import parameters_of
 
@@ -149,22 +149,13 @@ def select_text(result: Result) -> str:
     numerics: Any = result.numerics
     shown = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
     words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shown}"
-    parts = {
-        "trials": words,
-        "beside": "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in BESIDE.items() if key in numerics),
-        "numerics": render.numerics_words(result) if result.outcome is Outcome.OK else "",
-        **render.closing(result),
-    }
-    return "\n".join([*render.result_lines(result), *render.labelled(parts)])
+    beside = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in BESIDE.items() if key in numerics)
+    return render.answer_text(result, {"trials": words, "beside": beside})
 
 
-select_command = QuestionGroup(
-    "select",
-    select_best,
-    [json_option(), bound_option(), refuted_option()],
-    own_run=options_from(select, "trials", "distribution", "shape"),
-    ending="--trials 10 --delta 1e-5",
-)
+select_answer = [json_option(), bound_option(), refuted_option()]
+select_run = options_from(select, "trials", "distribution", "shape")
+select_command = QuestionGroup("select", select_best, select_answer, select_run)
 
 
 COMMANDS = {"choose": choose_command, "select": select_command}

@@ -1,6 +1,7 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -41,15 +42,37 @@ def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: 
     return found
 
 
-def grid(kind: str, largest: float | None, points: float | None) -> list[float]:
+def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
     """Return the epsilons, or the false positive rates, at which the curve is drawn."""
     count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
     if kind == "trade-off":
-        if largest is not None:
-            raise InvalidParameter("--epsilon-max", largest, "no --epsilon-max with --what trade-off")
+        if epsilon_max is not None:
+            raise InvalidParameter("--epsilon-max", epsilon_max, "no --epsilon-max with --what trade-off")
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
-    top = privacy_epsilon(5.0 if largest is None else largest, zero=False)
+    top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False)
     return [top * i / (count - 1.0) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is shown: results with what they are in JSON, rows of which the first is the head, notes, and digits."""
+
+    results: list[Result]
+    records: list[Any]
+    rows: list[list[Any]]
+    notes: list[str]
+    say: Callable[[Any], str]
+
+    def text(self, style: str | None) -> str:
+        """As JSON, as CSV with all digits, or as a table that says what each bound rests on and assumes."""
+        if style == "json":
+            return render.as_json({"results": self.records})
+        if style == "csv":
+            return "\n".join(",".join(map(str, row)) for row in self.rows)
+        cells = [[cell if isinstance(cell, str) else self.say(cell) for cell in row] for row in self.rows]
+        assumed = render.assumption_lines({result.bound: result.assumes for result in self.results})
+        rests = render.wrap_line("rests on: ", *map(render.foundation_line, self.results))
+        return "\n".join([*render.table_lines(">", cells), *assumed, *rests, *self.notes])
 
 
 def show_curves(
@@ -57,80 +80,60 @@ def show_curves(
     style: str | None, output: str | None, plot: str | None, size: float | None, **given: float | None,
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
-    code, warnings, shape = 0, {}, what or "delta"
-    of_other = {**given, "plot": plot} if shape == "gdp" else {"delta": delta}
-    for name, value in of_other.items():
+    shape = what or "delta"
+    for name, value in ({**given, "plot": plot} if shape == "gdp" else {"delta": delta}).items():
         if value is not None:
             wrong = f"--{name.replace('_', '-')}"
             raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
     if shape == "gdp":
-        target = slack_target(DEFAULT_SLACK if delta is None else delta)
-        found = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
-        found = [result for result in found if result.usable or bound != ("all",)]
-        text = gdp_text(style, found)
-        code = max((EXIT_CODES[result.outcome] for result in found), default=0)
+        table = table_of_mu(mechanism, run, bound, DEFAULT_SLACK if delta is None else delta)
     else:
-        x, points_at = grid(shape, given["epsilon_max"], given["points"]), POINTS[shape]
-
-        def drawn(question: Question) -> tuple[list[float], Result]:
-            curve = question.curve()
-            # All points rest on what a result has; the value of that plays no role.
-            return points_at(curve, x), question.result("curve", 1.0, None, numerics=numerics_of(curve))
-
-        found = answers(mechanism, bound, run, drawn)
-        foundations = [result for _, result in found]
-        columns = {result.bound: points for points, result in found}
-        label = "delta" if shape == "delta" else "false negative rate (lower bound)"
-        if plot is not None:
-            draw(plot, x, columns, COLUMN[shape], label, mechanism.name)
-        text = curve_text(style, COLUMN[shape], label, x, columns, foundations)
-        warnings = dict.fromkeys(words for result in foundations for words in result.warnings)
+        table = table_of_curves(mechanism, run, bound, shape, grid(shape, **given), plot)
     if output is not None:
-        write_text(output, text + "\n")
+        write_text(output, table.text(style) + "\n")
     else:
-        click.echo(text)
-    for words in warnings:
-        click.echo("\n".join(render.wrap_line("warning: ", words)), err=True)
-    return code
+        click.echo(table.text(style))
+    warnings = dict.fromkeys(words for result in table.results for words in result.warnings)
+    if warnings:
+        click.echo("\n".join(render.wrap_line("warning: ", *warnings)), err=True)
+    return max((EXIT_CODES[result.outcome] for result in table.results), default=0)
 
 
-def shown(style: str | None, records: list[Any], rows: list[list[Any]], notes: list[str], say: Any) -> str:
-    """Return rows, of which the first is the head, as JSON (then ``records``), as CSV with all digits, or a table."""
-    if style == "json":
-        return render.as_json({"results": records})
-    if style == "csv":
-        return "\n".join(",".join(map(str, row)) for row in rows)
-    cells = [[cell if isinstance(cell, str) else say(cell) for cell in row] for row in rows]
-    return "\n".join([*render.table_lines(">", cells), *notes])
+def table_of_curves(
+    mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], shape: str, x: list[float], plot: str | None
+) -> Table:
+    """Return the curve of each bound at these places, drawn where a picture is asked for."""
 
+    def drawn(question: Question) -> tuple[list[float], Result]:
+        curve = question.curve()
+        # All points rest on what a result has; the value of that plays no role.
+        return POINTS[shape](curve, x), question.result("curve", 1.0, None, numerics=numerics_of(curve))
 
-def curve_text(
-    style: str | None, name: str, label: str, x: list[float], columns: dict[str, list[float]], of: list[Result]
-) -> str:
-    """Return the curves in this style. Table and JSON say what each bound rests on and assumes."""
+    found = answers(mechanism, bound, run, drawn)
+    name, label = COLUMN[shape], "delta" if shape == "delta" else "false negative rate (lower bound)"
+    columns = {result.bound: points for points, result in found}
+    if plot is not None:
+        draw(plot, x, columns, name, label, mechanism.name)
     facts = ("status", "promises", "assumes", "warnings")
     records = [
-        {"bound": bound, name: x, label: values, **{key: as_plain_value(getattr(result, key)) for key in facts}}
-        for (bound, values), result in zip(columns.items(), of, strict=True)
+        {"bound": result.bound, name: x, label: points, **{key: as_plain_value(getattr(result, key)) for key in facts}}
+        for points, result in found
     ]
-    notes = render.assumption_lines({result.bound: result.assumes for result in of})
-    notes += render.wrap_line("rests on: ", *map(render.foundation_line, of))
     scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
-    notes.append(f"in each column: {label}{scale}")
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
-    return shown(style, records, rows, notes, lambda number: f"{number:.5g}")
+    return Table([result for _, result in found], records, rows, [f"in each column: {label}{scale}"], "{:.5g}".format)
 
 
-def gdp_text(style: str | None, results: list[Result]) -> str:
-    """Return the ``mu`` by each bound in this style, with what it means; a table rounds all numbers up."""
+def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
+    """Return the ``mu`` by each bound, with what it means; all numbers are rounded up."""
+    target = slack_target(slack)
+    found = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
+    results: list[Any] = [result for result in found if result.usable or bound != ("all",)]
     rows: list[list[Any]] = [["bound", "status", "mu", "slack", "exact_from", "regret"]]
-    for result in results:
-        facts: Any = result.numerics
-        numbers = (float(result.value or 0.0), float(result.delta or 0.0), facts["exact_from"], facts["regret"])
-        rows.append([result.bound, str(result.status), *numbers])
-    promises = dict.fromkeys(f"{result.bound}: {words}" for result in results for words in result.promises)
-    notes = [*render.wrap_line("promise: ", *promises), *render.wrap_line("meaning: ", *render.GDP_NOTES)]
-    return shown(style, results, rows, [*notes, *render.foundation_of_several(results)], round_outward)
+    for one in results:
+        numbers = float(one.value or 0.0), float(one.delta or 0.0), one.numerics["exact_from"], one.numerics["regret"]
+        rows.append([one.bound, str(one.status), *numbers])
+    return Table(results, results, rows, render.wrap_line("meaning: ", *render.GDP_NOTES), round_outward)
 
 
 command = QuestionGroup(
@@ -146,8 +149,6 @@ command = QuestionGroup(
         Once(["--output", "-o"], help="Write the numbers to a file.", metavar="FILE"),
         Once(["--plot"], help="Draw a picture (.png, .svg or .pdf; needs matplotlib).", metavar="FILE"),
     ],
-    has=lambda kind: kind.name != "wishart-matrix",
-    ending="",
 )
 
 

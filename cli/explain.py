@@ -9,7 +9,7 @@ import click
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
-from privproj.result import Status
+from privproj.runs.sampling import SCHEMES, Scheme
 
 from . import render
 from .options import command_with, completing, json_option
@@ -19,11 +19,22 @@ def word_groups() -> list[dict[str, Any]]:
     """The groups of words in their order: each a ``title``, the ``kind`` of its words, and the list ``word``.
 
     A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
-    ``instead``, and ``see`` related words.
+    ``instead``, and ``see`` related words. A way to draw batches without a word of its own has that of its record.
     """
     found = data("words")["group"]
+    (samplers,) = (group["word"] for group in found if group["kind"] == "sampling")
+    named = {entry["name"] for entry in samplers}
+    samplers[:0] = [
+        {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
+    ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
     return [*found, {"title": "Published methods", "kind": "method", "word": methods}]
+
+
+def meaning_of(scheme: Scheme) -> str:
+    """What a way to draw batches is: what it takes for granted, and with which relations it goes."""
+    default = f" Unless one is given, the {scheme.why_default}." if scheme.why_default else ""
+    return f"{scheme.assumes[0].upper()}{scheme.assumes[1:]}. It goes with {' and '.join(scheme.relations)}.{default}"
 
 
 def data(name: str) -> dict[str, Any]:
@@ -53,24 +64,23 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
       privproj explain C5
     """
     groups = word_groups()
-    found = entries(groups, " ".join(word)) if word else []
+    found = entries(groups, " ".join(word)) if word else words_of(groups)
     if json:
-        every = [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
-        click.echo(render.as_json({"results": found or every}))
+        click.echo(render.as_json({"results": found}))
     else:
-        click.echo("\n\n".join(map(text, found)) if found else overview(groups))
+        click.echo("\n\n".join(map(text, found)) if word else overview(groups))
     return 0
+
+
+def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All words of the groups, each with its kind."""
+    return [{"kind": group["kind"], **entry} for group in groups for entry in group["word"]]
 
 
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Every entry and every bound of that name, an error with a suggestion where there is none."""
     asked = spelling(word)
-    found = [
-        {"kind": group["kind"], **entry}
-        for group in groups
-        for entry in group["word"]
-        if asked in map(spelling, (entry["name"], *entry.get("also", ())))
-    ]
+    found = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
     found += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
     found += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
     if not found:
@@ -81,7 +91,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
     """Every name that can be asked for."""
-    words = [name for group in groups for entry in group["word"] for name in (entry["name"], *entry.get("also", ()))]
+    words = [name for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))]
     return list(dict.fromkeys([*words, *(name for _, name in LINES), *map(".".join, LINES), *claims()]))
 
 
@@ -106,11 +116,10 @@ def bound_entry(mechanism: str, name: str) -> dict[str, Any]:
     """A bound as an entry: its summary, its status, and where the rest is."""
     bound = find_bound(mechanism_named(mechanism), name)
     full = f"{mechanism}.{name}"
-    status = "proved" if bound.status is Status.PROVED else render.STATUS_WORDS[bound.status]
-    means = f"A bound of {mechanism}: {bound.summary}. Its status is {status}."
+    means = f"A bound of {mechanism}: {bound.summary}. Its status is {bound.status}."
     means += f" Why: {bound.reason}." if bound.reason else ""
     page = f"`privproj bounds {full}` shows its formula, its source and what it assumes."
-    return {"kind": "bound", "name": full, "means": f"{means} {page}"}
+    return {"kind": "bound", "name": full, "means": f"{means} {page}", "see": [str(bound.status)]}
 
 
 def text(entry: dict[str, Any]) -> str:

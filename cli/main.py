@@ -4,7 +4,6 @@ import os
 import sys
 from importlib import import_module
 from itertools import filterfalse
-from typing import Any
 
 import click
 
@@ -182,21 +181,17 @@ def usage_words(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
         return error.format_message()
-    path, known = context.command_path, options_of(context)
+    path = context.command_path
     if isinstance(error, click.MissingParameter):
         name = error.param.get_error_hint(context).strip("'") if error.param else "a value"
         return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
-    given = error.option_name
-    names = (given, *USUAL_NAMES.get(given, ()))
-    found = next((name for name in names if name in _found_by(context)), None)
-    near = [name for name in names if name in known]
-    if found is not None:
-        remedy = f"no {found}: it is what `{path}` finds"
-    elif not near and (owners := _neighbours_with(given, context)):
-        remedy = f"it is an option of {', '.join(owners)}"
-    else:
-        near = near or nearest_names(given, known)
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
+    given, known = error.option_name, options_of(context)
+    ours = USUAL_NAMES.get(given)
+    near = [name for name in ours if name in known] if ours else []
+    if not near and (owners := _neighbours_with(given, context)):
+        return f"expected an option of `{path}`, got {given}; it is an option of {', '.join(owners)}"
+    near = near if ours else nearest_names(given, known)
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
     return f"expected an option of `{path}`, got {given}; {remedy}"
 
 
@@ -205,19 +200,8 @@ def options_of(context: click.Context) -> list[str]:
     return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
 
 
-def _found_by(context: click.Context) -> list[str]:
-    """How the options would be written that say what a question for one number finds."""
-    from privproj.accounting.question import FOUND
-
-    quantity = context.parent.info_name if context.parent else None
-    names = (quantity, *FOUND.get(quantity, ())) if quantity in ONE_NUMBER else ()
-    return ["--" + name.replace("_", "-") for name in names]
-
-
 def _neighbours_with(option: str, context: click.Context) -> list[str]:
     """The commands beside one in its group, as those of other mechanisms, that have an option which it has not."""
-    if context.parent is None or context.parent.parent is None:
-        return []
-    group: Any = context.parent.command
-    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    return [name for name, one in commands.items() if option in options_of(click.Context(one))]
+    group = context.parent.command if context.parent and context.parent.parent else None
+    names = group.list_commands(context) if isinstance(group, Group) else ()
+    return [name for name in names if option in options_of(click.Context(group.get_command(context, name)))]  # pyright: ignore

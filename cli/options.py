@@ -21,11 +21,10 @@ def parse_number(option: str, text: str) -> float:
     except ValueError:
         remedy = "write 10 % as 0.1, and 100,000 or 100k as 100000 or 1e5"
         raise InvalidParameter(option, repr(text), "a number", remedy) from None
-    if not math.isfinite(number):
-        reason = "too large for double precision" if any(c.isdigit() for c in text) else ""
+    has_digits = any(c in "123456789" for c in text.lower().split("e")[0])
+    if not math.isfinite(number) or (number == 0.0 and has_digits):
+        reason = f"it is too {'large' if number else 'small, and underflows'} in double precision" if has_digits else ""
         raise InvalidParameter(option, text, "a finite number", reason)
-    if number == 0.0 and any(c in "123456789" for c in text.lower().split("e")[0]):
-        raise InvalidParameter(option, text, "a number above 1e-307 in size", "it underflows to zero")
     return number
 
 
@@ -139,19 +138,25 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
 
 
 def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
-    """The options of a function of the library: its parameters, or some of them, in the words of its docstring."""
+    """The options of a function: its parameters, or some of them, in the words of its docstring."""
     import re
 
     words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
     parameters, found = signature(function).parameters, []
-    for name in names or parameters:
-        declared = parameters[name]
-        choices = [choice for choice in get_args(declared.annotation) if isinstance(choice, str)]
-        kind = {"type": OneOf(choices)} if choices else {}
-        said = " ".join(words[name].replace("``", "").split())
-        said += "" if declared.default in (declared.empty, None) else f"  [default: {declared.default}]"
-        found.append(option("--" + name.replace("_", "-"), said, required=declared.default is declared.empty, **kind))
+    for name in names or (name for name in parameters if name in words):
+        declared, spelt = parameters[name], "--" + name.replace("_", "-")
+        is_needed, said = declared.default is declared.empty, " ".join(words[name].replace("``", "").split())
+        said += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
+        found.append(option(spelt, said, required=is_needed, type=type_of(declared.annotation)))
     return found
+
+
+def type_of(annotation: Any) -> click.ParamType:
+    """What an annotation lets an option be: of the type that it holds, or one of its choices, else a number."""
+    held = get_args(annotation)
+    types = [one for one in held if isinstance(one, click.ParamType)]
+    choices = [one for one in held if isinstance(one, str)]
+    return types[0] if types else OneOf(choices) if choices else Number()
 
 
 def json_option() -> Once:

@@ -30,16 +30,23 @@ if TYPE_CHECKING:
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
 
-QUANTITIES: dict[str, Callable[[type[Mechanism]], bool]] = {
-    "epsilon": lambda kind: True,
-    "delta": lambda kind: True,
-    "sigma": lambda kind: "noise_multiplier" in parameters_of(kind),
-    "steps": lambda kind: True,
-    "rate": lambda kind: kind.can_be_sampled,
-    "rank": lambda kind: kind.finds_rank,
-    "misalignment": lambda kind: kind.name == "wishart",
-}
-"""The quantities that are one number, and which mechanisms have each."""
+QUANTITIES = tuple(ONE_NUMBER)
+"""The quantities that are one number."""
+
+
+def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
+    """True for the mechanisms of which a quantity can be asked."""
+    has_number = kind.name != "wishart-matrix"
+    of_some = {
+        "curve": has_number,
+        "report": has_number,
+        "sigma": "noise_multiplier" in parameters_of(kind),
+        "rate": kind.can_be_sampled,
+        "rank": kind.finds_rank,
+        "misalignment": kind.name == "wishart",
+    }
+    return of_some.get(quantity, True)
+
 
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
 """The exit code of an answer with each outcome."""
@@ -109,31 +116,22 @@ def proof_options() -> list[Once]:
 class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
-    ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``own_run``
-    and ``answer`` are options besides those of mechanism, run and target; ``ending`` ends the example.
-    The help of the group is ``summary``, or the docstring of ``ask``.
+    ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``answer`` and
+    ``own_run`` are options besides those of mechanism, run and target.
     """
 
     def __init__(
-        self,
-        quantity: str,
-        ask: Callable[..., int],
-        answer: Sequence[Once],
-        *,
-        summary: str = "",
-        own_run: Sequence[Once] = (),
-        has: Callable[[type[Mechanism]], bool] = lambda kind: True,
-        ending: str = "--delta 1e-5",
+        self, quantity: str, ask: Callable[..., int], answer: Sequence[Once], own_run: Sequence[Once] = ()
     ) -> None:
-        super().__init__(quantity, help=summary or ask.__doc__)
+        super().__init__(quantity, help=ONE_NUMBER.get(quantity, ask.__doc__))
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
-        self.has, self.ending = has, ending
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*(name for name in MECHANISMS if self.has(mechanism_named(name))), *self.commands]
+        own = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
+        return [*own, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in MECHANISMS and self.has(mechanism_named(cmd_name)):
+        if cmd_name in MECHANISMS and has_quantity(self.quantity, mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
@@ -152,7 +150,8 @@ class QuestionGroup(Group):
             return self.ask(build_mechanism(kind, given), setting, size=size, **options)
 
         asked = run_options(self.quantity)
-        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity), self.ending]
+        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
+        words.append(ENDINGS.get(self.quantity, "--delta 1e-5"))
         return SectionedCommand(
             {
                 "Mechanism": own,
@@ -165,6 +164,18 @@ class QuestionGroup(Group):
             help=f"{kind.summary}\n\n\b\nExample:\n  {' '.join(words).rstrip()}",
             short_help=kind.summary,
         )
+
+
+BOTH = "--epsilon 1 --delta 1e-5"
+ENDINGS = {
+    "delta": "--epsilon 1",
+    "steps": "--epsilon 8 --delta 1e-5",
+    "rate": f"--steps 1000 {BOTH}",
+    "select": "--trials 10 --delta 1e-5",
+    "curve": "",
+    **dict.fromkeys(("sigma", "rank", "misalignment"), BOTH),
+}
+"""How the example of a mechanism ends, by the quantity, where that is not a delta alone."""
 
 
 def example_words(mechanism: str, quantity: str) -> list[str]:
@@ -328,26 +339,15 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
     return 0 if Outcome.OK in outcomes else 3 if outcomes == {Outcome.REFUSED} else 4
 
 
-BOTH = "--epsilon 1 --delta 1e-5"
-ENDINGS = {
-    "epsilon": "--delta 1e-5",
-    "delta": "--epsilon 1",
-    "steps": "--epsilon 8 --delta 1e-5",
-    "rate": f"--steps 1000 {BOTH}",
-}
-"""How the example of a mechanism ends, by the quantity; for all others with both targets."""
-
-
-def _query_group(quantity: str, summary: str) -> QuestionGroup:
+def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
     shown = [json_option(), bound_option(), refuted_option(), *proof, clip]
-    ask, has, ending = partial(answer_question, quantity), QUANTITIES[quantity], ENDINGS.get(quantity, BOTH)
-    return QuestionGroup(quantity, ask, shown, summary=summary, has=has, ending=ending)
+    return QuestionGroup(quantity, partial(answer_question, quantity), shown)
 
 
 COMMANDS = {
-    **{quantity: _query_group(quantity, ONE_NUMBER[quantity]) for quantity in QUANTITIES},
+    **{quantity: _query_group(quantity) for quantity in QUANTITIES},
     "compare": QuestionGroup("compare", compare_bounds, [json_option()]),
 }

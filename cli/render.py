@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.mechanisms.registry import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.runs import RunOptions
-from privproj.runs.sampling import IN_EPOCHS, scheme_of
+from privproj.runs import RunOptions, percent, run_words
 
 if TYPE_CHECKING:
     from privproj.accounting.choice import Worth
@@ -33,12 +32,6 @@ SYMBOLS = {
     "gdp_mu": "gdp mu",
 }
 FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
-STATUS_WORDS = {
-    Status.PROVED: "proved; conditional only if you promise a smaller change than the shape of the layer forces",
-    Status.CONDITIONAL: "conditional: proved for data that keep the promise, which the mechanism does not enforce",
-    Status.ASYMPTOTIC: "asymptotic: a constant is left open, so this is not a guarantee",
-    Status.REFUTED: "refuted: a counterexample exists, so this is not a guarantee",
-}
 
 
 def as_json(value: Any) -> str:
@@ -58,11 +51,23 @@ def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Wor
     parts = {
         "gain": gain_words(result, mechanism, run, worth) if result.outcome is Outcome.OK else "",
         "worth": worth_words(worth) if worth is not None and worth.projection_error > 0.0 else "",
-        **evidence(result),
         "noise": noise_words(result),
-        **closing(result),
     }
-    return "\n".join([*result_lines(result), *labelled(parts)])
+    return answer_text(result, parts)
+
+
+def answer_text(result: Result, parts: Mapping[str, str | Iterable[str]], first: Iterable[str] = ()) -> str:
+    """Say an answer: first the number and what it rests on, unless told otherwise, then sentences under their labels.
+
+    The last labels are those of what is known from below, how a run was composed in floats, what is proved in balls,
+    assumptions and warnings.
+    """
+    evidence = {
+        "at least": at_least_words(result),
+        "numerics": numerics_words(result),
+        "certified": certified_words(result),
+    }
+    return "\n".join([*(first or result_lines(result)), *labelled({**parts, **evidence, **closing(result)})])
 
 
 def noise_words(result: Result) -> str:
@@ -82,15 +87,6 @@ def closing(result: Result) -> dict[str, tuple[str, ...]]:
 def result_lines(result: Result) -> list[str]:
     """Say the number and what it rests on."""
     return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
-
-
-def evidence(result: Result) -> dict[str, str]:
-    """What is known from below, how a run was composed in floats, and what is proved in balls, by their labels."""
-    return {
-        "at least": at_least_words(result),
-        "numerics": numerics_words(result),
-        "certified": certified_words(result),
-    }
 
 
 def at_least_words(result: Result) -> str:
@@ -187,17 +183,17 @@ def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     return lines
 
 
-def wrap_line(label: str, *texts: str) -> list[str]:
-    """Each text behind the label, in lines of at most :data:`WIDEST` characters, or as a narrower terminal has them.
+def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
+    """Each text behind the label, in lines of so many characters; there are none for an empty text.
 
-    There are none for an empty text.
+    The width is :data:`WIDEST` unless given, or that of a narrower terminal.
     """
     from textwrap import wrap
 
-    width = min(WIDEST, terminal_width() or WIDEST) - 1
+    most = width or min(WIDEST, terminal_width() or WIDEST)
     kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
     whole = (" ".join(text.split()) for text in texts)
-    return [line for text in whole for line in wrap(text, width, initial_indent=label, **kept)]
+    return [line for text in whole for line in wrap(text, most - 1, initial_indent=label, **kept)]
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
@@ -247,26 +243,6 @@ def relation_words(result: Result) -> str:
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
 
-def run_words(run: dict[str, Any]) -> str:
-    """Say the run in words: releases and sampling."""
-    if run["sampling"] in IN_EPOCHS:
-        epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
-        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
-    steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
-    if run["sampling_rate"] is None:
-        return f"{steps}, sampled as each phase says"
-    if run["sampling"] is None:
-        return f"{steps} on the whole data set"
-    rate = run["sampling_rate"]
-    largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
-    return f"{steps}, {run['sampling']} sampling at rate {rate:g} ({percent(rate)} of the records per step{largest})"
-
-
-def percent(share: float) -> str:
-    """Say a share from 0 to 1 in per cent, to three digits."""
-    return f"{100.0 * share:.3g} %"
-
-
 def filter_words(found: dict[str, Any]) -> str:
     """Say of a filter its order, its budget and how much of that is spent."""
     order, budget = str(found["order"]).removesuffix(".0"), round_outward(found["budget"], up=False)
@@ -308,19 +284,17 @@ def run_text(result: Result, schedule: "Schedule") -> str:
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
             lines += fit_line(f"  {phase.name}: ", f"{words}, {'once' if times == 1 else f'{times} times'}")
             continue
-        noise = phase.mechanism.noise_multiplier
+        noise, count = (getattr(phase.mechanism, own, None) for own in ("noise_multiplier", "adaptive_clipping_sigma"))
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
-        count = getattr(phase.mechanism, "adaptive_clipping_sigma", None)
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
-        words += f" ({phase.bound.name})"
-        lines += fit_line(f"  {phase.name}: ", f"{phase.mechanism.name}{words}; {run_words(phase.run.parameters())}")
+        said = f"{phase.mechanism.name}{words} ({phase.bound.name}); {run_words(phase.run.parameters())}"
+        lines += fit_line(f"  {phase.name}: ", said)
     parts: dict[str, Any] = {"promise": result.promises}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
-        found: Any = result.numerics
-        regret, rate = round_outward(found["regret"]), round_outward(found["exact_from"])
+        regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
         parts["meaning"] = GDP_NOTES
-    return "\n".join(lines + labelled({**parts, **evidence(result), **closing(result)}))
+    return answer_text(result, parts, lines)
 
 
 GDP_NOTES = (
@@ -329,12 +303,6 @@ GDP_NOTES = (
     "f(a) >= G_mu(a), without a slack, where a and G_mu(a) are at least the rate from which there is none",
     "regret: how much likelier the best attack by G_mu guesses right than the best one by the bound, at any prior",
 )
-
-
-def foundation_of_several(results: list[Result]) -> list[str]:
-    """Say what the answers of several bounds assume, and their warnings, each sentence once."""
-    assumed = assumption_lines({result.bound: result.assumes for result in results})
-    return assumed + wrap_line("warning: ", *dict.fromkeys(words for result in results for words in result.warnings))
 
 
 def comparison_text(rows: "Sequence[Comparison]") -> str:
@@ -359,7 +327,9 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
     others = [row for row in rows if row.result is None or row.result.value is None]
     lines += fit_line("", "bounds that do not answer here, and why:") if others else []
     lines += table_lines("<", [(f"  {row.bound.name}", row.short or "no number") for row in others])
-    return "\n".join(lines + foundation_of_several(answered))
+    lines += assumption_lines({result.bound: result.assumes for result in answered})
+    warnings = dict.fromkeys(words for result in answered for words in result.warnings)
+    return "\n".join([*lines, *wrap_line("warning: ", *warnings)])
 
 
 def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
@@ -388,15 +358,14 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 def bound_page(bound: "Bound") -> list[str]:
     """Say all about one bound, in lines."""
+    first = f"{bound.mechanism.name}.{bound.name}, version {bound.version}"
     rows = {
-        "bound": f"{bound.mechanism.name}.{bound.name}, version {bound.version}",
         "summary": bound.summary,
         "formula": bound.formula,
         "source": bound.citation,
-        "status": STATUS_WORDS[bound.status],
+        "status": f"{bound.status}: `privproj explain {bound.status}` says what that is",
         "reason": bound.reason,
-        "relations": ", ".join(bound.relations),
+        "relation": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
-    lines = [line for name, text in rows.items() for line in wrap_line(f"{name + ':':<11}", text)]
-    return [*lines, *fit_line(f"{'example:':<11}", bound.example)]
+    return [first, *labelled(rows), *fit_line("  example:  ", bound.example)]

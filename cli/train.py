@@ -17,7 +17,7 @@ from . import render
 from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
 from .query import EXIT_CODES
-from .report import as_markdown
+from .report import written
 
 
 @command_with(
@@ -90,7 +90,7 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
     write_text(paths["report"], render.as_json(shown) + "\n")
     digests = {name: digest_of(paths[name]) for name in DIGESTS}
     statement = statement_from(account_data(account), result.delta, "markdown", said=digests)
-    write_text(paths["statement"], as_markdown(statement) + "\n")
+    write_text(paths["statement"], written(statement) + "\n")
     click.echo(render.as_json(shown) if json else text(shown))
     return EXIT_CODES[result.outcome]
 
@@ -102,21 +102,18 @@ def text(shown: dict[str, Any]) -> str:
     multiplier, deviation = (round_outward(shown[name]) for name in ("noise_multiplier", "noise_std"))
     parts = {
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
-        "clip": clip_words(clips) if clips else "",
+        "clip": CLIPS.format(**clips) if clips else "",
         "trained": f"{shown['steps']} steps in {shown['seconds']:.1f} s on {shown['device']}",
+        "wrote": ", ".join(shown["paths"].values()),
     }
-    wrote = render.fit_line("  wrote:    ", ", ".join(shown["paths"].values()))
-    lines = [first, *render.result_lines(result), *render.labelled(parts), *wrote]
-    return "\n".join(lines + render.labelled(render.closing(result)))
+    return f"{first}\n{render.answer_text(result, parts)}"
 
 
-def clip_words(clips: dict[str, float]) -> str:
-    """Say what became of a clip that adapts."""
-    first, last = f"{clips['first_clip']:.4g}", f"{clips['last_clip']:.4g}"
-    return (
-        f"{first} at first, to which that standard deviation belongs, and {last} at last: it follows a count of "
-        f"unclipped records with noise of deviation {clips['sigma']:g}, which epsilon includes"
-    )
+CLIPS = (
+    "{first_clip:.4g} at first, to which that standard deviation belongs, and {last_clip:.4g} at last: it follows a "
+    "count of unclipped records with noise of deviation {sigma:g}, which epsilon includes"
+)
+"""What became of a clip that adapts."""
 
 
 COMMANDS = {"train": command}

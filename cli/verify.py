@@ -1,7 +1,6 @@
 """``privproj verify``: a certificate, a ledger or a statement checked from its own words; a statement by its files."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
@@ -12,7 +11,6 @@ from privproj.records.files import LARGEST_FILE, STANDARD_INPUT, Verdict, digest
 from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
 from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, assumed_of_persons, claim_of, listed
 from privproj.result import Result, round_outward
-from privproj.runs import Run
 
 from . import render
 from .ledger import overview, planned_delta
@@ -220,12 +218,12 @@ def statement_shown(verdict: StatementVerdict) -> Shown:
     record = {
         "claim": f"{about}: {claimed}",
         "claimed": list(verdict.claimed),
-        "found": claim_of(result),
+        "found": claim_of(verdict.statement),
         "unproved": [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())],
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
-        "differences": [asdict(one) for one in verdict.differences],
+        "differences": [*verdict.differences],
         "assumes": [*result.assumes, *assumed_of_persons(result)],
         "result": result,
     }
@@ -243,8 +241,8 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
         outside = f"; what the other {verdict.outside} lines of the file say is not covered"
     lines = [f"  checked:  lines {verdict.first} to {verdict.last}{outside}"]
     for one in verdict.differences[:3]:
-        lines.append(f"  line {one.number} says   {ascii(one.said)[:300]}")
-        lines.append(f"  expected{'':<{len(str(one.number)) + 4}}{ascii(one.expected)[:300]}")
+        lines.append(f"  line {one['number']} says   {ascii(one['said'])[:300]}")
+        lines.append(f"  expected{'':<{len(str(one['number'])) + 4}}{ascii(one['expected'])[:300]}")
     if len(verdict.differences) > 3:
         lines.append(f"  and {len(verdict.differences) - 3} lines more")
     return lines
@@ -282,7 +280,9 @@ def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> Shown:
 def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
     """Return what was found of a certificate: the claim, and what it rests on."""
     of = verdict.result
-    what, relation = what_was_run(of), unit_words(of, f"; group size {of.run['group_size']}")
+    said = statements.what_was_run(of)
+    what = f"{len(said)} phases: {'; '.join(said)}" if len(said) > 1 else said[0]
+    relation = unit_words(of, f"; group size {of.run['group_size']}")
     record = {
         "claim": f"{what}, relation {relation}: delta at epsilon {claim.epsilon!r} is at most {claim.upper}",
         "lower": verdict.lower,
@@ -301,19 +301,6 @@ def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
         "found": f"{verdict.lower} <= delta <= {verdict.upper}",
     }
     return shown(verdict, "certificate", what, record, parts)
-
-
-def what_was_run(result: Result) -> str:
-    """Say which releases a certificate is about: those of one mechanism, or of each phase."""
-    phases: Any = result.mechanism.get("phases")
-    plain = Run().parameters()
-
-    def words(run: dict[str, Any], of: dict[str, Any], name: str) -> str:
-        return f"{render.run_words(run)} by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
-
-    if phases is None:
-        return words(result.run, result.mechanism, str(result.mechanism["name"]))
-    return f"{len(phases)} phases: " + "; ".join(words({**plain, **of}, of, of["mechanism"]) for of in phases)
 
 
 COMMANDS = {"verify": command}

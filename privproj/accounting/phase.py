@@ -262,7 +262,7 @@ class Phase:
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file, keys and plain values."""
         own = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
-        run = self.run.parameters().items()
+        run = {**self.run.parameters(), "split": self.run.split}.items()
         said = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
         said |= {"planned": True} if self.planned else {}
         return {"name": self.name, "mechanism": self.mechanism.name, **own, "bound": self.bound.name, **said}

@@ -1,9 +1,9 @@
 """A privacy statement in plain words: what was protected, how well, what that rests on, and what is not covered.
 
-A statement is a function of its parameters alone: a question or the phases of a run, a delta, a style, and what its
-author says of it. It ends with them as one line of JSON, so that whoever has it can have it written anew and compare.
-Names of phases are free words that nothing could check, so phases are numbered instead; the author's words stand under
-a heading that says so.
+A statement is a function of its parameters alone: the phases of a run (a question is a run of one), of a training run
+how many releases each made, a delta, a style, and what its author says of it. It ends with them as one line of JSON, so
+that whoever has it can have it written anew and compare. Names of phases are free words that nothing could check, so
+phases are numbered instead; the author's words stand under a heading that says so.
 
 Its words are those of ``statement.toml``, for a reader who is no expert. What it says of attackers is an upper bound of
 what the best one reaches, read from the whole curve and rounded up (C30).
@@ -36,22 +36,21 @@ from typing import Any
 from privproj.accounting import spec
 from privproj.accounting.comparison import compare
 from privproj.accounting.question import ask_by_name, solve_epsilon
-from privproj.accounting.schedule import Phase, Schedule
+from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, ROUNDING_AS_MEASURED, THIS_LEDGER_ALONE
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
 from privproj.errors import InvalidParameter, within
 from privproj.extensions.events import event_words
 from privproj.mechanisms import Mechanism
-from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import next_up
 from privproj.records.files import Verdict, list_of, read_json, read_table
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
-from privproj.records.run_file import MOST_PHASES, from_data, phase_from
+from privproj.records.run_file import from_data
 from privproj.result import Outcome, Result, round_outward
-from privproj.runs.sampling import IN_EPOCHS, scheme_of
+from privproj.runs import Run, run_words
 from privproj.runs.targets import delta_target
-from privproj.validation import NUMBER, TABLE, TRUTH, WHOLE, Kind
+from privproj.validation import NUMBER, TABLE, TRUTH, Kind, Parameter
 from privproj.version import __version__
 
 WORDS: dict[str, Any] = tomllib.loads(files("privproj.records").joinpath("statement.toml").read_text(encoding="utf-8"))
@@ -62,18 +61,6 @@ UNITS: dict[str, str] = WORDS["change"]
 
 RATES = (0.001, 0.01)
 """The false positive rates at which a statement names an attacker's success."""
-
-FIELDS = {
-    "date": "Day of the statement, YYYY-MM-DD; unchecked.",
-    "author": "Who makes the statement; unchecked.",
-    "model": "What is released, with its version; unchecked.",
-    "data": "The data set; unchecked.",
-    "versions": "The programs that trained; unchecked.",
-}
-"""What the author of a statement may say of it, in words of the command line. Contract."""
-
-DIGESTS = ("ledger", "checkpoint")
-"""The files whose SHA-256 a statement may name. Contract."""
 
 PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)*"
 """A field: a line that looks alike in text, Markdown and HTML, and cannot be taken for the claim."""
@@ -92,15 +79,28 @@ def _is_day(text: object) -> bool:
         return False
 
 
-FORMS = {
-    "date": Kind("a day such as 2026-01-31", _is_day, {}),
-    **dict.fromkeys(
-        ("author", "model", "data", "versions"),
-        _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon"),
-    ),
-    **dict.fromkeys(DIGESTS, _matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")),
+DIGEST = _matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
+"""The form of a digest."""
+
+LINE = _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
+"""The form of a field."""
+
+DAY = Kind("a day such as 2026-01-31", _is_day, {})
+"""The form of a date."""
+
+SAID = {
+    "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
+    "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
+    "model": Parameter(LINE, "What is released, with its version; unchecked.", "WORDS"),
+    "data": Parameter(LINE, "The data set; unchecked.", "WORDS", is_rare=True),
+    "versions": Parameter(LINE, "The programs that trained; unchecked.", "WORDS", is_rare=True),
+    "ledger": Parameter(DIGEST, "The ledger, of which the SHA-256 is said.", "FILE", is_rare=True),
+    "checkpoint": Parameter(DIGEST, "The checkpoint, of which the SHA-256 is said.", "FILE", is_rare=True),
 }
-"""The form of each field and digest, in the order in which they are said."""
+"""What the author of a statement may say of it, in the order in which it is said. Contract."""
+
+DIGESTS = ("ledger", "checkpoint")
+"""The files whose SHA-256 a statement may name. Contract."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Statement:
 
     ``others`` are the answers of bounds that are not claimed. ``account`` counts every release that it is about.
     ``line`` holds its parameters as JSON, ``said`` those that are its author's words. ``factor`` is 1;
-    a statement whose computed numbers are all times a factor shows how far rounding can move its words.
+    a statement whose computed numbers are said times a factor shows how far rounding can move its words.
     """
 
     result: Result
@@ -156,111 +156,95 @@ class Statement:
     said: Mapping[str, str] = field(default_factory=dict)
     factor: float = 1.0
 
-    def shifted(self, factor: float) -> "Statement":
-        """The same statement with every computed number times a factor."""
-        return replace(
-            self,
-            result=_times(self.result, factor),
-            rates=tuple(min(1.0, rate * factor) for rate in self.rates),
-            advantage=min(1.0, self.advantage * factor),
-            others=tuple(_times(other, factor) for other in self.others),
-            factor=factor,
-        )
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that is claimed."""
+        return self.factor * (self.result.epsilon or 0.0)
 
-
-def _times(result: Result, factor: float) -> Result:
-    """A result that gives epsilon, with epsilon times a factor."""
-    if result.value is None:
-        return result
-    return replace(result, value=result.value * factor, epsilon=result.value * factor)
-
-
-def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any]) -> dict[str, Any]:
-    """One question as the data of a statement: every key that says something, each value of its type."""
-    own = {"layer" if name == "layers" else name: value for name, value in mechanism.parameters().items()}
-    named = find_bound(type(mechanism), bound).name
-    wholes = [name for name, kind in spec.KINDS.items() if kind.words == WHOLE.words]
-    plain = {name: int(value) if name in wholes else value for name, value in run.items() if value is not None}
-    return {"question": {"mechanism": mechanism.name, **own, "bound": named, **plain}}
+    def share(self, computed: float) -> float:
+        """A computed probability as it is said."""
+        return min(1.0, self.factor * computed)
 
 
 def run_data(schedule: Schedule) -> dict[str, Any]:
-    """The phases of a run as the data of a statement, numbered."""
-    phases = (replace(phase, name=f"phase {i + 1}") for i, phase in enumerate(schedule.phases))
-    return {"run": replace(schedule, phases=tuple(phases)).as_dict()}
+    """The phases of a run as the data of a statement, without their names."""
+    whole: dict[str, Any] = schedule.as_dict()
+    return {"run": {**whole, "phase": _without_names(whole["phase"])}}
+
+
+def _without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Phases without the words that nothing could check."""
+    return [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
+
+
+def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any]) -> dict[str, Any]:
+    """One question as the data of a statement: a run of one phase."""
+    phase = phase_of(mechanism, bound=bound, **run)
+    apart = phase.with_run(discretization=None, composer=Run().composer)
+    return run_data(Schedule((apart,), phase.run.discretization, phase.run.composer))
 
 
 def account_data(account: Account) -> dict[str, Any]:
-    """What a training run has released as the data of a statement: numbered phases, and how many releases each made."""
-    entries, made = zip(*account.numbered.phases, strict=True)
-    marks = {mark: getattr(account, mark) for mark in STATED}
-    kept = {"filter": dict(account.target or {})} if account.filtered else {}
-    return {"ledger": {"phase": [*entries], "made": [*made], **marks, "notes": [*account.notes], **kept}}
+    """What a training run has released as the data of a statement: its phases, and how many releases each made."""
+    entries, made = zip(*account.phases, strict=True)
+    ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
+    kept = dict(account.target or {}) if account.filtered else {}
+    return {"run": {"phase": _without_names(entries)}, "ledger": {**ledger, "filter": kept}}
 
 
-def _account_from(data: Mapping[str, Any], where: str) -> Account:
-    """The account that :func:`account_data` has written."""
-    count = len(data["phase"]) if isinstance(data.get("phase"), list) else 0
+def _account_from(phases: list[dict[str, Any]], data: Any, where: str) -> Account:
+    """The account of these phases, of which :func:`account_data` has written the rest; None is a plan to its end."""
+    if data is None:
+        return Account(tuple((entry, planned_releases(entry)) for entry in phases))
     kinds = {
-        "phase": list_of("phases", TABLE, 1, MOST_PHASES),
-        "made": list_of("numbers of releases, one for each phase", MADE, count, count),
+        "made": list_of("numbers of releases, one for each phase", MADE, len(phases), len(phases)),
         **dict.fromkeys(STATED, TRUTH),
         "notes": Kind("notes that privproj writes", lambda notes: notes in ([], [CUT_SHORT]), {}),
+        "filter": TABLE,
     }
     with within(where):
-        given = read_table("ledger", data, kinds | ({"filter": TABLE} if "filter" in data else {}))
-    opening = {"target": data["filter"]} if "filter" in data else {}
-    account, phases = Account(), []
-    for i, (entry, steps) in enumerate(zip(given["phase"], given["made"], strict=True)):
-        place = f"{where}: phase {i + 1}"
-        account = account.opened({"phase": entry, **({} if phases else opening)}, place)
-        phases.append((phase_from(entry, {}, place).as_dict(), steps))
-    marks = {mark: given[mark] for mark in STATED}
-    return replace(account, phases=tuple(phases), notes=tuple(given["notes"]), **marks)
+        given = read_table("ledger", data, kinds)
+    target, notes = given.pop("filter") or None, tuple(given.pop("notes"))
+    Account().check_target(target, where)
+    return Account(tuple(zip(phases, given.pop("made"), strict=True)), target, notes=notes, **given)
 
 
 def statement_from(
     data: Mapping[str, Any], delta: float, style: str, version: str = __version__, said: Mapping[str, Any] | None = None
 ) -> Statement:
-    """The statement that these parameters give: the data of one question, a run or an account, computed.
+    """The statement that these parameters give: the data of a run, or of an account, computed.
 
     ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
-    brought into their form first. ``said`` are the author's :data:`FIELDS` and :data:`DIGESTS`. Nothing else enters.
+    brought into their form first. ``said`` are the author's words (:data:`SAID`). Nothing else enters.
     Raises :class:`InvalidParameter` for an unknown key or a value outside its domain, and whatever the query raises.
     """
-    spec.check_keys(said or {}, FORMS)
-    words = {name: said[name] for name in FORMS if name in said} if said else {}
-    where, target = "statement", delta_target(delta, None)
-    if "run" in data:
-        schedule = from_data(data["run"], where)
-        own = run_data(schedule)
-        schedule = from_data(own["run"], where)
-        result, curve, others = schedule.epsilon(delta=delta), schedule.curve(), []
-        account = _account_of_plan(schedule.phases)
-    elif "ledger" in data:
-        account = _account_from(data["ledger"], where)
-        own = account_data(account)
-        result, curve, others = account.epsilon(delta), account.curve(), []
+    spec.check_keys(said or {}, {name: found.kind for name, found in SAID.items()})
+    words = {name: said[name] for name in SAID if name in said} if said else {}
+    own = run_data(from_data(data["run"], "statement"))
+    account = _account_from(own["run"]["phase"], data.get("ledger"), "statement")
+    if "ledger" in data:
+        own, result, curve, others = account_data(account), account.epsilon(delta), account.curve(), ()
     else:
-        entry = spec.with_unique_keys(data["question"], where)
-        with within(where):
-            spec.check_keys(entry, spec.keys_of(spec.mechanism_type_of(entry), ("mechanism", "bound")))
-            mechanism, bound, run = spec.mechanism_bound_and_run(entry)
-        own = question_data(mechanism, bound, run)
-        question = ask_by_name(mechanism, bound, run)  # pyright: ignore[reportArgumentType]
-        result, curve = solve_epsilon(question, target), question.curve()
-        account = _account_of_plan(question.phases)
-        answers = (row.result for row in compare(mechanism, delta=delta, **run))
-        others = [other for other in answers if other and other.value is not None and other.bound != result.bound]
+        result, curve, others = _computed(own["run"], delta)
     about = {"privproj": version, "style": style, "delta": delta, **({"said": words} if words else {}), **own}
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
-    return Statement(result, curve, *attacks, tuple(others), account, style, json.dumps(about), version, words)
+    return Statement(result, curve, *attacks, others, account, style, json.dumps(about), version, words)
 
 
-def _account_of_plan(phases: Iterable[Phase]) -> Account:
-    """The account of phases that run to their planned end."""
-    entries = (phase.as_dict() for phase in phases)
-    return Account(tuple((entry, planned_releases(entry)) for entry in entries))
+def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
+    """What is computed of a run: epsilon, its curve, and what other bounds answer where it has one mechanism.
+
+    A run of one phase is answered in the words of that phase.
+    """
+    (entry, *more), shared = run["phase"], {key: value for key, value in run.items() if key != "phase"}
+    if more or "event" in entry:
+        question, rows = from_data(run, "statement").by_one_accountant(), ()
+    else:
+        mechanism, bound, options = spec.mechanism_bound_and_run({**entry, **shared})
+        question, rows = ask_by_name(mechanism, bound, options), compare(mechanism, delta=delta, **options)
+    result = solve_epsilon(question, delta_target(delta, None))
+    answers = [row.result for row in rows if row.result and row.result.value is not None]
+    return result, question.curve(), tuple(other for other in answers if other.bound != result.bound)
 
 
 # --- its words ----------------------------------------------------------------------------------------
@@ -288,33 +272,32 @@ def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
 
 def _fields(statement: Statement) -> dict[str, Any]:
     """What stands in the place of each field; a tuple for what is said line by line."""
-    result, said = statement.result, statement.said
+    result, said, most = statement.result, statement.said, statement.share(statement.advantage)
     relation, size = str(result.run["relation"]), result.run["group_size"]
     who = WORDS["record" if size == 1 else "person"]
+    kept: Any = result.mechanism.get("filter")
+    done = what_was_run(result)
+    done = done if len(done) == 1 else (f"phase {i + 1}: {words}" for i, words in enumerate(done))
     found: dict[str, Any] = {"size": size, "change": UNITS[relation], "them": who["them"], "insecure": INSECURE}
     found |= {name: Template(who[name]).substitute(found) for name in ("protected", "unit")}
     return {
         **found,
         "whether": who["whether"][relation],
         # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
-        "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * statement.advantage))),
-        "claim": claim_of(result),
-        "meaning": _meaning_of_epsilon(result.epsilon or 0.0, result.delta or 0.0),
-        "attacks": tuple(map(_best_attack, RATES, statement.rates, [who["them"]] * len(RATES))),
-        "advantage": _percent_rounded_up(statement.advantage),
-        "done": _what_was_done(result),
-        "bound": result.bound,
-        "source": result.source,
+        "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * most))),
+        "claim": claim_of(statement),
+        "meaning": _meaning_of_epsilon(statement.epsilon, result.delta or 0.0),
+        "attacks": tuple(map(_best_attack, RATES, map(statement.share, statement.rates), [who["them"]] * len(RATES))),
+        "advantage": _percent_rounded_up(most),
+        "done": (*done, *((f"a filter fixed in advance: {listed(kept)}",) if kept else ())),
+        **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
         "promises": tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED),
         "rounding": tuple(words for words in result.promises if words == ROUNDING_AS_MEASURED),
         "persons": assumed_of_persons(result),
-        "assumes": result.assumes,
-        "notes": result.warnings,
-        "author": tuple(f"{name}: {said[name]}" for name in FIELDS if name in said),
-        "digests": tuple(f"{name}: {said[name]}" for name in DIGESTS if name in said),
-        "missing": (", ".join(name for name in FORMS if name not in said),) * (len(said) < len(FORMS)),
-        "others": tuple(map(_other_bound, statement.others)),
+        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in said.items()),
+        "missing": (", ".join(name for name in SAID if name not in said),) * (len(said) < len(SAID)),
+        "others": tuple(_other_bound(other, statement.factor) for other in statement.others),
     }
 
 
@@ -338,10 +321,10 @@ def _best_attack(rate: float, most: float, them: str) -> str:
     return Template(WORDS["attack"]["rate"]).substitute(numbers, them=them)
 
 
-def _other_bound(other: Result) -> str:
+def _other_bound(other: Result, factor: float) -> str:
     """What another bound says, for experts."""
     rests = "; ".join((str(other.status), *other.promises))
-    return f"{round_outward(float(other.value or 0.0))} by the bound {other.bound} ({rests})"
+    return f"{round_outward(factor * float(other.value or 0.0))} by the bound {other.bound} ({rests})"
 
 
 def _rounded_up(share: float, times: Decimal) -> str:
@@ -354,9 +337,10 @@ def _percent_rounded_up(share: float) -> str:
     return f"{_rounded_up(share, Decimal(100))} %"
 
 
-def claim_of(result: Result) -> str:
+def claim_of(statement: Statement) -> str:
     """What a statement claims: its epsilon, rounded up, at its delta."""
-    found = f"epsilon is at most {round_outward(result.epsilon or 0.0)}" if result.usable else "no finite epsilon"
+    result = statement.result
+    found = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
     return f"{found} at delta {result.delta!r}"
 
 
@@ -371,22 +355,17 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
     return ", ".join(f"{key} {value}" for key, value in shown.items())
 
 
-def _what_was_done(result: Result) -> tuple[str, ...]:
-    """Mechanism, parameters and run in words, or the phases of a run."""
-    phases, run = result.mechanism.get("phases"), result.run
-    if isinstance(phases, list):
-        kept: Any = result.mechanism.get("filter")
-        return tuple(map(listed, phases if kept is None else [*phases, {"filter": "fixed in advance", **kept}]))
-    mechanism = f"mechanism {result.mechanism['name']}: {listed(result.mechanism, 'assumes', 'name')}"
-    if run["sampling"] in IN_EPOCHS:
-        return mechanism, f"epochs: {run['steps']}, {scheme_of(run['sampling']).words(run)}"
-    sampling = "each on the whole data set"
-    if run["sampling"] is not None:
-        rate: Any = run["sampling_rate"]
-        sampling = f"each on a {run['sampling']} sample at rate {rate!r} ({100.0 * rate:.3g} % of the records)"
-    if "max_batch_size" in run:
-        sampling += f", cut at {run['max_batch_size']} of {run['dataset_size']} records, the surplus dropped at random"
-    return mechanism, f"releases: {run['steps']}, {sampling}"
+def what_was_run(result: Result) -> list[str]:
+    """Which releases a result is about, in words: those of one mechanism, or of each phase."""
+    phases: Any = result.mechanism.get("phases")
+    plain = Run().parameters()
+
+    def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
+        return f"{run_words(run, '')} by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
+
+    if phases is None:
+        return [words(result.run, result.mechanism, str(result.mechanism["name"]))]
+    return [words({**plain, **of}, of, of.get("mechanism", "dp-accounting")) for of in phases]
 
 
 # --- a statement checked ------------------------------------------------------------------------------
@@ -417,19 +396,11 @@ CLAIM = re.compile(
 
 
 @dataclass(frozen=True)
-class _Difference:
-    """A line of the file that is not what is written anew: its number, what it says, and what would be said."""
-
-    number: int
-    said: str
-    expected: str
-
-
-@dataclass(frozen=True)
 class StatementVerdict(Verdict):
     """What checking a statement found: the statement written anew, where it stands in the file, and what differs.
 
-    ``claimed`` are the epsilons that the words of the file name, each with its delta and once.
+    ``claimed`` are the epsilons that the words of the file name, each with its delta and once; of each line that
+    differs ``differences`` have its ``number``, what it ``said`` and what was ``expected``.
     """
 
     statement: Statement
@@ -437,7 +408,7 @@ class StatementVerdict(Verdict):
     last: int
     lines: int
     claimed: tuple[str, ...]
-    differences: tuple[_Difference, ...]
+    differences: tuple[dict[str, Any], ...]
 
     @property
     def outside(self) -> int:
@@ -462,9 +433,9 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
     statement = statement_from(given, given.pop("delta"), style, version, given.pop("said", None))
     # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
-    ways = [write(statement.shifted(by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
+    ways = [write(replace(statement, factor=by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
     found = tuple(
-        _Difference(number, said or "", options[0] or "")
+        {"number": number, "said": said or "", "expected": options[0] or ""}
         for number, (said, *options) in enumerate(zip_longest(lines[first : last + 1], *ways), first + 1)
         if said is None or None in options or not _is_one_of(said, options)
     )
@@ -476,12 +447,11 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
 def _parameters(line: str, path: str) -> dict[str, Any]:
     """The line of parameters as data: every key known, none missing, and what is not computed from checked.
 
-    It is about a question, a run or a ledger, and only one of them.
+    It is about a run, or about a ledger.
     """
     given = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
-    about = next((key for key in ("run", "ledger") if key in given), "question")
     with within(path):
-        return read_table("parameters", given, HEAD | dict.fromkeys([about, *{"said"} & {*given}], FILLED))
+        return read_table("parameters", given, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*given}], FILLED))
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
@@ -489,9 +459,8 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
     begins = [i for i, line in enumerate(lines) if line == BEGIN[style]]
     ends = [i for i, line in enumerate(lines) if line == END]
     if len(begins) != 1 or len(ends) != 1 or not begins[0] < place < ends[0]:
-        raise InvalidParameter(
-            "FILE", path, f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
-        )
+        expected = f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
+        raise InvalidParameter("FILE", path, expected)
     return begins[0], ends[0]
 
 
@@ -610,7 +579,7 @@ def _differences(account: Account, stated: Account) -> Iterator[str]:
     said = _made(stated)
     for i, (entry, _) in enumerate(_made(account)):
         other = said[i][0] if i < len(said) else {}
-        for key in (key for key in dict.fromkeys((*entry, *other)) if entry.get(key) != other.get(key)):
-            if key not in NOT_COMPARED:
-                found = [one.get(key, "nothing") for one in (entry, other)]
-                yield f"phase {i + 1}: {key} {found[0]} in the ledger, {found[1]} in the statement"
+        for key in dict.fromkeys((*entry, *other)):
+            ours, theirs = (one.get(key, "nothing") for one in (entry, other))
+            if ours != theirs and key not in NOT_COMPARED:
+                yield f"phase {i + 1}: {key} {ours} in the ledger, {theirs} in the statement"

@@ -393,3 +393,27 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     count = _EPOCHS.check("epochs", epochs)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
+
+
+# --- words --------------------------------------------------------------------------------------------
+
+
+def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
+    """A run as results write it in words: releases and sampling, the rate in this format."""
+    if run["sampling"] in IN_EPOCHS:
+        epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
+        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
+    steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
+    if run["sampling_rate"] is None:
+        return f"{steps}, sampled as each phase says"
+    if run["sampling"] is None:
+        return f"{steps} on the whole data set"
+    rate = run["sampling_rate"]
+    largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
+    shown = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
+    return f"{steps}, {run['sampling']} sampling at rate {shown}"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 in per cent, to three digits."""
+    return f"{100.0 * share:.3g} %"

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from privproj_cli.audit import lines_of
+from privproj_cli.audit import judged
 from privproj_cli.main import exit_code
 
 from privproj.audit import AuditVerdict
@@ -30,7 +30,7 @@ def test_symmetry(capsys):
 def test_an_audit_that_could_not_refute_says_so(ceiling, refuted, noted):
     found = AuditVerdict(auc=0.6, epsilon_lower=0.5, confidence=0.95, ceiling=ceiling, trials=40, claimed_epsilon=2.0,
                          delta=1e-3, profile_refuted=refuted)  # fmt: skip
-    assert ("too few runs" in "\n".join(lines_of(found))) == noted
+    assert ("too few runs" in judged(found)[2]["note"]) == noted
 
 
 @pytest.mark.slow

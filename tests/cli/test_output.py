@@ -27,7 +27,13 @@ def ledger(**phase):
 def statement(said=None, **question):
     """A statement of which the parameters say this too."""
     words = {"said": said} if said else {}
-    asked = {"privproj": "0.1.0", "style": "text", "delta": 1e-05, **words, "question": {**M2_PHASE, **question}}
+    asked = {
+        "privproj": "0.1.0",
+        "style": "text",
+        "delta": 1e-05,
+        **words,
+        "run": {"phase": [{**M2_PHASE, **question}]},
+    }
     return f"PRIVACY STATEMENT\n{json.dumps(asked)}\nEnd of the privacy statement.\n"
 
 

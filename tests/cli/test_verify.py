@@ -81,7 +81,7 @@ def refused(path, capsys):
         b'{"ledger": "privproj", "version": 2}\n' + b"[" * 100_000 + b"\n", b'{"certificate": {}}', b" {} " * 400_000,
         b"PRIVACY STATEMENT\n", b"## Privacy statement\n\xff", b'{"privproj": ', b'{"privproj": ' + b"[" * 100_000,
         b"PRIVACY STATEMENT\r\nEnd of the privacy statement.\r\n", "{\u202e\x1b[2J}".encode(), b"%PDF",
-        b'{"privproj": "0.1.0", "style": "text", "delta": 1e-05, "question": {"\x1b[2J": 1}}',
+        b'{"privproj": "0.1.0", "style": "text", "delta": 1e-05, "run": {"\x1b[2J": 1}}',
     ],
     ids=lambda content: ascii(content[:30]),
 )  # fmt: skip
@@ -110,7 +110,8 @@ def test_a_certificate_with_something_far_behind_it_is_refused(documents, capsys
 
 def test_what_cannot_be_computed_is_said_in_json_too(tmp_path, capsys):
     """A question that no bound answers is none that a statement could have been written from."""
-    asked = '"question": {"mechanism": "sketch", "rank": 16, "gamma": 9.0, "steps": 3, "sampling_rate": 0.1}'
+    phase = '{"mechanism": "sketch", "rank": 16, "gamma": 9.0, "steps": 3, "sampling_rate": 0.1}'
+    asked = f'"run": {{"phase": [{phase}]}}'
     line = f'{{"privproj": "0.1.0", "style": "text", "delta": 1e-05, {asked}}}'
     (tmp_path / "file").write_text(f"PRIVACY STATEMENT\n{line}\nEnd of the privacy statement.\n")
     assert exit_code(["verify", str(tmp_path / "file"), "--json"]) == 3

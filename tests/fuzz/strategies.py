@@ -355,7 +355,7 @@ def statements(draw: st.DrawFn) -> Case:
     style = draw(often(st.just('"text"'), st.sampled_from(['"markdown"', '"html"', *LITERALS]), 4))
     items = draw(entries({"steps": "3"}))
     entry = "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
-    kind = draw(st.sampled_from(['"question": %s', '"run": {"phase": [%s]}', LEDGER_KIND])) % entry
+    kind = draw(st.sampled_from(STATEMENT_KINDS)) % entry
     delta = draw(often(st.just("1e-05"), st.sampled_from(LITERALS), 6))
     said = draw(often(st.just(""), st.sampled_from(SAID), 3))
     line = f'{{"privproj": "0.1.0", "style": {style}, "delta": {delta}, {said}{kind}}}'
@@ -370,7 +370,12 @@ SAID = (
     '"said": "a", ',
     '"said": {"date": 1}, ',
 )
-LEDGER_KIND = '"ledger": {"phase": [%s], "made": [2], "insecure": false, "public_subspace": false, "notes": []}'
+STATEMENT_KINDS = (
+    '"run": {"phase": [%s]}',
+    '"run": {"phase": [%s], "discretization": 0.01}',
+    '"run": {"phase": [%s]}, "ledger": {"made": [2], "insecure": false, "public_subspace": false, "alone": false, '
+    '"notes": [], "filter": {}}',
+)
 
 
 @cache

@@ -139,7 +139,7 @@ def test_a_statement_of_another_run_does_not_agree(path, changes, failed):
 def test_what_the_ledger_alone_assumes_is_said(path, capsys):
     """A rate and steps that a statement of a plan gives as constants came from the size of the data."""
     spend(path, 30, PHASE, TARGET)
-    for data, alone in ((of_plan(public_size=None), True), (of_plan(), False)):
+    for data, alone in ((of_plan(public_size=False), True), (of_plan(), False)):
         path.with_name("statement").write_text(stated(data))
         assert exit_code(["verify", str(path.with_name("statement")), str(path)]) == 0
         said = " ".join(capsys.readouterr().out.split())
@@ -205,7 +205,7 @@ def test_a_filter_agrees_with_its_own_budget_alone(path):
     data = account_data(account)
     assert compared(stated(data), path.read_bytes()) == ("holds", set())
     for other in ({**budget, "epsilon": 7.0}, {**budget, "epsilon": 5.0}):
-        changed = {"ledger": {**data["ledger"], "filter": other}}
+        changed = {**data, "ledger": {**data["ledger"], "filter": other}}
         assert SAME_RUN in compared(stated(changed), path.read_bytes())[1]
     assert compared(stated(run_data(Schedule((PHASE, SECOND)))), path.read_bytes())[1] >= {SAME_RUN, COVERED}
 

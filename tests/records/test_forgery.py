@@ -172,24 +172,17 @@ def judge_statement(text, said):
     """What it says of epsilon, of the unit and of attacks is true for the parameters at its end."""
     found = json.loads(next(line for line in text.split("\n") if line.startswith('{"privproj"')))
     delta = found["delta"]
+    phases = found["run"]["phase"]
     if "ledger" in found:
-        pairs = list(zip(found["ledger"]["phase"], found["ledger"]["made"], strict=True))
+        pairs = list(zip(phases, found["ledger"]["made"], strict=True))
         made = [{**phase, "steps": steps} for phase, steps in pairs if steps]
         result = from_data({"phase": made}).epsilon(delta=delta)
-        parts = [("noise_multiplier", phase["noise_multiplier"]) for phase in made]
-        parts += [("releases:" if len(made) == 1 else "steps", phase["steps"]) for phase in made]
         assert ("given seed" in text) == found["ledger"]["insecure"]
         assert all(words in text for words in found["ledger"]["notes"])
         assert (PUBLIC_SUBSPACE in text) == found["ledger"]["public_subspace"]
         assert ("planned steps" in text) == any(phase["steps"] != steps for phase, steps in pairs if steps)
-    elif "run" in found:
-        result = from_data(found["run"]).epsilon(delta=delta)
-        parts = [value for phase in found["run"]["phase"] for value in parameters_of(phase).items()]
     else:
-        asked = found["question"]
-        own = {key: value for key, value in asked.items() if key not in ("mechanism", "bound")}
-        result = privproj.evaluate(f"{asked['mechanism']}.{asked['bound']}.epsilon", delta=delta, **own)
-        parts = [(key, value) for key, value in own.items() if key in ("noise_multiplier", "dim", "rank")]
+        made, result = phases, from_data(found["run"]).epsilon(delta=delta)
     flat = " ".join(text.split())
     stated = re.findall(r"epsilon is at most ([^ ]+) at delta ([^ <]+)\.(?: |<)", flat)
     assert len(stated) == 1 and float(stated[0][1]) == delta
@@ -201,8 +194,10 @@ def judge_statement(text, said):
     }
     for relation, words in units.items():
         assert (words in flat) == (result.run["relation"] == relation)
-    for key, value in parts:
-        assert f"{key} {value}" in flat
+    for phase in made:
+        assert f"{'one' if phase['steps'] == 1 else phase['steps']} release" in flat
+        for key in {"noise_multiplier", "dim", "rank"} & {*phase}:
+            assert f"{key} {phase[key]}" in flat
     for promise in (*result.promises, *result.assumes):
         assert promise in flat
     attacks = re.findall(r"at most ([\d.]+) % of those inside .*? rate ([\d.]+) %", flat.replace("&nbsp;", " "))

@@ -29,7 +29,7 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys):
     ).value
     assert exit_code(line.split()) == 0
     out = capsys.readouterr().out
-    for words in ("differentially private", "one record added", "100, each on a poisson sample", "What is not covered"):
+    for words in ("differentially private", "one record added", "100 releases, poisson", "What is not covered"):
         assert words in " ".join(out.split())
     stated = float(out.split("epsilon is at most ")[1].split()[0])
     assert value <= stated <= value * 1.01
@@ -42,9 +42,14 @@ def section(statement, title):
     return found.lines
 
 
+def asked(z, **run):
+    """The data of a statement about one Gaussian release."""
+    return {"run": {"phase": [{"mechanism": "gaussian", "noise_multiplier": z, **run}]}}
+
+
 def of_gaussian(z, delta=1e-5, **run):
     """The statement of one Gaussian release."""
-    return statement_from({"question": {"mechanism": "gaussian", "noise_multiplier": z, **run}}, delta, "text")
+    return statement_from(asked(z, **run), delta, "text")
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace", "zero-out"])
@@ -112,7 +117,7 @@ SAID = {
     "date": "2026-11-25", "author": "Müller, Data office", "model": "classifier 2.1", "data": "digits, 1437 records",
     "versions": "torch 2.6; Python 3.11.7", "ledger": "3" * 64, "checkpoint": "a1" * 32,
 }  # fmt: skip
-ASKED = {"question": {"mechanism": "gaussian", "noise_multiplier": 2.0, "bound": "analytic"}}
+ASKED = asked(2.0, bound="analytic")
 
 
 @pytest.mark.parametrize("style", ["text", "markdown", "html"])
@@ -184,7 +189,7 @@ def test_a_statement_never_overwrites_what_it_is_about(tmp_path, capsys):
 @pytest.mark.parametrize("z", [0.07, 0.5, 2.0, 40.0])
 @pytest.mark.parametrize("delta", [0.05, 1e-5, 1e-40])
 def test_the_picture_marks_the_claim_on_its_curve_within_its_frame(z, delta):
-    found = statement_from({"question": {**ASKED["question"], "noise_multiplier": z}}, delta, "html")
+    found = statement_from(asked(z), delta, "html")
     picture = written(found).split("<svg", 1)[1].split("</figure>")[0]
     x, y = map(float, re.findall(r"translate\( ([\d.]+) , ([\d.]+) \)", picture)[0])
     assert 60 <= x < 240 and 20 < y < 210
