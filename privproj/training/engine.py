@@ -31,10 +31,9 @@ from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import Clipping, Drawing, FeatureBound, Plan, batches_of, calibrated, option, rate_and_steps
+from privproj.training.plan import Clipping, Drawing, Plan, batches_of, calibrated, option, rate_and_steps
 from privproj.training.processes import Processes, current_processes
-from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
-from privproj.training.taps import Tap
+from privproj.training.release import PrivateRelease
 from privproj.training.view import Algorithm
 from privproj.validation import check_parameters, real, whole
 
@@ -92,7 +91,7 @@ def make_private(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     data_loader: DataLoader,
-    max_grad_norm: float | None = None,
+    max_grad_norm: float,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -127,7 +126,7 @@ def make_private(
         data_loader: Gives the data set, the batch size and the way of joining records. Batches are drawn anew, as is
             accounted; a loader with a sampler of its own is refused.
         max_grad_norm: The clip ``C``: the largest Frobenius norm of one record's gradient over all trained tensors,
-            from 1e-20 to 1e12, in the unit of the gradients. Give it, or a :class:`FeatureBound` as ``clipping``.
+            from 1e-20 to 1e12, in the unit of the gradients.
         noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12; the
             sensitivity is ``C``, or ``2C`` under replace. Give it, or ``epsilon`` and ``delta``.
         epsilon: Calibrate the noise so that all planned steps, with all that the ledger and the subspace have from
@@ -144,7 +143,7 @@ def make_private(
             share of ``C^2``, and a tuple of shares, above 0 and summing to 1, each to its own. Under
             :class:`AdaptiveClipping` the one clip follows the norms of the gradients, ``max_grad_norm`` being the
             first, and every release comes with a noisy count of the records that were not clipped, which the noise is
-            calibrated with. :class:`FeatureBound` stands for ``max_grad_norm``.
+            calibrated with.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``,
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
@@ -212,14 +211,13 @@ def make_private(
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
             mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
-            algorithm=method.name, clip=_clip_of(chosen, max_grad_norm, clipping, taps), steps=steps,
+            algorithm=method.name, clip=max_grad_norm, steps=steps,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
             sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             ranks=ranks, shares=shares, adaptive_clipping=adaptive,
-            feature_bound=clipping.norm if isinstance(clipping, FeatureBound) else None,
             **{name: getattr(method, name) for name in ("rank", "frame", "bound", "every", "beta")},
         )  # fmt: skip
         processes = current_processes()
@@ -366,10 +364,9 @@ class _Start:
             # The loader comes after the streams, because it draws its batches from one of them.
             loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
             views = algorithm.views(self.taps.taps, plan, self.subspace)
-            kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
             # The boundary comes after the views and the streams, because it draws the projections of the first release
             # as soon as it is made, before any data is seen.
-            boundary = kind(plan, views, drawn, spending.record, processes)
+            boundary = PrivateRelease(plan, views, drawn, spending.record, processes)
             # The loader opens the turn of every batch, and the optimizer closes it.
             wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
             optimizer = wrapper(self.optimizer, self.taps, views, boundary, spending, loader)
@@ -498,12 +495,12 @@ def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_siz
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     """The share of the squared clip of each trained tensor, which sum to 1; None under one clip for all."""
-    if clipping == "joint" or isinstance(clipping, AdaptiveClipping | FeatureBound):
+    if clipping == "joint" or isinstance(clipping, AdaptiveClipping):
         return None
     if clipping == "per-layer":
         return (1.0 / tensors,) * tensors
     if not isinstance(clipping, tuple | list):
-        words = "joint, per-layer, a share for each trained tensor, AdaptiveClipping or FeatureBound"
+        words = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
         raise InvalidParameter("clipping", clipping, words)
     found = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
     if len(found) != tensors or abs(sum(found) - 1.0) > LARGEST_SUM_ERROR:
@@ -524,26 +521,6 @@ def _mechanism_of(
         raise InvalidParameter("rank", "nothing", "a rank of the projection")
     shapes = [algorithm.shape(tap) for tap in taps.taps]
     return algorithm.accounted_as(shapes, ranks or (method.rank or 1,) * len(shapes), shares)
-
-
-def _clip_of(algorithm: Algorithm, max_grad_norm: float | None, clipping: Clipping, taps: Taps) -> float:
-    """The clip ``C``, or the proved bound ``sqrt(2 (R^2 + 1))`` that stands for it under a :class:`FeatureBound`.
-
-    Raises :class:`InvalidParameter` unless exactly one of both is given and, for a feature bound, one linear layer is
-    trained by an algorithm that never lengthens a gradient.
-    """
-    if (max_grad_norm is None) != isinstance(clipping, FeatureBound):
-        raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or clipping=FeatureBound(R)")
-    if not isinstance(clipping, FeatureBound):
-        assert max_grad_norm is not None
-        return max_grad_norm
-    bound = real("feature_bound", clipping.norm, "a positive norm", 0.0, 1e12, open_low=True)
-    tap, *others = taps.taps
-    linear = isinstance(tap, Tap) and len(tap.modules) == 1 and not isinstance(tap.modules[0], nn.Embedding)
-    if others or not linear or not algorithm.never_lengthens:
-        words = f"one trained linear layer, and an algorithm that never lengthens a gradient, not {algorithm.name}"
-        raise InvalidParameter("feature_bound", bound, words, "use max_grad_norm")
-    return bounded_norm(bound)
 
 
 def _check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: Clipping) -> None:

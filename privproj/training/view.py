@@ -145,8 +145,6 @@ class Algorithm:
         rank: "projection" where it draws projections of some rank itself and therefore needs one, "module" where the
             rank is that of the adapters in the module, "none" where it takes none.
         has_frame: True if its projection comes in a Haar and a Wishart frame.
-        never_lengthens: True if what it clips is never longer than the gradient, so that a proved bound on the norm of
-            gradients can stand in for the clip.
         accounted_as: The mechanism of one release, its noise left out, from the shapes, ranks and shares of all
             tensors.
         view: How it looks at one trained matrix, from the tap, the plan and the rank for this matrix. Other trained
@@ -165,7 +163,6 @@ class Algorithm:
     summary: str
     rank: Literal["none", "projection", "module"] = "none"
     has_frame: bool = False
-    never_lengthens: bool = False
     accounted_as: Accounting = _as_gaussian
     view: Callable[[Any, Plan, int], View] = View
     subspace_view: Callable[[list[AnyTap], Any], View] | None = None
