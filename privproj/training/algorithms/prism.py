@@ -373,19 +373,17 @@ class _TangentView(View):
             raise InvalidParameter(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
-        self.seen: list[tuple[Tensor, ...]] = [(g, low), (x - low @ at.v.T, g @ at.u)]
-        self.ways: Any = per_example.squared_norms, per_example.clipped_sum
+        self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]
         if 1 < g.shape[1] >= low.shape[2]:
             self.seen = [(per_example.formed(*pair),) for pair in self.seen]
-            self.ways = per_example.row_norms, per_example.weighted_sum
-        norms = [self.ways[0](*part) for part in self.seen]
+        norms = [per_example.squared_norms(*part) for part in self.seen]
         # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d; no number where d is too large.
         squared = (norms[0] + norms[1]) * (1.0 + OVERSTATEMENT * loose)
         return torch.where(loose > REFUSED_ABOVE, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """The coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
-        gv, gtu = (self.ways[1](c, *part, kept) for part in self.seen)
+        gv, gtu = (per_example.clipped_sum(c, *part, kept=kept) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
         return from_products(gv, gtu, Point(*(per_example.exact(part) for part in (at.u, at.s, at.v)))).flat()
