@@ -12,7 +12,6 @@ from clock import best_of, timed
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
-from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
 from privproj.numerics import kernels
 from privproj.numerics.compiled import compiled
 
@@ -53,8 +52,9 @@ def main():
     run, out = compiled(kernels.beta_tail_epsilons), np.empty(points)
     compiling, _ = timed(run, r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
     fast, _ = best_of(lambda: run(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out), 3)
-    few = [c[:300] for c in columns]
-    plain, plain_values = best_of(lambda: beta_tail_epsilons(*few, compiled=False), 1)
+    few, plain_values = [c[:300] for c in columns], np.empty(300)
+    rows = [c[:300].tolist() for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
+    plain, _ = best_of(lambda: kernels.beta_tail_epsilons(*rows, False, plain_values), 1)
     slow, rival = best_of(lambda: [scipy_epsilon(*row) for row in zip(*few, strict=True)], 1)
     per_fast, per_plain, per_slow = fast / points, plain / 300, slow / 300
     errors = [(o - s) / s for o, s in zip(out[:300], rival, strict=True)]

@@ -72,15 +72,21 @@ def own_beta_one_shot(n, rows):
 
 
 def own_beta_plain(n, rows):
-    from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
+    import math
 
-    return beta_tail_epsilons(*zip(*rows, strict=True), compiled=False)
+    from privproj.numerics.kernels import beta_tail_epsilon
+
+    return [beta_tail_epsilon(r / 2, (d - r) / 2, k, mu, math.log(delta), False) for d, r, k, mu, delta in rows]
 
 
 def own_beta_compiled(n, rows):
-    from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
+    import numpy as np
 
-    return beta_tail_epsilons(*zip(*rows, strict=True), compiled=True)
+    import privproj
+
+    d, r, k, mu, delta = np.array(rows, dtype=float).T
+    settings = {"dim": d, "rank": r, "change_rank": k, "noise_multiplier": 1.0 / mu}
+    return privproj.epsilons("m2", bound="beta-tail", delta=delta, **settings).value
 
 
 def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: the kernel call alone is timed

@@ -3,13 +3,14 @@
 Every function returns ``(reference, relative half width)``; the width is 0 for mpmath.
 """
 
+import math
 from contextlib import suppress
 
 import mpmath as mp
 
 import privproj
-from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
 from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.kernels import beta_tail_epsilon
 
 DIGITS = 50
 FINER = (3e-6, 1e-5, 3e-5, 1e-4)
@@ -79,7 +80,8 @@ def beta_tail(rows):
     """Epsilon of each row: one secant step from privproj's, which is right to many digits."""
     found = []
     for row in rows:
-        (near,) = beta_tail_epsilons(*zip(row, strict=True))
+        d, r, k, mu, delta = row
+        near = beta_tail_epsilon(r / 2, (d - r) / 2, k, mu, math.log(delta), False)
         at = [mp.log(beta_tail_delta(row, mp.mpf(eps))) for eps in (near, near * (1 + 1e-6))]
         found.append(near + (mp.log(mp.mpf(row[4])) - at[0]) * near * mp.mpf(1e-6) / (at[1] - at[0]))
     return found

@@ -7,7 +7,7 @@ import pytest
 
 import privproj
 from privproj import errors
-from privproj.accounting.spec import TARGETS
+from privproj.accounting.spec import QUERIES
 from privproj.mechanisms.registry import LINES
 
 M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
@@ -46,7 +46,7 @@ def test_the_python_door_suggests_too():
 def test_a_word_that_is_near_nothing_gets_the_list():
     with pytest.raises(privproj.InvalidParameter) as caught:
         privproj.evaluate("m2.rank-free.zzzzzzzz")
-    assert all(name in str(caught.value) for name in TARGETS)
+    assert all(name in str(caught.value) for name in QUERIES)
     assert "see there" in str(errors.unknown_name("name", "zzzz", "a name", map(str, range(99)), "see there"))
 
 

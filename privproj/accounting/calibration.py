@@ -1,19 +1,23 @@
-"""Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``.
+"""Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``, or a risk.
 
-Every value is returned at its safe end: the last step of each search asks the question as a user would (C24).
+Every value is returned at its safe end: the last step of each search asks the question as a user would (C24). A risk,
+the advantage or a true positive rate, is met where :func:`privproj.curves.tradeoff.risk_of` says so, the function by
+which every door shows it (C30).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import Any, Unpack
+from typing import Any, NotRequired, Unpack
 
-from privproj.accounting.attack_risk import side_at_risk, smallest_noise_at_risk
+from privproj.accounting.column_kernels import goal_in_columns, meets_in_columns
 from privproj.accounting.first_guess import (
     MOST_STEPS,
     Releases,
     classical_noise,
     close_crossing,
+    first_passing,
+    rough_crossing,
     rough_excess,
     spread_guess,
     steps_guess,
@@ -27,17 +31,17 @@ from privproj.curves.inversion import (
     leads_with_epsilon,
     log_excess,
     meets,
-    smallest_passing,
 )
-from privproj.curves.profile import Curve, Representation
-from privproj.errors import InvalidParameter, NotConverged
+from privproj.curves.profile import Curve, PrivacyProfile, Representation
+from privproj.curves.tradeoff import gaussian_spread, risk_of
+from privproj.errors import InvalidParameter, NotConverged, Unanswered
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure
-from privproj.numerics.search import find_crossing, minimise
+from privproj.numerics.search import find_crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import IN_EPOCHS
-from privproj.runs.targets import FullTarget, RiskTarget, full_target, privacy_or_risk_target
+from privproj.runs.targets import FullTarget, RiskTarget, target_from, target_names
 from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 
 MOST_RARE = 1e12
@@ -49,22 +53,38 @@ KEPT_CURVES = 8
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
 
+COMPOSED_RTOL = 1e-6
+"""Relative accuracy of a noise multiplier at a risk where the curve is composed. Speed only."""
+
+FIRST_STEP_DOWN = 1e-12
+"""First relative step below an answer for a noise multiplier that does not meet a risk. Speed only."""
+
+CLOSED_FORM_MARGIN = 1e-7
+"""Relative margin by which the spread of a Gaussian release must be above that of the risk at a lower end: that is off
+by 1e-8 where it is a difference of close quantiles. Soundness (measured)."""
+
 ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
 
-def sigma(
-    mechanism: Mechanism,
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    advantage: float | None = None,
-    tpr: float | None = None,
-    fpr: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+class _CalibrationOptions(RunOptions):
+    """The keyword arguments of a calibration: its target, its bound and its run."""
+
+    epsilon: NotRequired[float]
+    delta: NotRequired[float | None]
+    log10_delta: NotRequired[float | None]
+    bound: NotRequired[str | None]
+
+
+class _SigmaOptions(_CalibrationOptions):
+    """Those of the search for a noise multiplier, whose target may be a risk in place of epsilon and delta."""
+
+    advantage: NotRequired[float | None]
+    tpr: NotRequired[float | None]
+    fpr: NotRequired[float | None]
+
+
+def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     """Find the smallest noise multiplier ``z = sigma / sensitivity`` that meets a target, rounded up.
 
     The target is ``(epsilon, delta)``, or a risk: what any attack that tells neighbouring data sets apart, such as a
@@ -72,15 +92,10 @@ def sigma(
 
     Args:
         mechanism: What is released, its ``noise_multiplier`` left out.
-        epsilon: The epsilon to be met, above 0 and at most 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        advantage: Instead of epsilon and delta: the largest true positive rate less false positive rate of any attack,
-            above 0 and below 1.
-        tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
-        fpr: That false positive rate, above 0 and below ``tpr``.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        **asked: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or, in
+            place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or
+            ``tpr``, the largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``,
+            the name of a bound of the mechanism, and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon or for the risk at that
@@ -101,38 +116,26 @@ def sigma(
     0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    target = privacy_or_risk_target(epsilon, delta, log10_delta, advantage=advantage, tpr=tpr, fpr=fpr)
-    question = ask_by_name(mechanism, bound, run)
-    found = answer(question, "sigma", solve_sigma, target)
-    return (
-        with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found) if found.usable else found
-    )
+    question, found = _calibrate("sigma", mechanism, solve_sigma, asked)
+    if not found.usable:
+        return found
+    return with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found)
 
 
-def rank(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the ranks of the projection at which the bound meets ``(epsilon, delta)``.
 
     Args:
         mechanism: What is released, its ``rank`` left out.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
         smallest where it falls (m1, sketch-public). Where it falls first and then grows (wishart), ``value`` and
         ``upper`` are the largest and ``lower`` the smallest; that every rank between them fits is observed, not proved.
-        ``value`` is None (outcome vacuous) if no rank fits.
+        It is the last that fits on the way of a search: where the rounding of a composed number hides how epsilon
+        depends on the rank, one beyond may fit too. ``value`` is None (outcome vacuous) if no rank fits.
 
     Raises:
         InvalidParameter: A value is outside its domain, or the mechanism has no rank, already has it set, or has
@@ -148,29 +151,16 @@ def rank(
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "rank", _solve_rank, target)
+    return _calibrate("rank", mechanism, _solve_rank, asked)[1]
 
 
-def steps(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest number of releases within ``(epsilon, delta)``, up to 1e8.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -186,31 +176,18 @@ def steps(
     >>> steps(Gaussian(noise_multiplier=10.0), epsilon=1.0, delta=1e-5).value
     7
     """
-    _require_unset_in_run(run, "steps", "steps", "epochs")
-    run = without_batch_sizes(run, "steps")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "steps", _solve_steps, target)
+    _require_unset_in_run(asked, "steps", "steps", "epochs")
+    return _calibrate("steps", mechanism, _solve_steps, asked)[1]
 
 
-def rate(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest sampling rate within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it, without ``sampling_rate``.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it, without a
+            rate.
 
     Returns:
         A result whose ``value`` is a sampling rate above 0 and at most 1. It is 1, with a warning, if even the whole
@@ -226,38 +203,25 @@ def rate(
     >>> round(rate(Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=100).value, 5)
     0.01391
     """
-    _require_unset_in_run(run, "rate", "sampling_rate", "batch_size", "epochs")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
+    _require_unset_in_run(asked, "rate", "sampling_rate", "batch_size", "epochs")
     check_mechanism(mechanism)
-    relation = run.get("relation") or mechanism.default_relation
-    wanted = run.get("sampling")
+    relation = asked.get("relation") or mechanism.default_relation
+    wanted = asked.get("sampling")
     wanted = ("fixed" if relation == "replace" else "poisson") if wanted is None else wanted
     if wanted in IN_EPOCHS:
         remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
         raise InvalidParameter("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
-    question = ask_by_name(mechanism, bound, {**run, "sampling": wanted, "sampling_rate": 0.5})
-    return answer(question, "rate", _solve_rate, target)
+    return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[1]
 
 
-def misalignment(
-    mechanism: Mechanism,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    log10_delta: float | None = None,
-    bound: str | None = None,
-    **run: Unpack[RunOptions],
-) -> Result:
+def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     """Find the largest misalignment ``1 - rho`` within ``(epsilon, delta)``, rounded down.
 
     Args:
         mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
-        epsilon: The epsilon to be met, from 0 to 1e9.
-        delta: The delta to be met, above 0 and below 1; give either this or ``log10_delta``.
-        log10_delta: The decimal logarithm of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it.
+        **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
+            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring vectors. No
@@ -274,9 +238,17 @@ def misalignment(
     '0.0001244'
     """
     require_unset(mechanism, "misalignment", "misalignment")
-    target = full_target(epsilon, delta, log10_delta, zero=True)
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "misalignment", _solve_misalignment, target)
+    return _calibrate("misalignment", mechanism, _solve_misalignment, asked)[1]
+
+
+def _calibrate(
+    quantity: str, mechanism: Mechanism, solve: Callable[[Question, Any], Result], asked: Mapping[str, Any]
+) -> tuple[Question, Result]:
+    """The question without what is sought, and its answer; what is asked has the target, the bound and the run."""
+    target = target_from(asked, quantity)
+    run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
+    question = ask_by_name(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
+    return question, answer(question, quantity, solve, target)
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
@@ -288,7 +260,7 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
         raise InvalidParameter(parameter, vars(mechanism)[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
-def _require_unset_in_run(run: RunOptions, quantity: str, *names: str) -> None:
+def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
     """Raise :class:`InvalidParameter` if the options of the run contain what is to be found, by one of its names."""
     for parameter in (name for name in names if name in run):
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
@@ -310,52 +282,47 @@ def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -
 
     Every calibration of one release ends with this check. ``curve`` is that of the question, where it is known.
     """
+    curve = curve or question.curve()
     if not question.meets_target(target, curve):
         return False
     if question.only.bound.columns is None or question.only.run.steps > 1:
         return True
-    from privproj.accounting.column_rows import meets_in_columns
-
-    return meets_in_columns(question.only, target)
+    return meets_in_columns(question.only, target, curve)
 
 
 def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: bool) -> Result:
     """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
 
+    def question_at(z: float) -> Question:
+        return question.with_mechanism(noise_multiplier=z)
+
     @lru_cache(maxsize=2)
     def curve_at(z: float) -> Curve:
-        return question.with_mechanism(noise_multiplier=z).curve()
+        return question_at(z).curve()
 
     def at(z: float) -> Enclosure:
         return curve_at(z).log_delta(target.epsilon)
-
-    def excess(z: float) -> float:
-        return log_excess(curve_at(z), target)
 
     limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
     composed = False
     if not question.only.run.single:
-        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, guess)
+        guess = spread_guess(lambda z: [question_at(z).only.guess()], target, guess)
         composed = bool(numerics_of(curve_at(guess)))
     first = curve_at(guess)
     if composed:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
-        rtol = 1e-3 if "grid" in numerics_of(curve_at(guess)) else 1e-4 if question.only.run.allocates else 1e-7
+        rtol = 1e-3 if "grid" in numerics_of(first) else 1e-4 if question.only.run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
-        found, fall = close_crossing(excess, guess, rtol=rtol, **limits)
+        found, fall = close_crossing(lambda z: log_excess(curve_at(z), target), guess, rtol=rtol, **limits)
     else:
         aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
         found = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
+    # The first step upwards where the aim was not low enough is at least 1e-12. Speed only.
+    step = max(1e-2 * rtol, 1e-12)
+    found = first_passing(lambda z: _meets(question_at(z), target, curve_at(z)), found, step, LARGEST_NOISE)
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
-        return _vacuous_answer(question, "sigma", **target.fields())
-    found = smallest_passing(
-        lambda z: _meets(question.with_mechanism(noise_multiplier=z), target, curve_at(z)),
-        found,
-        max(1e-2 * rtol, 1e-12),  # the first step upwards where the aim was not low enough
-    )
-    if found > LARGEST_NOISE:
         return _vacuous_answer(question, "sigma", **target.fields())
     lower, known = None, not roughly and not leads_with_epsilon(curve_at(found))
     gap = at(found).upper - at(found).lower if known else math.inf
@@ -367,7 +334,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
-    answered = question.with_mechanism(noise_multiplier=found)
+    answered = question_at(found)
     side = answered.side(curve_at(found))
     return answered.result("sigma", found, lower, side=side, **target.fields())
 
@@ -379,8 +346,6 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
     """
     aim = floor_log_delta(curve, target)
     if question.only.bound.columns is not None:
-        from privproj.accounting.column_rows import goal_in_columns
-
         aim = min(aim, goal_in_columns(curve, target.log_delta))
     # Beyond that width an aim below would cost more than it saves. Speed only.
     return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
@@ -388,11 +353,11 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
 
 def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
     """Answer :func:`privproj.sigma` at a risk (C30)."""
-    found, lower = smallest_noise_at_risk(question, target)
-    if found > LARGEST_NOISE:
+    found, lower = _smallest_noise_at_risk(question, target)
+    if found == math.inf:
         return _vacuous_answer(question, "sigma", **target.fields())
     answered = question.with_mechanism(noise_multiplier=found)
-    side = side_at_risk(answered, answered.curve(), target)
+    side = _side_at_risk(answered, answered.curve(), target)
     return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
@@ -412,13 +377,18 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
         return rough_excess(question.with_mechanism(rank=rank).only, target)
 
     def passes(rank: int) -> bool:
-        return _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
+        return excess(rank) <= 0.0 and _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
 
-    limit = question.only.mechanism.rank_limit
+    limit, shape = question.only.mechanism.rank_limit, question.only.mechanism.with_rank
     guide = excess if question.only.run.single else rough
-    smallest, largest = _rank_ends(excess, guide, question.only.mechanism.with_rank, limit)
-    largest = largest and _first_integer_that_passes(passes, largest, -1, smallest or 1)
-    smallest = smallest and _first_integer_that_passes(passes, smallest, 1, largest or limit)
+    best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(guide, limit)
+    if shape == "u-shaped" and excess(best) > 0.0:
+        ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
+        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
+    smallest, largest = (
+        None if shape == other or excess(best) > 0.0 else _last_passing(passes, excess, best, end, guide=guide)
+        for other, end in (("grows", 1), ("falls", limit))
+    )
     found = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
@@ -427,24 +397,6 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     return question.with_mechanism(rank=found).result(
         "rank", found, smallest or found, upper=upper, side=side, **target.fields()
     )
-
-
-def _rank_ends(
-    excess: Callable[[int], float], rough: Callable[[int], float], shape: str, limit: int
-) -> tuple[int | None, int | None]:
-    """``(smallest, largest)`` rank from 1 to ``limit`` at which ``excess`` is at most 0; ``rough`` says where to look.
-
-    ``shape`` says how epsilon depends on the rank: "grows" finds the largest only, "falls" the smallest only,
-    "u-shaped" both. An end that is not sought, or that does not exist, is None.
-    """
-    best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(rough, limit)
-    if shape == "u-shaped" and excess(best) > 0.0:
-        ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
-        best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
-    if excess(best) > 0.0:
-        return None, None
-    smallest = None if shape == "grows" else _rank_end(excess, rough, best, 1)
-    return smallest, None if shape == "falls" else _rank_end(excess, rough, best, limit)
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
@@ -462,34 +414,42 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
     return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
 
 
-def _rank_end(excess: Callable[[int], float], rough: Callable[[int], float], best: int, end: int) -> int:
-    """The last rank that fits on the way from ``best``, which fits, to ``end``: a search over it, or over 1/rank."""
-    up = end > best
+def _last_passing(
+    passes: Callable[[int], bool],
+    excess: Callable[[int], float],
+    best: int,
+    end: int,
+    *,
+    guide: Callable[[int], float] | None = None,
+    guess: int | None = None,
+) -> int | None:
+    """The last integer that passes on the way from ``best`` to ``end``: a search over it, or over one over it.
 
-    def rank_at(x: float) -> int:
-        return round(1.0 / x if up else x)
+    It begins at ``guess``, or where the ``guide``, an excess that costs less, ends to be positive. None where no
+    integer passes.
+    """
+    onwards = 1 if end > best else -1
 
-    low, high = (1.0 / end, 1.0 / best) if up else (float(end), float(best))
-    limits = {"guess": high, "low": low, "high": high}
-    return rank_at(_guided_crossing(lambda x: excess(rank_at(x)), lambda x: rough(rank_at(x)), 1e-12, **limits))
+    def number_at(x: float) -> int:
+        return round(1.0 / x if end > best else x)
 
-
-def _guided_crossing(
-    excess: Callable[[float], float], rough: Callable[[float], float], rtol: float, **search: float
-) -> float:
-    """The upper end of what :func:`find_crossing` finds, near where the cheaper ``rough`` has its own."""
-    near = find_crossing(rough, **search, rtol=1e-2)
-    guess, spread = near.upper, 2e-3
-    if near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower)):
-        # One step of Newton's method in ln x, with the slope of the rough excess
-        slope = (rough(near.upper) - rough(near.lower)) / math.log(near.upper / near.lower)
-        step = min(max(-excess(guess) / slope, -0.1), 0.1) if slope < 0.0 and excess(guess) < math.inf else 0.0
-        guess, spread = guess * math.exp(step), max(1e-6, 0.05 * abs(step))
-    return find_crossing(excess, **{**search, "guess": guess, "spread": spread}, rtol=rtol).upper
+    low, high = (1.0 / end, 1.0 / best) if end > best else (float(end), float(best))
+    x, fall = (
+        (1.0 / guess, None) if guess else rough_crossing(lambda x: (guide or excess)(number_at(x)), high, low, high)
+    )
+    rtol = max(0.5 * (x if end > best else 1.0 / x), 1e-9)
+    x, _ = close_crossing(lambda x: excess(number_at(x)), x, low=low, high=high, rtol=rtol, fall=fall)
+    n, stride = number_at(min(x, high)), 1
+    while not passes(n):
+        if n == best:
+            return None
+        n, stride = n - onwards * stride, 2 * stride
+        n = max(n, best) if end > best else min(n, best)
+    return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
 
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
-    """Answer :func:`privproj.steps` for a question that is already parsed, by a search over ``x = 1/steps``."""
+    """Answer :func:`privproj.steps` for a question that is already parsed."""
     found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.only.guess())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
@@ -501,81 +461,67 @@ def _solve_steps(question: Question, target: FullTarget) -> Result:
 def most_steps(
     curve_of: Callable[[int], Curve], target: FullTarget, before: Releases, last: tuple[Representation, Run]
 ) -> int | None:
-    """The largest number of steps up to 1e8 whose curve meets the target, by a search over ``x = 1/steps``.
+    """The largest number of steps up to 1e8 whose curve meets the target; None where not even one does.
 
-    None where not even one does. The run has the phases ``before`` and then the steps of ``last``.
+    The run has the phases ``before`` and then the steps of ``last``.
     """
-    curve_at = lru_cache(maxsize=2)(curve_of)
+    curve_at = lru_cache(maxsize=KEPT_CURVES)(curve_of)
 
     @cache
     def excess(count: int) -> float:
         return log_excess(curve_at(count), target)
 
-    def count_at(x: float) -> int:
-        return min(MOST_STEPS, max(1, int(1.0 / x)))
+    @cache
+    def passes(count: int) -> bool:
+        return excess(count) <= 0.0 and meets(curve_at(count), target)
 
-    guess = steps_guess(before, last, target)
-    limits = {"low": 1.0 / MOST_STEPS, "high": 1.0}
-    near, _ = close_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), rtol=max(0.5 / guess, 1e-7), **limits)
-    guess = count_at(min(near, 1.0))
-    spread = max(1.0 / guess, 1e-7)
-    x = find_crossing(lambda x: excess(count_at(x)), 1.0 / (guess + 0.5), spread=spread, rtol=1e-9, **limits).upper
-    if x == math.inf:
-        return None
-    return _first_integer_that_passes(lambda count: meets(curve_at(count), target), count_at(x), -1, 1)
+    return _last_passing(passes, excess, 1, MOST_STEPS, guess=steps_guess(before, last, target))
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rate` for a question that is already parsed, by a search over ``x = 1/q``."""
-
-    def excess(x: float) -> float:
-        return question.with_run(sampling_rate=1.0 / x, sampling=sampling).excess(target)
-
     sampling = question.only.run.sampling
-    guess = spread_guess(
-        lambda x: [question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling).only.guess()], target, 100.0
-    )
-    x, _ = close_crossing(excess, min(max(guess, 1.0), MOST_RARE), low=1.0, high=MOST_RARE, rtol=1e-7)
+
+    def question_at(x: float) -> Question:
+        return question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling)
+
+    guess = spread_guess(lambda x: [question_at(x).only.guess()], target, 100.0)
+    x, _ = close_crossing(lambda x: question_at(x).excess(target), guess, low=1.0, high=MOST_RARE, rtol=1e-7)
+    x = first_passing(lambda x: _meets(question_at(x), target), x, 1e-9, MOST_RARE)
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)
-    x = smallest_passing(lambda x: _meets(question.with_run(sampling_rate=1.0 / x, sampling=sampling), target), x, 1e-9)
-    if x > MOST_RARE:
-        return _vacuous_answer(question, "rate", **fields)
-    answered = question.with_run(sampling_rate=1.0 / x, sampling=sampling)
     if x == 1.0:
         fields["warnings"] = (*question.notes, "even the whole data set at every step meets the target")
-    return answered.result("rate", 1.0 / x, 1.0 / x, **fields)
+    return question_at(x).result("rate", 1.0 / x, 1.0 / x, **fields)
 
 
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
 
-    @lru_cache(maxsize=KEPT_CURVES)
-    def curve_at(x: float) -> Curve:
-        return question.with_mechanism(misalignment=1.0 / x).curve()
+    def question_at(x: float) -> Question:
+        return question.with_mechanism(misalignment=1.0 / x)
 
     @lru_cache(maxsize=KEPT_CURVES)
+    def curve_at(x: float) -> Curve:
+        return question_at(x).curve()
+
+    @cache
     def excess(x: float) -> float:
-        return curve_at(x).log_delta(target.epsilon).upper - target.log_delta
+        return log_excess(curve_at(x), target)
 
     @cache
     def rough(x: float) -> float:
-        return rough_excess(question.with_mechanism(misalignment=1.0 / x).only, target)
+        return rough_excess(question_at(x).only, target)
 
-    search = {"guess": 1e4, "low": 0.51, "high": MOST_ALIGNED}
-    if question.only.run.single:
-        x = find_crossing(excess, **search, rtol=1e-9).upper
-    else:
-        x = _guided_crossing(excess, rough, **search, rtol=1e-7)
+    limits, single = {"low": 0.51, "high": MOST_ALIGNED}, question.only.run.single
+    guess, fall = rough_crossing(excess if single else rough, 1e4, **limits)
+    x, _ = close_crossing(excess, guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
+    x = first_passing(lambda x: _meets(question_at(x), target, curve_at(x)), x, 1e-11, MOST_ALIGNED)
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
-    x = smallest_passing(lambda x: _meets(question.with_mechanism(misalignment=1.0 / x), target, curve_at(x)), x, 1e-11)
-    if x > MOST_ALIGNED:
-        return _vacuous_answer(question, "misalignment", **fields)
-    answered = question.with_mechanism(misalignment=1.0 / x)
-    return answered.result("misalignment", 1.0 / x, 1.0 / x, **fields)
+    return question_at(x).result("misalignment", 1.0 / x, 1.0 / x, **fields)
 
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
@@ -592,12 +538,76 @@ def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
     return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
 
 
-def _first_integer_that_passes(passes: Callable[[int], bool], n: int, direction: int, last: int) -> int | None:
-    """The first integer from ``n`` towards ``last`` that passes, tried with growing strides; None if none does."""
-    stride = 1
-    while not passes(n):
-        if n == last:
-            return None
-        n, stride = n + direction * stride, 2 * stride
-        n = max(n, last) if direction < 0 else min(n, last)
-    return n
+# --- an attack risk in place of epsilon and delta -------------------------------------------------------
+
+
+def smallest_at_risk(
+    curve_at: Callable[[float], Curve], target: RiskTarget, guess: float, *, low: float, high: float, rtol: float
+) -> float:
+    """An ``x`` whose curve was evaluated to meet the target, nearly the smallest where the risk falls; ``inf`` if none.
+
+    It is within a relative ``rtol`` of where the search found a larger risk.
+    """
+    aim = gaussian_spread(target.value, target.fpr)
+
+    @cache
+    def excess(x: float) -> float:
+        try:
+            spread = gaussian_spread(risk_of(curve_at(x), target), target.fpr)
+        except Unanswered:  # so little noise that nothing is known
+            return math.inf
+        return math.log(spread / aim) if spread > 0.0 else -math.inf
+
+    found, _ = close_crossing(excess, guess, low=low, high=high, rtol=rtol)
+    return first_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
+
+
+def _smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[float, float | None]:
+    """The smallest noise multiplier that meets the risk, and a lower end of it where the curve is that of Gaussians.
+
+    The first is ``inf`` where no noise does.
+    """
+
+    @cache
+    def curve_at(z: float) -> Curve:
+        return question.with_mechanism(noise_multiplier=z).curve()
+
+    # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
+    guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), 1e-12
+    if not question.only.run.single:
+        near = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, near)
+    guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+    if numerics_of(curve_at(guess)):
+        # Where records pick their batches, curves take seconds. Speed only.
+        rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
+    found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
+    if found == math.inf or gaussian_mu(curve_at(found)) is None:
+        return found, None
+    # A Gaussian release of a larger mu has a larger risk (C30).
+    lower, step, least = found, FIRST_STEP_DOWN, (1.0 + CLOSED_FORM_MARGIN) * gaussian_spread(target.value, target.fpr)
+    while (gaussian_mu(curve_at(lower)) or 0.0) <= least:
+        lower, step = lower * (1.0 - step), 4.0 * step
+        if lower < SMALLEST_NOISE:
+            return found, None
+    return found, lower
+
+
+def gaussian_mu(curve: Curve) -> float | None:
+    """The ``mu`` of a curve that is exactly the profile of two Gaussians at this distance; None for any other."""
+    return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None
+
+
+def _side_at_risk(question: Question, curve: Curve, target: RiskTarget) -> Side:
+    """Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians."""
+    known = target.fpr is None or gaussian_mu(curve) is not None
+    return question.side(curve) if known else Side.UPPER
+
+
+def read_risk(question: Question, target: RiskTarget) -> Result:
+    """The risk of a question, of the kind that the target is about, as a result."""
+    curve = question.curve()
+    value = risk_of(curve, target)
+    outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
+    fields: dict[str, Any] = {"outcome": outcome, "numerics": numerics_of(curve), **target.fields()}
+    return question.result("advantage" if target.fpr is None else "tpr", value, None, **fields)

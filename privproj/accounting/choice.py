@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Unpack
 
 from privproj.accounting.calibration import sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
-from privproj.accounting.question import Question, ask_by_name, question_about
+from privproj.accounting.question import Question, ask_by_name
 from privproj.curves.inversion import smallest_passing
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
@@ -134,10 +134,7 @@ def worth(
     plain = Gaussian(adaptive_clipping_sigma=vars(mechanism).get("adaptive_clipping_sigma"))
     target = privacy_or_risk_target(epsilon, delta, log10_delta, **(risk or {}))
     try:
-        only = ask_by_name(plain, None, run).only
-        # An expectation is not asked back at the door of columns, which would load their packages.
-        plain_question = question_about(replace(only, bound=replace(only.bound, columns=None)))
-        least = solve_sigma(plain_question, target, roughly=True)
+        least = solve_sigma(ask_by_name(plain, None, run), target, roughly=True)
     except (Unanswered, Refused):
         return None
     return worth_of(mechanism, lift, least) if least.value else None

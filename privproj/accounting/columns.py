@@ -1,38 +1,61 @@
 """Columns: one release of many mechanisms of one kind, asked at once; arrays go in and arrays come out.
 
-Targets and noise are checked as arrays, and one question is put for all rows that differ in nothing else. Rows whose
-bound has a profile over columns are read together (:mod:`privproj.accounting.column_rows`). Every other row, and one
-with something wrong, is a question like any other: it is answered, or refused in the same words, at the scalar door.
+Targets and noise are checked as arrays. Rows that differ in these alone are one *shape*: one question is put and
+checked for all of them, as nothing that a bound with kernels says besides depends on the noise. What a row answers, and
+with which margins, is said in :mod:`privproj.accounting.column_kernels`. Every other row, and one with something wrong,
+is a question like any other: it is answered, or refused in the same words, at the scalar door.
 """
 
 import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from html import escape
+from itertools import compress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privproj.accounting.calibration import require_unset
-from privproj.accounting.column_rows import ROW_WEIGHTS, asked_rows, read_columns
+from privproj.accounting.column_kernels import MOST_TRIES, RowShape, answers_of, shape_of
 from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import OWN_COMPOSER, Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
-from privproj.accounting.spec import SOLVERS, aim_from
+from privproj.accounting.spec import SOLVERS
 from privproj.assumptions import ROUNDING_AS_MEASURED
-from privproj.errors import InvalidParameter, Unanswered, unknown_name, within
+from privproj.curves.columns import Kernel
+from privproj.curves.inversion import LEAST_LOG_VALUE
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
+from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
-from privproj.numerics.compiled import rows_to_come
-from privproj.result import Outcome, Side, Status, as_html_table
+from privproj.numerics.compiled import over_rows, rows_to_come
+from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP
+from privproj.result import Outcome, Result, Side, Status, as_html_table
 from privproj.runs import RunOptions
-from privproj.runs.targets import AnyTarget, FullTarget
-from privproj.validation import whole
+from privproj.runs.targets import RISKS, TARGETS, AnyTarget, FullTarget, target_from, target_names
+from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, whole
+
+Places = NDArray[np.intp]
+"""Numbers of rows."""
+
+Truths = NDArray[np.bool_]
+"""True or false for each row."""
+
+CALIBRATION_STEP = 2.0**-34
+"""How far below its target the epsilon of a noise multiplier is, relative: more than two arithmetics differ (C24).
+Soundness."""
+
+FIRST_STEP_DOWN = 2.0**-33
+"""First relative step of the search for a lower end. Speed only."""
+
+ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
+"""What a row costs, over what that of an epsilon costs. Speed only."""
 
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 """What columns are asked of: a kind of mechanism, or one with parameters."""
@@ -109,7 +132,8 @@ class ColumnResult:
         asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
                  for name, value in {**self.asked, **words}.items()}  # fmt: skip
         found = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
-        return {**asked, **found, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+        rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
+        return {**asked, **found, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
     def _repr_html_(self) -> str:
         """The first rows as a table, for notebooks."""
@@ -228,10 +252,6 @@ def sigmas(
     return _answer_columns("sigma", mechanism, bound, threads, {**parameters, **targets})
 
 
-TARGETS = ("epsilon", "delta", "log10_delta")
-"""The names under which targets are given."""
-
-
 def _answer_columns(
     quantity: str,
     mechanism: AnyColumns,
@@ -248,33 +268,39 @@ def _answer_columns(
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
-    size, put = math.prod(shape), _putting(quantity, kind, bound, run)
-    outcome, basis = np.empty(size, object), _Basis(kind, bound)
-    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
-    outcome.fill(Outcome.OK)
+    size = math.prod(shape)
     free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
     others = [_keys_of(column) for name, column in columns.items() if name not in free]
 
     def question(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
-            return put({**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}})
+            row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
+            target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
+            return checked_phase(ask_by_name(kind(**row), bound, run).only, target), target
 
+    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
+    outcome = np.empty(size, object)
+    outcome.fill(Outcome.OK)
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
         asked = asked_rows(quantity, {**same, **columns}, size)
         found = read_columns(asked, others, lambda i: question(i)[0], threads)
-        basis.add(found.phases, found.sides)
-        if found.phases and found.small.any() and quantity == "delta":
-            basis.sides.add(Side.UPPER)
+        phases, sides = [*found.phases], {*found.sides}
+        if quantity == "delta":
+            outcome[found.value == 1.0] = Outcome.VACUOUS
+            sides |= {Side.UPPER} if phases and found.small.any() else set()
         # What columns do not answer is a question of its own: all of them are put before the first is answered.
-        alone = np.flatnonzero(found.shape < 0).tolist()
-        for i, (phase, target) in zip(alone, [question(i) for i in alone], strict=True):
+        alone = np.flatnonzero(found.shape < 0)
+        lower = np.zeros(len(alone))
+        for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
+            i = int(alone[k])
             with _naming_row(i, shape):
-                found.value[i], lower, found.log10_delta[i], outcome[i], side = _ask_one(quantity, phase, target)
-            found.lower_ends.append((np.array([i]), lambda lower=lower: np.array([lower])))
-            basis.add([phase], [side])
-    if quantity == "delta":
-        vacuous = np.flatnonzero(found.value >= 1.0)
-        outcome[vacuous[outcome[vacuous] == Outcome.OK]] = Outcome.VACUOUS
+                one = _ask_one(quantity, phase, target)
+            none = 1.0 if quantity == "delta" else math.inf
+            found.value[i], found.log10_delta[i] = none if one.value is None else one.value, one.log10_delta or 0.0
+            outcome[i], lower[k] = one.outcome, one.lower or 0.0
+            phases.append(phase)
+            sides.add(one.side)
+        found.lower_ends.append((alone, lambda: lower))
 
     def find_lower() -> Array:
         with rows_to_come(size * ROW_WEIGHTS[quantity]):
@@ -283,9 +309,8 @@ def _answer_columns(
     value, power, outcome = (array.reshape(shape) for array in (found.value, found.log10_delta, outcome))
     again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
     said = {name: value for name, value in again.items() if value is not None}
-    return basis.result(
-        quantity=quantity, value=value, find_lower=find_lower, log10_delta=power, outcome=outcome, asked=said
-    )
+    arrays = {"value": value, "find_lower": find_lower, "log10_delta": power, "outcome": outcome, "asked": said}
+    return ColumnResult(quantity=quantity, **arrays, **_basis_of(find_bound(kind, bound), phases, sides))
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
@@ -323,7 +348,7 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], g
         if name not in TARGETS and name not in names:
             known = (*names, *RunOptions.__annotations__, *TARGETS)
             raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
-    taken = {"delta": TARGETS[:1], "epsilon": TARGETS[1:]}.get(quantity, TARGETS)
+    taken = target_names(quantity)[:3]
     for name in set(TARGETS) - set(taken):
         if given.get(name) is not None:
             raise InvalidParameter(name, given[name], f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
@@ -335,38 +360,15 @@ def _column_of(name: str, value: Any) -> Array:
         found = np.array(value)  # a copy, as lower ends may be found later
     except ValueError:
         raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
-    if np.ma.is_masked(value) or (
-        found.size and found.dtype != bool and any(isinstance(x, bool) for x in _flat(value))
-    ):
+    listed = found.dtype != bool and not isinstance(value, np.ndarray)
+    if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
         raise InvalidParameter(name, value, f"a {name} for every row, none of them masked or a truth value")
     return found
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    """The entries of nested lists and tuples; nothing of an array, which holds one kind of value."""
-    for part in value if isinstance(value, list | tuple) else ():
-        yield from _flat(part) if isinstance(part, list | tuple) else (part,)
 
 
 def _keys_of(column: Array) -> list[Any]:
     """What tells the values of a column apart: themselves, and their types where these differ."""
     return [(type(x), repr(x)) for x in column.tolist()] if column.dtype == object else column.tolist()
-
-
-def _putting(
-    quantity: str, kind: type[Mechanism], bound: str | None, run: RunOptions
-) -> Callable[[dict[str, Any]], tuple[Phase, Any]]:
-    """A function from what is given of a row to its phase and its target, both of them checked."""
-    known: list[Phase] = []
-
-    def put(row: dict[str, Any]) -> tuple[Phase, Any]:
-        target = aim_from({name: row.pop(name, None) for name in TARGETS}, quantity)
-        released = kind(**row)
-        if not known:
-            known.append(ask_by_name(released, bound, run).only)
-        return checked_phase(replace(known[0], mechanism=released), target), target
-
-    return put
 
 
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
@@ -387,50 +389,278 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
     return phase
 
 
-def _ask_one(quantity: str, phase: Phase, target: Any) -> tuple[float, float, float, Outcome, Side]:
-    """The scalar answer of a row: value, lower end, ``log10 delta``, outcome and side."""
+def _ask_one(quantity: str, phase: Phase, target: Any) -> Result:
+    """The scalar answer of a row, or the result without one."""
     try:
-        found = answer(question_about(phase), quantity, SOLVERS[quantity], target)
+        return answer(question_about(phase), quantity, SOLVERS[quantity], target)
     except Unanswered as error:
-        found = error.result
-    value = (1.0 if quantity == "delta" else math.inf) if found.value is None else float(found.value)
-    power = 0.0 if found.log10_delta is None else found.log10_delta
-    return value, found.lower or 0.0, power, found.outcome, found.side
+        return error.result
 
 
-class _Basis:
+def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """What all rows rest on together: every promise and assumption of one, the weakest status and side."""
+    promises = [words for phase in phases for words in phase.promises]
+    statuses = [Status.PROVED, *(phase.status for phase in phases)]
+    if any(phase.run.composer != OWN_COMPOSER and not phase.run.single for phase in phases):
+        promises.append(ROUNDING_AS_MEASURED)
+        statuses.append(Status.CONDITIONAL)
+    assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
+    return {
+        "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
+        "bound": bound.name,
+        "bound_version": bound.version,
+        "status": max(statuses, key=list(Status).index),
+        "promises": tuple(dict.fromkeys(promises)),
+        "assumes": tuple(dict.fromkeys(assumes)),
+        "source": bound.citation,
+    }
 
-    def __init__(self, kind: type[Mechanism], bound: str | None) -> None:
-        self.bound = find_bound(kind, bound)
-        self.sides, self.statuses, self.seen = set[Side](), set[Status](), set[Any]()
-        self.promises, self.assumes = dict[str, None](), dict[str, None]()
 
-    def add(self, phases: Sequence[Phase], sides: Sequence[Side]) -> None:
-        """Take these rows in."""
-        self.sides.update(sides)
-        for phase in phases:
-            key = phase.promises, phase.mechanism_assumes
-            if key not in self.seen:
-                self.seen.add(key)
-                self.promises.update(dict.fromkeys(key[0]))
-                self.assumes.update(dict.fromkeys((*key[1], *phase.run_assumes)))
-            self.statuses.add(phase.status)
-            if phase.run.composer != OWN_COMPOSER and not phase.run.single:
-                self.promises[ROUNDING_AS_MEASURED] = None
-                self.statuses.add(Status.CONDITIONAL)
+# --- what is asked ------------------------------------------------------------------------------------
 
-    def result(self, **arrays: Any) -> ColumnResult:
-        """The result with these arrays."""
-        side = next((side for side in (Side.NONE, Side.UPPER) if side in self.sides), Side.EXACT)
-        order = (Status.REFUTED, Status.ASYMPTOTIC, Status.CONDITIONAL)
-        return ColumnResult(
-            **arrays,
-            side=side,
-            bound=self.bound.name,
-            bound_version=self.bound.version,
-            status=next((status for status in order if status in self.statuses), Status.PROVED),
-            promises=tuple(self.promises),
-            assumes=tuple(self.assumes),
-            source=self.bound.citation,
-        )
+
+@dataclass
+class Asked:
+    """Rows of one quantity, as arrays: their targets and their noise.
+
+    ``fine`` is False where a row has to be put as a question of its own, as whatever is wrong with it is.
+    """
+
+    quantity: str
+    eps: Array
+    deltas: Array
+    """0 where a delta is given by a logarithm that no double has."""
+    log_deltas: Array
+    log10_deltas: Array
+    noises: Array
+    """The noise multipliers; for sigma where the search for them begins."""
+    fine: Truths
+
+
+def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
+    """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
+    zeros = np.zeros(size)
+    found = Asked(quantity, zeros, zeros, zeros, zeros, np.ones(size), np.ones(size, bool))
+
+    def read(name: str, low: float, high: float) -> Array:
+        numbers = _numbers(given.get(name), size)
+        inside = (low <= numbers) & (numbers <= high)
+        found.fine &= inside
+        return np.where(inside, numbers, high)
+
+    if any(given.get(name) is not None for name in RISKS):
+        found.fine[:] = False
+    if quantity != "epsilon":
+        found.eps = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
+    if quantity != "delta":
+        by_log = given.get("log10_delta") is not None
+        if by_log == (given.get("delta") is not None):
+            found.fine[:] = False
+        elif by_log:
+            found.log10_deltas = read("log10_delta", -1e6, -1e-300)
+            found.log_deltas = found.log10_deltas * math.log(10.0)
+            found.deltas = np.where(found.log10_deltas > -300.0, 10.0**found.log10_deltas, 0.0)
+        else:
+            found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
+            found.log_deltas, found.log10_deltas = _each(math.log, found.deltas), _each(math.log10, found.deltas)
+    if quantity != "sigma":
+        found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
+    else:
+        # As classical_noise has it.
+        found.noises = np.minimum(np.sqrt(2.0 * math.log(1.25) - 2.0 * found.log_deltas) / found.eps, LARGEST_NOISE)
+    return found
+
+
+def _numbers(value: Any, size: int) -> Array:
+    """A value for all rows or one for each, as an array; nan for what holds anything but numbers."""
+    array = np.asarray(value)
+    return np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
+
+
+def _each(function: Callable[[float], float], numbers: Array) -> Array:
+    """The function of every number, as ``math`` rounds it."""
+    return np.fromiter(map(function, numbers.tolist()), float, len(numbers))
+
+
+# --- what is read together ----------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    """What columns say of some rows.
+
+    ``shape`` is the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then
+    the row is asked alone.
+    """
+
+    value: Array
+    log10_delta: Array
+    shape: Places
+    lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
+    """What finds the lower ends of some rows."""
+    phases: list[Phase] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
+
+    @cached_property
+    def lower(self) -> Array:
+        """Lower ends; 0 where none is known. They are found when they are first read."""
+        found = np.zeros(len(self.value))
+        for where, find in self.lower_ends:
+            found[where] = find()
+        return found
+
+    @property
+    def small(self) -> Truths:
+        """True for deltas that are told by their logarithm alone, which are above the truth."""
+        return self.log10_delta <= LEAST_LOG_VALUE / math.log(10.0)
+
+
+def read_columns(
+    asked: Asked,
+    others: Sequence[Sequence[Any]],
+    phase_at: Callable[[int], Phase],
+    threads: int = 1,
+) -> Reading:
+    """Ask the rows that have kernels; how one is answered does not depend on the others.
+
+    ``others`` are the columns of what differs between rows besides noise and target. ``phase_at`` puts the question of
+    the row of this number, and checks it; what it refuses is not read.
+    """
+    size, quantity = len(asked.eps), asked.quantity
+    found = Reading(np.full(size, math.inf), asked.log10_deltas.copy(), np.full(size, -1, np.intp))
+    for where in _alike(asked, others):
+        noises, eps, log_deltas = asked.noises[where], asked.eps[where], asked.log_deltas[where]
+        try:
+            phase = phase_at(int(where[0]))
+            at_noise = phase.with_mechanism(noise_multiplier=float(noises[0])) if quantity == "sigma" else phase
+            shape = shape_of(at_noise)
+        except (PrivprojError, ArithmeticError, ValueError):
+            continue
+        if shape is None:
+            continue
+        rows = _Rows(shape, threads)
+        if quantity == "delta":
+            lower, points = rows.deltas(noises, eps)
+            known = points < math.inf
+            points = np.where(known, points, 0.0)
+            # e^h rounded up; what numpy's exp may miss is far within the widths by which h lies above
+            value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
+            value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
+            lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
+            find_lower = partial(np.asarray, lower)
+            # h / ln 10 rounded up, as log10_value has it
+            found.log10_delta[where] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
+        else:
+            if quantity == "epsilon":
+                value = rows.epsilons(noises, log_deltas)
+                find_lower = partial(_lower_ends, rows, value, log_deltas, noises=noises)
+            else:
+                value = _least_noises(rows, noises, eps, log_deltas)
+                find_lower = partial(_lower_ends, rows, value, log_deltas, eps=eps)
+            known = value < math.inf
+        found.value[where] = value
+        found.lower_ends.append((where, find_lower))
+        found.shape[where] = np.where(known, len(found.phases), -1)
+        found.phases.append(phase)
+        found.sides.append(phase.side(shape.curve))
+    return found
+
+
+def _alike(asked: Asked, others: Sequence[Sequence[Any]]) -> Iterator[Places]:
+    """The places of rows that differ in noise and target alone, of those that may be read together."""
+    places = np.flatnonzero(asked.fine)
+    groups: dict[Any, Any] = {}
+    if others:
+        for i, key in zip(places.tolist(), compress(zip(*others, strict=True), asked.fine), strict=True):
+            groups.setdefault(key, []).append(i)
+    else:
+        groups[()] = places
+    for where in groups.values():
+        # So many rows in memory together, which a cache holds. Speed only.
+        yield from (np.asarray(where[i : i + 2**15]) for i in range(0, len(where), 2**15))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The kernels of a shape, run over arrays of noise multipliers and targets."""
+
+    shape: RowShape
+    threads: int
+
+    def _run(self, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
+        """Both values of the kernel for every row."""
+        row = self.shape.row_at(noises)
+        laws = np.empty((len(noises), len(row)))
+        for place, entry in enumerate(row):
+            laws[:, place] = entry
+        return over_rows(kernel, asked, laws, self.threads, self.shape.profile.weight)
+
+    def deltas(self, noises: Array, eps: Array) -> tuple[Array, Array]:
+        """A lower end of ``ln delta`` of every row, and the point that is answered; ``inf`` where none is known."""
+        return self._run(answers_of(self.shape.profile)[0], noises, eps)
+
+    def epsilons(self, noises: Array, log_deltas: Array) -> Array:
+        """The epsilon of every row, ``inf`` where columns have no answer."""
+        found = self._run(answers_of(self.shape.profile)[1], noises, log_deltas)[1]
+        return np.where(found < math.inf, found, math.inf)
+
+
+def _lower_ends(
+    rows: _Rows, value: Array, log_deltas: Array, *, noises: Array | None = None, eps: Array | None = None
+) -> Array:
+    """Below each epsilon (at its noise) or noise (at its epsilon) the first number whose delta is above the target."""
+
+    def is_above(where: Places, x: Array) -> Any:
+        at = (x if noises is None else noises[where]), (x if eps is None else eps[where])
+        return rows.deltas(*at)[0] > log_deltas[where]
+
+    start = np.where(value < math.inf, value * (1.0 - FIRST_STEP_DOWN), 0.0)
+    return _moved_until(is_above, start, -8.0 * FIRST_STEP_DOWN, 0.0)
+
+
+def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
+    """Numbers moved by a relative ``step``, then by ever larger ones, until each was tried and ``holds``."""
+    found = start.copy()
+    waiting = np.flatnonzero((found > 0.0) & (found < math.inf))
+    while waiting.size and abs(step) < 1.0:
+        waiting = waiting[~holds(waiting, found[waiting])]
+        found[waiting] *= 1.0 + step
+        step *= 4.0
+    found[waiting] = otherwise
+    return found
+
+
+def _least_noises(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> Array:
+    """Nearly the least noise multipliers that meet each target, ``inf`` where none is found.
+
+    They are sought by secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end each is asked for its epsilon as
+    a user would: where that is within the target, so is the delta there (C24).
+    """
+    most = eps * (1.0 - CALIBRATION_STEP)
+
+    def excess(where: Places, noises: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.log(rows.epsilons(noises, log_deltas[where])) - np.log(most[where]) + CALIBRATION_STEP
+
+    def is_met(where: Places, noises: Array) -> Any:
+        inside = noises <= LARGEST_NOISE
+        return inside & (rows.epsilons(np.where(inside, noises, 1.0), log_deltas[where]) <= most[where])
+
+    z = np.clip(start, SMALLEST_NOISE, LARGEST_NOISE)
+    low, high = np.full(z.size, SMALLEST_NOISE), np.full(z.size, LARGEST_NOISE)
+    last, at_last, fall = z.copy(), np.full(z.size, math.nan), np.ones(z.size)
+    waiting = np.arange(z.size)
+    for _ in range(MOST_TRIES):
+        x, value = z[waiting], excess(waiting, z[waiting])
+        low[waiting], high[waiting] = np.where(value > 0.0, (x, high[waiting]), (low[waiting], x))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = (at_last[waiting] - value) / np.log(x / last[waiting])
+        fall[waiting] = np.where(np.isfinite(slope) & (slope > 0.0), np.clip(slope, 0.1, 1e6), fall[waiting])
+        last[waiting], at_last[waiting] = x, value
+        step = np.clip(value / fall[waiting], -1.0, 1.0)
+        moved, a, b = x * np.exp(step), low[waiting], high[waiting]
+        z[waiting] = np.where((a < moved) & (moved < b), moved, np.sqrt(a) * np.sqrt(b))
+        waiting = waiting[(np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)]
+        if not waiting.size:
+            break
+    return _moved_until(is_met, z, CALIBRATION_STEP, math.inf)

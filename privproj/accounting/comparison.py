@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from privproj.accounting.calibration import solve_sigma
 from privproj.accounting.phase import Phase, check_mechanism, phase_for
 from privproj.accounting.question import answer, ask_by_name, question_about, solve_delta, solve_epsilon
-from privproj.accounting.spec import SOLVERS, TARGETS, aim_from
+from privproj.accounting.spec import SOLVERS
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Baseline, Bound
@@ -15,7 +15,7 @@ from privproj.mechanisms.registry import bounds_of, with_role
 from privproj.result import Result, Rows, Status
 from privproj.runs import RunOptions
 from privproj.runs.sampling import scheme_of
-from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target
+from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target, target_from
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,7 +141,7 @@ def compare_with_baselines(
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
     # Close enough for the digits that are compared
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
-    given = result.risk or {name: getattr(result, name) for name in TARGETS[result.quantity][1]}
+    given = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
     rows = []
     for bound, baseline in _baselines_of(mechanism, result.run):
         if result.risk and baseline.runs == "composed":
@@ -150,7 +150,7 @@ def compare_with_baselines(
             value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
             if not value:
                 question = ask_by_name(setting, bound, {**run, "split": baseline.split})
-                value = solve(question, aim_from(given, result.quantity)).value
+                value = solve(question, target_from(given, result.quantity)).value
         except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 from privproj.accounting.phase import Phase
-from privproj.curves.inversion import log_excess
+from privproj.curves.inversion import log_excess, smallest_passing
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
@@ -117,15 +117,17 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 
 
 def close_crossing(
-    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float
+    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
     """The upper end of what :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
 
-    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth.
+    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth, and fewer where it is
+    known how fast the excess falls.
     """
     excess = cache(excess)
     # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
-    x, fall, last, step = guess, 10.0, None, math.inf
+    fall = 10.0 if fall is None else fall
+    x, last, step = min(max(guess, low), high), None, math.inf
     for _ in range(MOST_GUESSES):
         try:
             value = excess(x)
@@ -143,7 +145,7 @@ def close_crossing(
     # The root is about one step away from the last value.
     # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
     spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
-    start = last[0] if last else guess
+    start = last[0] if last else x
     return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
 
 
@@ -164,3 +166,22 @@ def rough_excess(phase: Phase, target: FullTarget) -> float:
         return log_excess(curve, target)
     except PrivprojError:
         return math.inf
+
+
+def rough_crossing(
+    rough: Callable[[float], float], guess: float, low: float, high: float
+) -> tuple[float, float | None]:
+    """Where a rough excess ends to be positive, to a hundredth; and how fast it falls with ``ln x``, where known."""
+    near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
+    if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):
+        return near.upper, None
+    fall = (rough(near.lower) - rough(near.upper)) / math.log(near.upper / near.lower)
+    return near.upper, fall if fall > 0.0 else None
+
+
+def first_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
+    """The first number from ``start`` up to the ``largest`` that was tried and passes; ``inf`` where none does."""
+    if start > largest:
+        return math.inf
+    found = smallest_passing(passes, start, step)
+    return found if found <= largest else math.inf

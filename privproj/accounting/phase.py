@@ -353,16 +353,14 @@ def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation
     try:
-        parsed = _parse_run(tuple((name, type(value), value) for name, value in options.items()))
+        parsed = _parse_run(**options)
     except TypeError:  # a value that cannot be hashed
         parsed = Run(**options)
     return Phase(mechanism, parsed, bound, allowed, name)
 
 
-@lru_cache(maxsize=KEPT_RUNS)
-def _parse_run(options: tuple[tuple[str, type, Any], ...]) -> Run:
-    """The run of these options, each with its type, since 1 and True are equal."""
-    return Run(**{name: value for name, _, value in options})
+_parse_run = lru_cache(maxsize=KEPT_RUNS, typed=True)(Run)
+"""The run of these options, each with its type, since 1 and True are equal. Speed only."""
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)

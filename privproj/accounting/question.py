@@ -84,11 +84,11 @@ class Question:
         """The phases, those that differ in their steps alone as one, composed as the question says."""
         if len(self.phases) == 1:
             return [*self.phases]
-        merged: dict[tuple[object, ...], Phase] = {}
+        merged: dict[Phase, list[Phase]] = {}
         for phase in self.phases:
-            alike, before = _but_for_steps(phase), merged.get(_but_for_steps(phase))
-            merged[alike] = before.with_run(steps=before.run.steps + phase.run.steps) if before else phase
-        return list(merged.values())
+            alike = replace(phase, name="", planned=False, run=replace(phase.run, steps=1))
+            merged.setdefault(alike, []).append(phase)
+        return [some[0].with_run(steps=sum(phase.run.steps for phase in some)) for some in merged.values()]
 
     @property
     def asked_run(self) -> Run:
@@ -223,12 +223,6 @@ def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
     shown = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
     shown |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
     return shown | {"public_size": any(phase.run.public_size for phase in phases)}
-
-
-def _but_for_steps(phase: Phase) -> tuple[object, ...]:
-    """All that fixes the releases of a phase, but for how many there are."""
-    own = (getattr(phase, name) for name in phase.__dataclass_fields__ if name not in ("name", "planned", "run"))
-    return (type(phase), *own, *(getattr(phase.run, name) for name in Run.__dataclass_fields__ if name != "steps"))
 
 
 def _each_once(items: Iterable[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from privproj.accounting.phase import Phase
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import LEAST_LOG_VALUE
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import PrivprojError
 from privproj.numerics.enclosure import next_up
 from privproj.result import LowerBound, Result, Side, round_outward
@@ -56,22 +56,19 @@ def with_lower_end(phases: Sequence[Phase], result: Result) -> Result:
     """
     if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
         return result
-    if result.risk is not None:
-        return result.completed_by(lambda known: _with_advantage_below(phases, known))
+    if result.risk is not None and "advantage" not in result.risk:
+        return result
     return result.completed_by(lambda known: _with_end_below(phases, known))
 
 
 def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:
-    """The result with a lower end of epsilon or of ``log10 delta``, and with a warning where it is far above that."""
+    """The result with the largest lower end that is known, and with a warning where it is far above that."""
     try:
-        found, choice = _lower_end(phases, result)
+        found = _lower_end(phases, result)
     except (PrivprojError, ArithmeticError, ValueError):
-        found, choice = None, 0
-    return _with_warning(replace(result, lower_bound=_larger_end(phases, result, found, choice)))
-
-
-def _with_warning(result: Result) -> Result:
-    """The result, with a warning where it is an epsilon far above the best lower end and no other gap is named."""
+        found = None
+    ends = [end for end in (result.lower_bound, found) if end is not None]
+    result = replace(result, lower_bound=max(ends, key=lambda end: end.value, default=None))
     known, composed = result.lower_bound, "composer" in result.numerics or "epoch" in result.numerics
     if result.quantity != "epsilon" or not composed or (known and known.gap) or result.value is None:
         return result
@@ -81,48 +78,51 @@ def _with_warning(result: Result) -> Result:
     return replace(result, warnings=(*result.warnings, LOOSE.format(f"{least:.4g}" if least else "none")))
 
 
-def _with_advantage_below(phases: Sequence[Phase], result: Result) -> Result:
-    """The result with a lower end of the advantage where its risk is an advantage and one is proved."""
-    if "advantage" not in (result.risk or {}):
-        return result
-    try:
-        ends = [compose_phases(allowed).log_delta(0.0).lower for allowed in _choices(phases)]
-    except (PrivprojError, ArithmeticError, ValueError):
-        return result
-    # exp(max ln delta(0)), rounded down
-    least = math.exp(max(ends, default=-math.inf)) * (1.0 - 1e-15)
-    found = LowerBound(
-        quantity="advantage", value=least, for_whom=SEES_PROJECTIONS if _shows_projections(phases) else ""
-    )
-    return replace(result, lower_bound=found) if least else result
-
-
 ASKED = ("epsilon", "delta", "sigma")
 """The quantities whose answers have a lower end of the truth beside them. Contract."""
 
 
-def _lower_end(phases: Sequence[Phase], result: Result) -> tuple[float | None, int]:
-    """The largest lower end that is found, of epsilon or of ``log10 delta`` as was asked, and its choice."""
-    best: float | None = None
-    chosen = 0
+def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
+    """The largest lower end that is found, of what the result was asked at or answers; None where there is none."""
+    quantity = "advantage" if result.risk else "log10_delta" if result.quantity == "delta" else "epsilon"
+    best, chosen = -math.inf, 0
     for choice, allowed in enumerate(_choices(phases)):
-        curve = compose_phases(allowed)
-        if result.quantity == "delta":
-            assert result.epsilon is not None
-            end = curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
-        else:
-            end = curve.epsilon(_log_delta_of(result)).lower
-        if best is None or end > best:
+        end = _end_of(compose_phases(allowed), quantity, result)
+        if end > best:
             best, chosen = end, choice
         if _ratio(result, best) < CLOSE_ENOUGH:
             break
-    return best, chosen
+    if not math.isfinite(best) or (quantity != "log10_delta" and best <= 0.0):
+        return None
+    seer = SEES_PROJECTIONS if _shows_projections(phases) else ""
+    # The first change has rank one, which any number of columns allows.
+    if seer and chosen > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases):
+        seer = f"{seer}, {SOME_COLUMNS}"
+    gap = _reason_of_gap(phases, result) if quantity != "advantage" and _ratio(result, best) > WIDE_GAP else ""
+    return LowerBound(quantity=quantity, value=best, for_whom=seer, gap=gap)
 
 
-def _log_delta_of(result: Result) -> float:
-    """The log of the delta at which the result was asked, rounded up: the epsilon there is no larger."""
+def _end_of(curve: Curve, quantity: str, result: Result) -> float:
+    """What the curve of one pair says of this quantity, rounded down."""
+    if quantity == "advantage":
+        return math.exp(curve.log_delta(0.0).lower) * (1.0 - 1e-15)
+    if quantity == "log10_delta":
+        assert result.epsilon is not None
+        return curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
     assert result.log10_delta is not None
-    return next_up(math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0))
+    # The log of the delta that was asked, rounded up: the epsilon there is no larger.
+    log_delta = math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0)
+    return curve.epsilon(next_up(log_delta)).lower
+
+
+def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
+    """Why an answer is far above its lower end; empty where no reason is known."""
+    if any(phase.mechanism.name == "dp-accounting" for phase in phases):
+        return EVENTS_LEFT_OUT
+    if any(phase.bound.renyi for phase in phases):
+        return OTHER_BOUND
+    known = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower
+    return NO_ONE_CHANGE if known else ""
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
@@ -152,32 +152,12 @@ def attains_pair(phase: Phase) -> bool:
 
 
 def _ratio(result: Result, least: float) -> float:
-    """By which factor the answer, an epsilon or a delta, is above the lower end; ``inf`` where that is not positive."""
+    """By which factor an epsilon, delta or advantage is above its lower end; ``inf`` where that is not positive."""
     if result.quantity == "delta":
         assert result.log10_delta is not None
         return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
-    return (result.epsilon or 0.0) / least if least > 0.0 else math.inf
-
-
-def _larger_end(phases: Sequence[Phase], result: Result, found: float | None, choice: int) -> LowerBound | None:
-    """The larger of the lower end that the result has and of the one found: for whom it holds, and why it is far."""
-    quantity, known = "log10_delta" if result.quantity == "delta" else "epsilon", result.lower_bound
-    if found is None or not math.isfinite(found) or (quantity == "epsilon" and found <= 0.0):
-        return known
-    if known is not None and known.value >= found:
-        return known
-    # The first change has rank one, which any number of columns allows.
-    open_columns = choice > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases)
-    seer = f"{SEES_PROJECTIONS}{', ' + SOME_COLUMNS if open_columns else ''}" if _shows_projections(phases) else ""
-    gap = ""
-    if _ratio(result, found) > WIDE_GAP and result.value is not None:
-        if any(phase.mechanism.name == "dp-accounting" for phase in phases):
-            gap = EVENTS_LEFT_OUT
-        elif any(phase.bound.renyi for phase in phases):
-            gap = OTHER_BOUND
-        elif result.lower is not None and result.value < WIDE_GAP * result.lower:
-            gap = NO_ONE_CHANGE
-    return LowerBound(quantity=quantity, value=found, for_whom=seer or (known.for_whom if known else ""), gap=gap)
+    most = result.risk["advantage"] if result.risk else result.epsilon or 0.0
+    return most / least if least > 0.0 else math.inf
 
 
 def _shows_projections(phases: Sequence[Phase]) -> bool:

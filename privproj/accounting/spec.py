@@ -25,7 +25,7 @@ from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
 from privproj.result import Result
 from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
-from privproj.runs.targets import RISKS, TARGET_PARAMETERS, delta_target, epsilon_target, privacy_or_risk_target
+from privproj.runs.targets import TARGET_PARAMETERS, target_from, target_names
 from privproj.validation import (
     NUMBER,
     TABLE,
@@ -36,21 +36,16 @@ from privproj.validation import (
     is_printable,
     parameters_from,
     parameters_of,
-    privacy_epsilon,
     quoted,
     real,
 )
 
-TARGETS = {
-    "epsilon": (epsilon, ("delta",)),
-    "delta": (delta, ("epsilon",)),
-    "sigma": (calibration.sigma, ("epsilon", "delta")),
-    "rank": (calibration.rank, ("epsilon", "delta")),
-    "steps": (calibration.steps, ("epsilon", "delta")),
-    "rate": (calibration.rate, ("epsilon", "delta")),
-    "misalignment": (calibration.misalignment, ("epsilon", "delta")),
+QUERIES: dict[str, Callable[..., Result]] = {
+    "epsilon": epsilon,
+    "delta": delta,
+    **{name: getattr(calibration, name) for name in FOUND},
 }
-"""For every quantity: the function that answers it, and the targets at which it is asked."""
+"""For every quantity: the function that answers it."""
 
 SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
     "epsilon": solve_epsilon,
@@ -71,12 +66,6 @@ KINDS: dict[str, Kind] = {
     "event": TABLE,
 }
 """What the values of every key may be, but for the parameters of a mechanism."""
-
-
-def _target_names(query: str) -> tuple[str, ...]:
-    """The names under which the targets of a query may be given: ``log10_delta`` wherever ``delta`` is, and risks."""
-    wanted = TARGETS[query][1]
-    return (*wanted, *(("log10_delta",) if "delta" in wanted else ()), *(RISKS if query == "sigma" else ()))
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
@@ -106,7 +95,7 @@ def mechanism_type_of(given: Mapping[str, Any]) -> type[Mechanism]:
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
     """Every key that an entry about this mechanism may have, and its kind, without what the query finds."""
     own = {found.key or name: found.kind for name, found in parameters_of(mechanism).items()}
-    plain = (*RUN_PARAMETERS, *(_target_names(query) if query else ()), *others)
+    plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
     known = {**own, **{name: KINDS[name] for name in plain}}
     return {name: kind for name, kind in known.items() if name not in FOUND.get(query, ())}
 
@@ -145,29 +134,6 @@ def question_from(given: Mapping[str, Any], query: str = "") -> Question:
     return ask_by_name(mechanism, bound, run)
 
 
-def target_from(given: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """The targets of a query by name; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
-    found = {name: given[name] for name in _target_names(query) if name in given}
-    if query == "sigma":
-        aim_from(given, query)
-        return found
-    if "epsilon" in TARGETS[query][1]:
-        privacy_epsilon(found.get("epsilon"), zero=True)
-    if "delta" in TARGETS[query][1]:
-        delta_target(found.get("delta"), found.get("log10_delta"))
-    return found
-
-
-def aim_from(given: Mapping[str, Any], query: str) -> Any:
-    """The target of a query for epsilon, delta or sigma, as its solver takes it; raises as :func:`target_from` does."""
-    if query == "delta":
-        return epsilon_target(given.get("epsilon"))  # pyright: ignore[reportArgumentType]
-    if query == "epsilon":
-        return delta_target(given.get("delta"), given.get("log10_delta"))
-    goal: Any = (given.get(name) for name in ("epsilon", "delta", "log10_delta"))
-    return privacy_or_risk_target(*goal, **{name: given.get(name) for name in RISKS})
-
-
 def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """The answer to the query that an entry puts, whose keys were checked.
 
@@ -175,8 +141,9 @@ def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     """
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(given, query)
-        return TARGETS[query][0](mechanism, bound=bound, **target_from(given, query), **run)
-    question, target, solve = question_from(given, query), aim_from(given, query), SOLVERS[query]
+        asked = {name: given[name] for name in target_names(query) if name in given}
+        return QUERIES[query](mechanism, bound=bound, **asked, **run)
+    question, target, solve = question_from(given, query), target_from(given, query), SOLVERS[query]
     if query == "sigma":
         require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
@@ -227,11 +194,12 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     mechanism_name, bound, query = _split_name(quantity)
     for name in (name for name in FOUND.get(query, ()) if name in given):
         raise InvalidParameter(name, given[name], f"no {name}: it is what {query} finds")
-    asked = target_from(given, query)
+    asked = {name: given[name] for name in target_names(query) if name in given}
+    target_from(asked, query)
     run = {name: given[name] for name in RunOptions.__annotations__ if name in given}
     own = {name: value for name, value in given.items() if name not in {**asked, **run}}
     mechanism = _build_mechanism(mechanism_named(mechanism_name), quantity, own, (*asked, *RunOptions.__annotations__))
-    return TARGETS[query][0](mechanism, bound=bound, **asked, **run)
+    return QUERIES[query](mechanism, bound=bound, **asked, **run)
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
@@ -313,9 +281,9 @@ SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
 def _split_name(quantity: str) -> tuple[str, str, str]:
     """The three parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
     parts = tuple(quantity.split("."))
-    if len(parts) != 3 or parts[2] not in TARGETS:
+    if len(parts) != 3 or parts[2] not in QUERIES:
         expected = "mechanism.bound.quantity, the last of them"
-        raise unknown_name("quantity", quantity, expected, TARGETS, word=parts[-1])
+        raise unknown_name("quantity", quantity, expected, QUERIES, word=parts[-1])
     return parts
 
 

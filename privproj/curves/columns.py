@@ -52,12 +52,6 @@ class KernelColumns:
 
         return over_rows(self.log_delta, eps, laws, threads, share * self.weight)
 
-    def roots(self, log_deltas: "Array", laws: "Array", threads: int = 1) -> "Array":
-        """Return nearly the smallest ``eps >= 0`` whose delta is at most ``e^log_delta``; inf where not known."""
-        from privproj.numerics.compiled import over_rows
-
-        return over_rows(self.root, log_deltas, laws, threads, self.weight)[0]
-
 
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
     """Return the profile of one release whose two readings are these kernels at this row.

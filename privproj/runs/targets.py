@@ -4,6 +4,7 @@ A delta may lie far below double precision.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,9 @@ def full_target(epsilon: float, delta: float | None, log10_delta: float | None, 
     return FullTarget(**vars(found), epsilon=privacy_epsilon(epsilon, zero=zero))
 
 
+TARGETS = ("epsilon", "delta", "log10_delta")
+"""The names of epsilon and delta as targets."""
+
 RISKS = ("advantage", "tpr", "fpr")
 """The names of the parts of a risk that can be a target."""
 
@@ -151,3 +155,20 @@ def privacy_or_risk_target(
     if epsilon is None:
         raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
     return full_target(epsilon, delta, log10_delta, zero=False)
+
+
+def target_names(query: str) -> tuple[str, ...]:
+    """The names under which the target of a query may be given: a calibration has a pair, or for noise a risk."""
+    return {"delta": TARGETS[:1], "epsilon": TARGETS[1:], "sigma": (*TARGETS, *RISKS)}.get(query, TARGETS)
+
+
+def target_from(given: Mapping[str, Any], query: str) -> Any:
+    """The target of a query by its names; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
+    epsilon, delta, log10_delta = (given.get(name) for name in TARGETS)
+    if query == "delta":
+        return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]
+    if query == "epsilon":
+        return delta_target(delta, log10_delta)
+    if query == "sigma":
+        return privacy_or_risk_target(epsilon, delta, log10_delta, **{name: given.get(name) for name in RISKS})
+    return full_target(epsilon, delta, log10_delta, zero=True)  # pyright: ignore[reportArgumentType]

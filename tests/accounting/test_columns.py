@@ -329,6 +329,7 @@ def test_columns_become_a_frame_with_what_was_asked(run):
     for i in range(4):
         row = {name: column[i] for name, column in frame.items()}
         value, lower, outcome = row.pop("epsilon"), row.pop("lower"), row.pop("outcome")
+        assert (row.pop("side"), row.pop("status")) == (str(found.side), "proved") and row["bound"] == "rank-free"
         again = privproj.epsilons(M2, **row).value
         assert value == again and lower <= value and outcome == "ok"
     layered = privproj.epsilons(

@@ -10,7 +10,7 @@ from privproj import M2, Gaussian, PublicSketch
 from privproj.curves.columns import KernelColumns, known_ends, profile_of_kernels
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics.compiled import ROWS_WORTH_COMPILING
+from privproj.numerics.compiled import ROWS_WORTH_COMPILING, over_rows
 
 BOUNDS = [
     (Gaussian, "analytic"),
@@ -50,7 +50,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any
 def test_a_row_is_the_release(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12)
     eps, log_delta = 10 ** draw.uniform(-2, 1, 12), -(10 ** draw.uniform(-1, 2, 12))
-    deltas, roots = profile.log_deltas(eps, rows), profile.roots(log_delta, rows)
+    deltas, roots = profile.log_deltas(eps, rows), over_rows(profile.root, log_delta, rows)[0]
     for i, one in enumerate(some):
         scalar = bound.representation(one)
         assert scalar.log_delta(float(eps[i])) == (deltas[0][i], deltas[1][i])
@@ -78,8 +78,8 @@ def test_machine_code_says_the_same(kind, name):
     _, _, profile, rows, draw = columns_of(kind, name, 40)
     rows = np.tile(rows, (ROWS_WORTH_COMPILING // 40 + 1, 1))
     log_delta = np.resize(-(10 ** draw.uniform(-1, 2, 40)), len(rows))
-    eps = profile.roots(log_delta, rows)
-    np.testing.assert_allclose(eps[:40], profile.roots(log_delta[:40], rows[:40]), rtol=1e-12, atol=0.0)
+    eps = over_rows(profile.root, log_delta, rows)[0]
+    np.testing.assert_allclose(eps[:40], over_rows(profile.root, log_delta[:40], rows[:40])[0], rtol=1e-12, atol=0.0)
     for one, other in zip(profile.log_deltas(eps, rows), profile.log_deltas(eps[:40], rows[:40]), strict=True):
         np.testing.assert_allclose(one[:40], other, rtol=1e-12, atol=0.0)
 
@@ -90,7 +90,7 @@ def test_a_root_is_found_in_few_evaluations_and_at_every_size(kind, name):
     """From a delta near 1 to one far below doubles; 0 and inf as the release has them."""
     bound, some, profile, rows, _ = columns_of(kind, name, 25, seed=7)
     for log_delta in (-1e-9, -1e-3, -0.5, -30.0, -1e4):
-        roots = profile.roots(np.full(25, log_delta), rows)
+        roots = over_rows(profile.root, np.full(25, log_delta), rows)[0]
         for one, root in zip(some, roots.tolist(), strict=True):
             found = bound.representation(one).epsilon(log_delta)
             assert root == pytest.approx(found.upper, rel=1e-9, abs=1e-11), one

@@ -43,7 +43,6 @@ NUMERICAL = {
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
     "composition/allocation", "composition/groups", "composition/moments", "composition/depths", "accounting/columns",
-    "accounting/column_rows",
     "composition/by_dp_accounting", "extensions/event_composition",
 }  # fmt: skip
 """Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""

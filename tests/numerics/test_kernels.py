@@ -4,13 +4,14 @@ import math
 import random
 
 import mpmath as mp
+import numpy as np
 import pytest
 import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
 from privproj.numerics import kernels
+from privproj.numerics.compiled import compiled
 from privproj.numerics.enclosure import widen_outward
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
@@ -75,7 +76,7 @@ def test_beta_tail_in_dimension_one_million(rank, x):
 
 
 def random_columns(rows):
-    """Parameter columns for :func:`epsilons`."""
+    """Parameter columns of the Beta-tail bound."""
     draw = random.Random(7)
     dim = [draw.randint(40, 10**6) for _ in range(rows)]
     rank = [draw.randint(1, 39) for _ in dim]
@@ -88,7 +89,9 @@ def random_columns(rows):
 @pytest.mark.full
 @pytest.mark.parametrize("sharp", [False, True])
 def test_compiled_kernels_agree_with_plain_ones(sharp):
-    columns = random_columns(200)
-    plain = beta_tail_epsilons(*columns, sharp=sharp, compiled=False)
-    fast = beta_tail_epsilons(*columns, sharp=sharp, compiled=True)
-    assert fast == pytest.approx(plain, rel=1e-10, abs=0)
+    d, r, k, mu, delta = map(np.array, random_columns(200))
+    columns = r / 2, (d - r) / 2, k, mu, np.log(delta)
+    plain, fast = np.empty(200), np.empty(200)
+    kernels.beta_tail_epsilons(*columns, sharp, plain)
+    compiled(kernels.beta_tail_epsilons)(*columns, sharp, fast)
+    assert fast.tolist() == pytest.approx(plain.tolist(), rel=1e-10, abs=0)

@@ -1,6 +1,6 @@
 """The published bound of M2, optimised over tau (2601.21719, Theorem 5), and with the exact Gaussian delta in it.
 
-Over one layer, over several, and for many settings at once.
+Over one layer and over several.
 """
 
 import math
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.curves.columns import KernelColumns, RowOfLaw, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
-from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound
 from privproj.numerics import kernels
@@ -30,7 +29,6 @@ from privproj.numerics.kernels import (
     tail_profile_epsilon_slope,
 )
 from privproj.numerics.search import find_crossing, minimise
-from privproj.validation import probability, real
 
 if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
@@ -159,75 +157,6 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 
-def beta_tail_epsilons(
-    dim: Sequence[int],
-    rank: Sequence[int],
-    change_rank: Sequence[int],
-    mu: Sequence[float],
-    delta: Sequence[float],
-    *,
-    sharp: bool = False,
-    compiled: bool | None = None,
-) -> list[float]:
-    """Evaluate the bound ``beta-tail`` of M2 for many settings at once, one epsilon for each row.
-
-    Few rows are evaluated in plain Python, many by compiled code (numba) of the same source.
-
-    Args:
-        dim: The dimensions, whole numbers up to 1e12.
-        rank: The ranks of the projections, from 1 to below ``dim``.
-        change_rank: The promised ranks of the change that one record makes, from 1 to ``dim``.
-        mu: The ratios of sensitivity to noise, from 1e-12 to 1e12.
-        delta: The deltas, above 0 and below 1.
-        sharp: True evaluates ``beta-tail-sharp``, which has the exact Gaussian delta in place of the two-sided tail.
-        compiled: True or False says whether to compile; None compiles from 30000 rows on.
-
-    Returns:
-        The epsilons of one release on the whole data set, rounded up, in the order of the rows.
-
-    Raises:
-        InvalidParameter: The sequences have different lengths, or a value of a row is outside its range.
-
-    >>> from privproj.mechanisms.m2.beta_tail import beta_tail_epsilons
-    >>> found = beta_tail_epsilons([2048, 2048], [16, 64], [10, 10], [1.25, 1.25], [1e-5, 1e-5])
-    >>> [round(epsilon, 4) for epsilon in found]
-    [0.9731, 1.4564]
-    """
-    import numpy as np
-
-    columns = [np.asarray(column, dtype=float) for column in (dim, rank, change_rank, mu, delta)]
-    d, r, k, m, p = columns
-    if len({len(column) for column in columns}) != 1:
-        raise InvalidParameter("columns", [len(column) for column in columns], "columns of equal length")
-    whole = (d % 1 == 0) & (r % 1 == 0) & (k % 1 == 0)
-    fine = whole & (d <= 1e12) & (r >= 1) & (r < d) & (k >= 1) & (k <= d) & (m >= 1e-12) & (m <= 1e12)
-    fine &= (p > 0) & (p < 1)
-    if not fine.all():
-        raise _invalid_column(*(column[np.argmin(fine)].item() for column in columns))
-    out = np.empty(len(d))
-    # Rows from which compiling (or loading compiled code) costs less time than it saves. Speed only.
-    if compiled or (compiled is None and len(d) >= 30_000):
-        from privproj.numerics.compiled import compiled as machine_code
-
-        machine_code(kernels.beta_tail_epsilons)(r / 2, (d - r) / 2, k, m, np.log(p), sharp, out)
-        return out.tolist()
-    plain: list[float] = out.tolist()
-    a, b, ranks, ratios, log_delta = (column.tolist() for column in (r / 2, (d - r) / 2, k, m, np.log(p)))
-    kernels.beta_tail_epsilons(a, b, ranks, ratios, log_delta, sharp, plain)
-    return plain
-
-
-def _invalid_column(dim: float, rank: float, change_rank: float, mu: float, delta: float) -> InvalidParameter:
-    """The error that says why this row has no answer."""
-    try:
-        M2(dim=dim, rank=rank, change_rank=change_rank, noise_multiplier=1.0 / mu if mu else None)  # pyright: ignore
-        real("mu", mu, "a ratio mu from 1e-12 to 1e+12", 1e-12, 1e12)
-        probability("delta", delta)
-    except InvalidParameter as error:
-        return error
-    return InvalidParameter("rank", rank, f"a rank below dim={dim:.15g}")
-
-
 def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     """A function from ``ln p`` to ``sqrt(tau)``: more is captured with probability at most ``p``; rounded up."""
 
@@ -267,8 +196,7 @@ BETA_TAIL = Bound(
     summary="the published bound, tau optimised; union over the k directions of the change",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
-    example="privproj epsilon m2 --bound beta-tail --dim 2048 --rank 16 --change-rank 10"
-    " --noise-multiplier 0.7787 --delta 1e-5",
+    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
     # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
     representation=lambda mechanism: _profile(mechanism, sharp=False),
     version=3,
@@ -285,8 +213,7 @@ BETA_TAIL_SHARP = Bound(
     summary="the published bound with the exact Gaussian term",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
-    example="privproj epsilon m2 --bound beta-tail-sharp --dim 2048 --rank 16 --change-rank 10"
-    " --noise-multiplier 0.7787 --delta 1e-5",
+    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
     # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
     representation=lambda mechanism: _profile(mechanism, sharp=True),
     version=3,
