@@ -73,7 +73,6 @@ def adapter_options(mechanism: str) -> list[Once]:
     words = "With --from-peft: whole gradients were clipped and projected, not its factors."
     return [
         option("--from-peft", said, metavar="DIR", is_rare=True),
-        option("--base", "Directory of its base model.", metavar="DIR", is_rare=True),
         *([option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
     ]
 
@@ -268,7 +267,7 @@ def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | 
 
 def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
     """Return the mechanism that the options describe."""
-    peft = {name: given.pop(name) for name in ("from_peft", "base", "whole_gradients") if name in given}
+    peft = {name: given.pop(name) for name in ("from_peft", "whole_gradients") if name in given}
     if any(peft.values()):
         take_adapter(kind, given, **peft)
     if given.get("residual_norm") is not None:
@@ -278,7 +277,7 @@ def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
 
 
 def take_adapter(
-    kind: type[Mechanism], given: dict[str, Any], from_peft: str | None, base: str | None, whole_gradients: bool = False
+    kind: type[Mechanism], given: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
     """Take the layers of a PEFT directory as those of m2, or say what it trains where the mechanism counts nothing.
 
@@ -286,7 +285,7 @@ def take_adapter(
     whole gradients were clipped and projected.
     """
     if from_peft is None:
-        raise InvalidParameter("--from-peft", "nothing", "--from-peft with --base or --whole-gradients")
+        raise InvalidParameter("--from-peft", "nothing", "--from-peft with --whole-gradients")
     if given.get("layer"):
         raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
     projects = "layers" in kind.__dataclass_fields__
@@ -298,7 +297,7 @@ def take_adapter(
         )
     from privproj.integrations.peft import layers_from_peft
 
-    layers = layers_from_peft(from_peft, base)
+    layers = layers_from_peft(from_peft)
     said = f"layers: {', '.join(map(str, layers))}"
     if projects:
         given["layer"] = layers

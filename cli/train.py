@@ -56,7 +56,7 @@ def command(output: str | None, resume: str | None, json: bool, **given: Any) ->
             if processes.first:
                 classifier.begin_run(settings, folder)
     try:
-        training = classifier.ClassifierTraining.start(settings, folder)
+        training = classifier.ClassifierTraining(settings, folder)
     except BaseException:
         if resume is None and processes.first:
             classifier.remove_unused_folder(folder)

@@ -208,7 +208,8 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     """
     # W ~ Binomial(g, e^eps/(1 + e^eps)).
     rate = 1.0 / (1.0 + math.exp(-epsilon))
-    tail = np.array([_upper_tail(guesses, v, rate) for v in range(correct + 1)])
+    # P(W >= v) for v = 0, ..., correct.
+    tail = special.bdtrc(np.arange(correct + 1) - 1, guesses, rate)
     reached = float(tail[correct])
     if not correct or not delta:
         return reached
@@ -216,11 +217,6 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     shares = (tail[:correct] - reached) / np.arange(correct, 0, -1)
     # P(W >= v) + 2 m delta max_{1 <= i <= v} P(v - i <= W < v)/i.
     return min(1.0, reached + 2.0 * canaries * delta * float(shares.max()))
-
-
-def _upper_tail(trials: int, least: int, rate: float) -> float:
-    """The probability ``P(Binomial(trials, rate) >= least)``."""
-    return 1.0 if least <= 0 else float(special.betainc(least, trials - least + 1, rate))
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:

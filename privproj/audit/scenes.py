@@ -182,23 +182,21 @@ class Scene:
         Returns:
             The log-likelihood ratio in nats.
         """
-        return sum(self._score_of_release(boundary, sign) for _ in range(self.steps))
-
-    def _score_of_release(self, boundary: PrivateRelease, sign: float) -> float:
-        """One release and its part of the score."""
-        boundary.begin()
         (view,) = boundary.views
-        x, g = self.canary(view)
-        if sign:
-            view.tap.keep(view.tap.modules[0], x, sign * g)
-            boundary.add(1)
-            view.tap.clear()
-        (mean,) = boundary.release()
-        shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
-        # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.
-        sigma = 1.0 / self.mechanism.mu
-        released = mean.view(shift.shape) * boundary.plan.expected_batch
-        return float((released * shift).sum() - 0.5 * shift.square().sum()) / sigma**2
+        score, sigma = 0.0, 1.0 / self.mechanism.mu
+        for _ in range(self.steps):
+            boundary.begin()
+            x, g = self.canary(view)
+            if sign:
+                view.tap.keep(view.tap.modules[0], x, sign * g)
+                boundary.add(1)
+                view.tap.clear()
+            (mean,) = boundary.release()
+            shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
+            # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.
+            released = mean.view(shift.shape) * boundary.plan.expected_batch
+            score += float((released * shift).sum() - 0.5 * shift.square().sum()) / sigma**2
+        return score
 
     def canary(self, view: Any) -> tuple[Tensor, Tensor]:
         """One record's input and output gradient: a fixed direction, or one that a reused projection gave away.
@@ -210,13 +208,8 @@ class Scene:
             The input (1 x inputs) and the gradient of the output (1 x outputs), both of norm 1.
         """
         inputs = view.tap.shape[1]
-        x = torch.zeros(1, inputs, dtype=torch.float64)
-        x[0, 0] = 1.0
-        if self.fault == "reused-projection":
-            x = view.q[:, :1].T.clone()
-        g = torch.zeros(1, COLUMNS, dtype=torch.float64)
-        g[0, 0] = 1.0
-        return x, g
+        x, g = (torch.eye(1, width, dtype=torch.float64) for width in (inputs, COLUMNS))
+        return view.q[:, :1].T.clone() if self.fault == "reused-projection" else x, g
 
 
 def judge_scene(
@@ -498,8 +491,7 @@ def one_run(
     (view,) = boundary.views
     # Canaries that go through the release code together; bounds memory. Speed only.
     for rows in torch.as_tensor(included).split(256):
-        g = torch.zeros(len(rows), count, dtype=torch.float64)
-        g[torch.arange(len(rows)), rows] = 1.0
+        g = nn.functional.one_hot(rows, count).double()
         view.tap.keep(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)
         boundary.add(len(rows))
         view.tap.clear()

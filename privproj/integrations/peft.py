@@ -1,9 +1,8 @@
 """From a PEFT LoRA directory to the layers that are adapted: local files only, nothing downloaded.
 
 LoRA's ``A`` projects a linear layer's input side. So a layer's ``dim`` is its number of inputs and its ``rank`` that of
-LoRA. Both are read from ``adapter_model.safetensors``; where nothing is saved yet, PEFT itself puts the adapter on the
-base model, which transformers builds without memory for its weights. Whatever else a configuration trains would share
-the clip unprojected, and is refused.
+LoRA. Both are read from ``adapter_model.safetensors``, which PEFT writes before training too. Whatever else a
+configuration trains would share the clip unprojected, and is refused.
 """
 
 import re
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter, within
-from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
 from privproj.records.files import LARGEST_FILE, parse_json, read_bounded, read_json
 from privproj.validation import quoted, whole
@@ -41,39 +39,28 @@ READ = (
 PLAIN = "plain LoRA of linear layers, and nothing else trained"
 """What is expected of a configuration."""
 
-MODELS = {
-    "CAUSAL_LM": ("AutoModelForCausalLM",),
-    "SEQ_2_SEQ_LM": ("AutoModelForSeq2SeqLM",),
-    "FEATURE_EXTRACTION": ("AutoModel",),
-    None: ("AutoModel", "AutoModelForCausalLM"),
-}
-"""The classes that may hold the base model, by the task; of several, all on which the adapter fits have to agree. For
-the other tasks PEFT trains the model's head beside the adapters."""
-
-MOST_BLOCKS = 1_000
-"""The largest number of blocks of a base model. Speed only: it keeps a mistaken file from running for hours."""
+TASKS = (None, "CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION")
+"""The tasks for which PEFT trains no head of the model beside the adapters."""
 
 TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 """Names of the tensors of an adapter."""
 
 
-def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ...]:
+def layers_from_peft(directory: str) -> tuple[Layer, ...]:
     """Read from a PEFT LoRA directory which layers are adapted: their inputs, their rank and how many are alike.
 
     Training LoRA's own factors is :class:`privproj.Gaussian`, whatever their shapes. :class:`privproj.M2` with these
     layers accounts for whole gradients that are clipped, and then projected to these ranks.
 
     Args:
-        directory: Path of the adapter, with ``adapter_config.json`` and maybe ``adapter_model.safetensors``.
-        base: Path of the base model's directory, with its ``config.json``; only used where no tensors are saved (extra:
-            peft). None: ``config.json`` beside the adapter or in the directory that the adapter names.
+        directory: Path of the adapter, with ``adapter_config.json`` and ``adapter_model.safetensors``, as
+            ``save_pretrained`` writes them, also of a model that was not trained yet.
 
     Returns:
         One :class:`privproj.Layer` for each pair of inputs and rank, with its count, in rising order.
 
     Raises:
         InvalidParameter: A file is missing or not understood, or the adapter trains more than is projected.
-        MissingPackage: No tensors are saved, and PEFT or transformers is not installed.
 
     >>> import json, tempfile
     >>> from pathlib import Path
@@ -93,10 +80,7 @@ def layers_from_peft(directory: str, base: str | None = None) -> tuple[Layer, ..
     with within("adapter_config.json"):
         _check_adapter(adapter)
     saved = home / "adapter_model.safetensors"
-    if saved.is_file():
-        found = _layers_of(saved.name, adapter, _shapes_in(saved))
-    else:
-        found = _configured_layers(home, adapter, base)
+    found = _layers_of(saved.name, adapter, _shapes_in(saved))
     return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(Counter(found).items()))
 
 
@@ -126,43 +110,6 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
     return [(inputs, min(rank, inputs)) for rank, inputs in sizes]
 
 
-def _configured_layers(home: Path, adapter: dict[str, Any], base: str | None) -> list[tuple[int, int]]:
-    """The layers on which PEFT puts an adapter of which nothing is saved, as :func:`_layers_of` has them."""
-    named = adapter.get("base_model_name_or_path")
-    places = [Path(base)] if base else [home, *([Path(named)] if isinstance(named, str) and named else [])]
-    model_home = next((place for place in places if (place / "config.json").is_file()), None)
-    if model_home is None:
-        searched = ", ".join(map(str, places))
-        raise InvalidParameter("from_peft", searched, "a config.json of the base model", "give --base DIR")
-    _read_json(model_home / "config.json")
-    import_extra("peft", "an adapter without saved tensors", "peft")
-    found, reasons = [], []
-    for model_class in MODELS[adapter.get("task_type")]:
-        try:
-            found.append(_layers_of("adapter_config.json", adapter, _wrapped_shapes(adapter, model_home, model_class)))
-        except Exception as error:  # whatever PEFT and transformers raise says that the two files do not fit
-            reasons.append(" ".join(str(error).split())[:200])
-    if not found:
-        raise InvalidParameter("from_peft", str(home), f"an adapter that fits the model in {model_home}", reasons[0])
-    if any(sorted(other) != sorted(found[0]) for other in found):
-        raise InvalidParameter("task_type", None, "a task that settles what the names match", BY_HAND)
-    return found[0]
-
-
-def _wrapped_shapes(adapter: dict[str, Any], base: Path, model_class: str) -> dict[str, list[int]]:
-    """The shapes of all that is trained once PEFT has put the adapter on the base model, which has no weights."""
-    import peft
-    import torch
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
-    whole("num_hidden_layers", config.num_hidden_layers, f"from 1 to {MOST_BLOCKS} blocks", 1, MOST_BLOCKS)
-    with torch.device("meta"):
-        model = getattr(transformers, model_class).from_config(config, trust_remote_code=False)
-        wrapped = peft.get_peft_model(model, peft.LoraConfig(**{key: adapter[key] for key in READ if key in adapter}))
-    return {name: [*part.shape] for name, part in wrapped.named_parameters() if part.requires_grad}
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
     expected = "a readable file with one JSON object"
@@ -188,7 +135,8 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
             raise ValueError("its tensors do not fill it")
         return {name: [whole("shape", side, "a size", 0) for side in entry["shape"]] for name, entry in header.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidParameter("from_peft", str(path), "a whole safetensors file", str(error)) from None
+        remedy = f"save_pretrained writes it, before training too: {error}"
+        raise InvalidParameter("from_peft", str(path), "a whole safetensors file", remedy) from None
 
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
@@ -201,8 +149,8 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
         is_off = value is None or value is False or value in ([], {}) or (key, value) == ("bias", "none")
         if key not in (*HARMLESS, *READ) and not is_off:
             raise InvalidParameter(key, quoted(value), PLAIN, f"it may train more, or otherwise; {BY_HAND}")
-    if not isinstance(task, str | None) or task not in MODELS:
-        known = "null or one of " + ", ".join(filter(None, MODELS))
+    if task not in TASKS:
+        known = "null or one of " + ", ".join(filter(None, TASKS))
         raise InvalidParameter("task_type", quoted(task), known, f"PEFT trains the heads of others; {BY_HAND}")
     # These start with B = 0 and an A from public randomness.
     if start is not True and start != "gaussian":

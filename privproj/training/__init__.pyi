@@ -14,7 +14,6 @@ from privproj.training.independence import is_checking as is_checking
 from privproj.training.optimizer import PrivateOptimizer as PrivateOptimizer
 from privproj.training.plan import (
     BallsInBins as BallsInBins,
-    FeatureBound as FeatureBound,
     FixedBatches as FixedBatches,
     Plan as Plan,
     PoissonBatches as PoissonBatches,

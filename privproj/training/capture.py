@@ -221,7 +221,7 @@ class Taps:
     def check_rows(self, records: int) -> None:
         """Raise :class:`InvalidParameter` unless every layer saw one row for each record."""
         for tap in self.taps:
-            kept = [part for _, *pair in tap.uses for part in pair] + ([] if tap.found is None else [tap.found])
+            kept = [part for _, *pair in tap.uses for part in pair] + [*(tap.found or ())]
             for rows in {len(part) for part in kept} - {records}:
                 remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
                 found = f"{rows} rows for {records} losses"
@@ -231,7 +231,7 @@ class Taps:
         """Take all that every layer saw as one record's, whatever its first dimension is."""
         for tap in self.taps:
             tap.uses = [(call, x, g) if len(x) == 1 else (call, x[None], g[None]) for call, x, g in tap.uses]
-            tap.found = None if tap.found is None else tap.found.sum(0, keepdim=True)
+            tap.found = tap.found and tuple(part.sum(0, keepdim=True) for part in tap.found)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""

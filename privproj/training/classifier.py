@@ -32,7 +32,7 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
 from privproj.training.engine import Method, ResumedLedger, make_private
 from privproj.training.generators import streams
-from privproj.training.plan import Batches, batches_of, rate_and_steps
+from privproj.training.plan import batches_of, rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 
@@ -91,11 +91,10 @@ def load(name: str) -> Data:
         if x.shape[1] != test_x.shape[1]:
             raise InvalidParameter("data", f"widths {x.shape[1]} and {test_x.shape[1]}", "x as wide as test_x")
         return Data(x, y, test_x, test_y)
-    order = torch.tensor(np.random.default_rng(0).permutation(len(x)))
     kept = len(x) - math.ceil(TEST_SHARE * len(x))
     if kept < 1:
         raise InvalidParameter("data", f"{len(x)} records", "at least two records")
-    train, test = order[:kept], order[kept:]
+    train, test = np.split(np.random.default_rng(0).permutation(len(x)), [kept])
     return Data(x[train], y[train], x[test], y[test])
 
 
@@ -103,7 +102,7 @@ def _read_features(name: str) -> dict[str, np.ndarray]:
     """The arrays of a file of features; raises :class:`InvalidParameter` where it lacks what training needs."""
     try:
         with np.load(name, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+            arrays = dict(file)
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InvalidParameter("data", name, "digits, or an .npz file of arrays", str(error).split("\n")[0]) from None
     if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
@@ -114,28 +113,27 @@ def _read_features(name: str) -> dict[str, np.ndarray]:
 def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """Features (records x width) and classes as tensors; raises :class:`InvalidParameter` for any others."""
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
-    if not (numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]):
+    fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
+    if not fit or not np.isfinite(x).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
-        raise InvalidParameter("data", found, "x as numbers (records x width) and y as whole class numbers (records)")
-    if not np.isfinite(x).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
-        raise InvalidParameter("data", "not finite, or classes outside 0 to 1e6", "finite features, classes from 0")
+        words = "x as finite numbers (records x width) and y as whole class numbers from 0 to 1e6 (records)"
+        raise InvalidParameter("data", found, words)
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:
     """A linear head that starts at zero, or one hidden layer; with the adapters of algorithms that train these."""
-    width, classes = data.x.shape[1], data.classes
-    seed = settings.insecure_seed or 0
-    generator = streams(seed).projection.on(torch.device("cpu"))
-    if settings.hidden is None:
-        module: nn.Module = nn.Linear(width, classes)
-    else:
-        module = nn.Sequential(nn.Linear(width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, classes))
-    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    for layer in layers:
-        nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / layer.in_features), generator=generator)
-        nn.init.zeros_(layer.bias)
-    nn.init.zeros_(layers[-1].weight)
+    width, seed = data.x.shape[1], settings.insecure_seed or 0
+    head = nn.Linear(settings.hidden or width, data.classes)
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    module: nn.Module = head
+    if settings.hidden is not None:
+        below = nn.Linear(width, settings.hidden)
+        generator = streams(seed).projection.on(torch.device("cpu"))
+        nn.init.normal_(below.weight, 0.0, math.sqrt(2.0 / width), generator=generator)
+        nn.init.zeros_(below.bias)
+        module = nn.Sequential(below, nn.ReLU(), head)
     adapt = load_algorithm(settings.mechanism).adapt
     if adapt is not None:
         module = adapt(module, settings.rank, insecure_seed=seed)
@@ -184,83 +182,61 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     return state
 
 
-@dataclass
 class ClassifierTraining:
-    """A run with its parts, fresh or resumed; ``state`` is its checkpoint.
+    """A run with its parts, fresh or resumed; ``state`` is its checkpoint and ``total`` counts the steps of all stages.
 
-    DP-SFT has two stages: a search for the subspace, by half of the steps, and then the training in it.
+    It takes up the checkpoint and the ledger of an earlier attempt where the folder has them. A run whose epsilon could
+    not be told at its end is refused, before anything is released. DP-SFT has two stages: a search for the subspace, by
+    half of the steps, and then the training in it. The first process alone has the folder and the ledger.
     """
 
-    settings: Settings
-    data: Data
-    folder: Path | None
-    module: nn.Module
-    device: torch.device
-    state: dict[str, Any]
-    processes: Processes
-    trajectory: Trajectory | None = None
-
-    @classmethod
-    def start(cls, settings: Settings, folder: Path) -> "ClassifierTraining":
-        """Build a run, and take up the checkpoint and the ledger of an earlier attempt where the folder has them.
-
-        A run whose epsilon could not be told at its end is refused here, before anything is released.
-        """
-        data, device, processes = load(settings.data), _device_named(settings.device), join(settings)
-        module = _network(data, settings, device)
-        state = _restore_checkpoint(folder, module, device)
-        run = cls(settings, data, folder if processes.first else None, module, device, state, processes)
-        run.start_next_stage()
-        try:
-            run.optimizer._spending.account.planned.epsilon(settings.delta)
-            if not state:
-                run.save()
-        except BaseException:
-            run.optimizer.close()
-            raise
-        return run
-
-    @property
-    def total(self) -> int:
-        """The number of planned steps of all stages together."""
-        steps, epochs = self.settings.steps, self.settings.epochs
-        epochs = DEFAULT_EPOCHS if epochs is None and steps is None else epochs
-        return rate_and_steps(self.drawing, len(self.data.x), self.batch_size, steps, epochs)[1]
-
-    @property
-    def drawing(self) -> Batches:
-        """How batches are drawn."""
-        options = {"count": self.settings.batches, "max_batch_size": self.settings.max_batch_size}
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings, self.data, self.processes = settings, load(settings.data), join(settings)
+        self.device, self.trajectory = _device_named(settings.device), None
+        options = {"count": settings.batches, "max_batch_size": settings.max_batch_size}
         given = {name: value for name, value in options.items() if value is not None}
-        return replace(batches_of(self.settings.sampling), **given)
-
-    @property
-    def batch_size(self) -> int:
-        """The expected batch size in records: as given, else 256 or all records if they are fewer."""
-        return self.settings.batch_size or min(DEFAULT_BATCH_SIZE, len(self.data.x))
-
-    @property
-    def ledger(self) -> str | None:
-        """The path of the ledger; None in every process but the first."""
-        return None if self.folder is None else str(self.folder / FILES["ledger"])
+        self.drawing = replace(batches_of(settings.sampling), **given)
+        records, steps = len(self.data.x), settings.steps
+        self.batch_size = settings.batch_size or min(DEFAULT_BATCH_SIZE, records)
+        epochs = DEFAULT_EPOCHS if settings.epochs is None and steps is None else settings.epochs
+        self.rate, self.total, _ = rate_and_steps(self.drawing, records, self.batch_size, steps, epochs)
+        self.module = _network(self.data, settings, self.device)
+        self.state = _restore_checkpoint(folder, self.module, self.device)
+        self.folder = folder if self.processes.first else None
+        self.ledger = str(folder / FILES["ledger"]) if self.processes.first else None
+        is_new = not self.state
+        self.start_next_stage()
+        try:
+            self.optimizer._spending.account.planned.epsilon(settings.delta)
+            if is_new:
+                self.save()
+        except BaseException:
+            self.optimizer.close()
+            raise
 
     def start_next_stage(self) -> None:
         """Start the stage that is to be done next, as the ledger has it; a resumed one keeps its noise."""
         settings, half, rank = self.settings, self.total // 2, self.settings.rank or 0
-        noise: dict[str, Any] = {"noise_multiplier": settings.noise_multiplier}
-        if settings.epsilon is not None:
-            noise |= {"epsilon": settings.epsilon, "delta": settings.delta}
+        noise = {name: getattr(settings, name) for name in ("noise_multiplier", "epsilon", "delta")}
         if not load_algorithm(settings.mechanism).needs_subspace:
             return self.start_stage(settings.mechanism, self.total, noise, settings.rank)
         if not rank:
             raise InvalidParameter("rank", None, f"a rank for {settings.mechanism}")
         if not half:
             raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
-        done: Any = self.processes.agree(
-            read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
-        )
+        found: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
+        done = self.processes.agree(found)
         if len(done) < 2 and sum(steps for _, steps in done) < half:
-            return self.search_subspace(half, rank, done, noise)
+            # The search: steps of DP-SGD, of which the trajectory is kept.
+            if not done and settings.epsilon is not None:
+                epsilon, delta, steps = settings.epsilon, settings.delta, (half, self.total - half)
+                both = dp_sft(epsilon=epsilon, delta=delta, sampling_rate=self.rate, steps=steps)
+                noise = {"noise_multiplier": both.phases[0].mechanism.noise_multiplier}
+            self.start_stage("dp-sgd", half, {"noise_multiplier": done[0][0]["noise_multiplier"]} if done else noise)
+            self.trajectory = Trajectory(self.optimizer, rank)
+            if "rows" in self.state:
+                self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
+            return None
         self.trajectory = None
         if "basis" not in self.state:
             if not self.state.get("rows"):
@@ -269,20 +245,6 @@ class ClassifierTraining:
             self.state["basis"] = leading(torch.stack(self.state.pop("rows")), rank)
         subspace = Subspace(self.state["basis"], "dp", "full", Account(done[:1]))
         return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
-
-    def search_subspace(self, half: int, rank: int, done: Any, noise: dict[str, Any]) -> None:
-        """Start the first of two stages: ``half`` steps of DP-SGD, whose trajectory is kept."""
-        if done:
-            noise = {"noise_multiplier": done[0][0]["noise_multiplier"]}
-        elif "epsilon" in noise:
-            rate = rate_and_steps(self.drawing, len(self.data.x), self.batch_size, 1, None)[0]
-            target = {"epsilon": noise["epsilon"], "delta": noise["delta"]}
-            stages = dp_sft(**target, sampling_rate=rate, steps=(half, self.total - half)).phases
-            noise = {"noise_multiplier": stages[0].mechanism.noise_multiplier}
-        self.start_stage("dp-sgd", half, noise)
-        self.trajectory = Trajectory(self.optimizer, rank)
-        if "rows" in self.state:
-            self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
 
     def start_stage(
         self, algorithm: str, steps: int, noise: Any, rank: int | None = None, subspace: Subspace | None = None

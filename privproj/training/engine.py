@@ -8,7 +8,8 @@ import json
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, Literal
@@ -31,10 +32,9 @@ from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import Clipping, Drawing, FeatureBound, Plan, batches_of, calibrated, option, rate_and_steps
+from privproj.training.plan import Clipping, Drawing, Plan, batches_of, calibrated, option, rate_and_steps
 from privproj.training.processes import Processes, current_processes
-from privproj.training.release import BoundedRelease, PrivateRelease, bounded_norm
-from privproj.training.taps import Tap
+from privproj.training.release import PrivateRelease
 from privproj.training.view import Algorithm
 from privproj.validation import check_parameters, real, whole
 
@@ -92,7 +92,7 @@ def make_private(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     data_loader: DataLoader,
-    max_grad_norm: float | None = None,
+    max_grad_norm: float,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
@@ -127,7 +127,7 @@ def make_private(
         data_loader: Gives the data set, the batch size and the way of joining records. Batches are drawn anew, as is
             accounted; a loader with a sampler of its own is refused.
         max_grad_norm: The clip ``C``: the largest Frobenius norm of one record's gradient over all trained tensors,
-            from 1e-20 to 1e12, in the unit of the gradients. Give it, or a :class:`FeatureBound` as ``clipping``.
+            from 1e-20 to 1e12, in the unit of the gradients.
         noise_multiplier: ``z``, the standard deviation of the noise over the sensitivity, from 1e-12 to 1e12; the
             sensitivity is ``C``, or ``2C`` under replace. Give it, or ``epsilon`` and ``delta``.
         epsilon: Calibrate the noise so that all planned steps, with all that the ledger and the subspace have from
@@ -144,7 +144,7 @@ def make_private(
             share of ``C^2``, and a tuple of shares, above 0 and summing to 1, each to its own. Under
             :class:`AdaptiveClipping` the one clip follows the norms of the gradients, ``max_grad_norm`` being the
             first, and every release comes with a noisy count of the records that were not clipped, which the noise is
-            calibrated with. :class:`FeatureBound` stands for ``max_grad_norm``.
+            calibrated with.
         batches: How batches are drawn: "poisson", "fixed" or "balls-in-bins", with the batch size of ``data_loader``,
             or :class:`PoissonBatches`, :class:`FixedBatches` or :class:`BallsInBins`.
         relation: Which data sets are neighbours: "add-remove", "zero-out" or "replace". None: add-remove, but replace
@@ -201,8 +201,9 @@ def make_private(
     target = _calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     rate, steps, per_epoch = rate_and_steps(drawing, records, batch_size_of(data_loader), steps, epochs)
-    taps = Taps(module)
-    try:
+    with ExitStack() as opened:
+        taps = Taps(module)
+        opened.callback(taps.close)
         _check_layers(chosen, taps, subspace, clipping)
         shares = _shares_of(clipping, len(taps.taps))
         ranks = _ranks_of(taps) if chosen.projects and method.rank is None else None
@@ -212,37 +213,24 @@ def make_private(
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
             mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
-            algorithm=method.name, clip=_clip_of(chosen, max_grad_norm, clipping, taps), steps=steps,
+            algorithm=method.name, clip=max_grad_norm, steps=steps,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
             sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             ranks=ranks, shares=shares, adaptive_clipping=adaptive,
-            feature_bound=clipping.norm if isinstance(clipping, FeatureBound) else None,
             **{name: getattr(method, name) for name in ("rank", "frame", "bound", "every", "beta")},
         )  # fmt: skip
-        processes = current_processes()
-        processes.check_same(_told_to_others(plan, target, insecure_seed, taps, optimizer, subspace))
-        if processes.size > 1:
-            # A digest of private data is shown to nobody: with a random number in front it says nothing about them.
-            told = f"{processes.agree(token_hex())} {identity(data_loader.dataset)}"
-            processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
-        start = _Start(module, optimizer, data_loader, taps, subspace, again, ledger, target, insecure_seed, processes)
-        if target is not None:
-            # Only the first process has the ledger. The others learn the noise from it.
-            with processes.together():
-                plan = start.calibrated(plan) if processes.first else plan
-            plan = processes.agree(plan)
-        run = start.run(plan, chosen)
+        start = _Start(module, optimizer, data_loader, taps, subspace, again, ledger, target, insecure_seed)
+        start.check_others(plan)
+        run = start.run(plan, chosen, opened)
         if isinstance(given, DistributedDataParallel):
             # The wrapper of what was made private is neither called nor lets gradients be summed.
             given._remove_autograd_hooks()
             given.register_forward_pre_hook(_refuse_call)
+        opened.pop_all()
         return run
-    except BaseException:
-        taps.close()
-        raise
 
 
 class ResumedLedger(UserWarning):
@@ -262,7 +250,7 @@ class _Start:
     ledger: str | None
     target: dict[str, float] | None
     seed: int | None
-    processes: Processes
+    processes: Processes = field(default_factory=current_processes)
 
     def stamps(self, account: Account, name: str | None = None) -> Stamps:
         """The stamps of a run with this account, and with the ledger of this name."""
@@ -278,14 +266,35 @@ class _Start:
         """The account of the releases that found the subspace; empty where none were made."""
         return Account() if self.subspace is None or self.subspace.account is None else self.subspace.account
 
+    def check_others(self, plan: Plan) -> None:
+        """Raise unless all processes of the run have the same plan, module, optimizer, hardware and data."""
+        trained, kinds = {id(p) for tap in self.taps.taps for p in tap.parameters}, ("frozen", "trained")
+        groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        device, subspace = self.taps.device, self.subspace
+        # Each process draws the projections by itself, and other hardware or another torch draws other ones.
+        model = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        self.processes.check_same({
+            "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(self.target or {}),
+            "insecure_seed": self.seed, **{field.name: getattr(plan, field.name) for field in fields(plan)},
+            "optimizer": type(self.optimizer).__name__, "optimizer's groups": groups,
+            "subspace": subspace and (tuple(subspace.basis.shape), subspace.source, subspace.mode),
+            **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.taps.tensors()},
+            "device": f"{device.type} {model}".strip(), "torch": torch.__version__,
+        })  # fmt: skip
+        if self.processes.size > 1:
+            # A digest of private data is shown to nobody: with a random number in front it says nothing about them.
+            told = f"{self.processes.agree(token_hex())} {identity(self.data_loader.dataset)}"
+            self.processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
+
     def calibrated(self, plan: Plan) -> Plan:
-        """The plan calibrated together with all earlier releases.
+        """The plan calibrated together with all earlier releases; as it is where its noise is given.
 
         A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it
         depend on the rounding of the machine that goes on with it.
         """
-        assert self.target is not None
         ledger, target = self.ledger, self.target
+        if target is None:
+            return plan
         if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
             return calibrated(plan, self.search, **target)
         last = account.phases[-1][0]
@@ -326,60 +335,59 @@ class _Start:
             raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
         return Account(book.account.phases[:-1])
 
-    def run(self, plan: Plan, algorithm: Algorithm) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
-        """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
-        processes, ledger = self.processes, self.ledger
+    def run(
+        self, plan: Plan, algorithm: Algorithm, opened: ExitStack
+    ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
+        """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger.
+
+        What was ``opened`` is closed where this fails.
+        """
+        processes, ledger, subspace = self.processes, self.ledger, self.subspace
         # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
         processes.align(tensor for _, tensor in self.taps.tensors())
-        processes.align(() if self.subspace is None else (self.subspace.basis,))
-        public = self.subspace is not None and self.subspace.source == "public"
+        processes.align(() if subspace is None else (subspace.basis,))
+        public = subspace is not None and subspace.source == "public"
         marks = {"insecure": self.seed is not None, "public_subspace": public}
-        phase, true = plan.phase(plan.steps), tuple(mark for mark, holds in marks.items() if holds)
         # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
-        # that is settled. Only the first process has it, and the others learn the count from it.
-        book, kept, data = None, {}, Identity(plan.dataset_size, None)
+        # that is settled. Only the first process has it, and the others learn the noise and the count from it.
+        book, kept, before, steps, secrets = None, {}, Account(), 0, EpochSecrets()
         with processes.together():
+            if any(processes.gather(ledger is not None)) and ledger is None and processes.first:
+                raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
             if processes.first:
-                data = data if ledger is None else identity(self.data_loader.dataset)
-                book = self.open_ledger(phase, true, kept, data)
-        try:
-            said = Account() if book is None else book.account
-            with processes.together():
-                if any(processes.gather(ledger is not None)) and ledger is None and processes.first:
-                    raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
-                earlier = self.earlier(book)
-            known: dict[str, Any] = {mark: holds or getattr(said, mark) for mark, holds in marks.items()}
-            known |= {"alone": ledger is None, "notes": said.notes, "target": self.target or said.target}
-            before = processes.agree(replace(earlier, **known))
-            with processes.together():
+                plan = self.calibrated(plan)
+                data: Any = None if ledger is None else identity(self.data_loader.dataset)
+                true = tuple(mark for mark, holds in marks.items() if holds)
+                book = self.open_ledger(plan.phase(plan.steps), true, kept, data)
+                opened.callback(lambda: None if book is None else book.close())
+                said = Account() if book is None else book.account
+                known: dict[str, Any] = {mark: holds or getattr(said, mark) for mark, holds in marks.items()}
+                known |= {"alone": ledger is None, "notes": said.notes, "target": self.target or said.target}
+                before = replace(self.earlier(book), **known)
                 seed = None if self.seed is None else f"{self.seed} {before.spent}"
                 secrets = _epoch_secrets(plan, book, kept, data, seed)
-            steps = processes.agree(0 if book is None else book.steps)
-            begun = replace(before, phases=(*before.phases, (phase.as_dict(), steps)))
-            spending = Spending(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
-            if book is not None and steps:
-                rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
-                words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
-                warnings.warn(f"{words}that run, or name another ledger; both then add up", ResumedLedger, stacklevel=4)
-            # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
-            drawn = streams(self.seed, before.spent + steps, processes)
-            # The loader comes after the streams, because it draws its batches from one of them.
-            loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
-            views = algorithm.views(self.taps.taps, plan, self.subspace)
-            kind = PrivateRelease if plan.feature_bound is None else BoundedRelease
-            # The boundary comes after the views and the streams, because it draws the projections of the first release
-            # as soon as it is made, before any data is seen.
-            boundary = kind(plan, views, drawn, spending.record, processes)
-            # The loader opens the turn of every batch, and the optimizer closes it.
-            wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
-            optimizer = wrapper(self.optimizer, self.taps, views, boundary, spending, loader)
-            if algorithm.step_hook is not None:
-                optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
-            return self.module, optimizer, loader
-        except BaseException:
-            if book is not None:
-                book.close()
-            raise
+                steps = 0 if book is None else book.steps
+        plan, before, steps = processes.agree((plan, before, steps))
+        begun = replace(before, phases=(*before.phases, (plan.phase(plan.steps).as_dict(), steps)))
+        spending = Spending(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
+        if book is not None and steps:
+            rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
+            words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
+            warnings.warn(f"{words}that run, or name another ledger; both then add up", ResumedLedger, stacklevel=4)
+        # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
+        drawn = streams(self.seed, before.spent + steps, processes)
+        # The loader comes after the streams, because it draws its batches from one of them.
+        loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
+        views = algorithm.views(self.taps.taps, plan, subspace)
+        # The boundary comes after the views and the streams, because it draws the projections of the first release as
+        # soon as it is made, before any data is seen.
+        boundary = PrivateRelease(plan, views, drawn, spending.record, processes)
+        # The loader opens the turn of every batch, and the optimizer closes it.
+        wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
+        optimizer = wrapper(self.optimizer, self.taps, views, boundary, spending, loader)
+        if algorithm.step_hook is not None:
+            optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
+        return self.module, optimizer, loader
 
 
 class LostEpoch(UserWarning):
@@ -442,25 +450,6 @@ def _refuse_call(module: nn.Module, args: Any) -> None:
     raise InvalidParameter("module", type(module).__name__, "the module that make_private returned", remedy)
 
 
-def _told_to_others(
-    plan: Plan, target: dict[str, float] | None, insecure_seed: int | None, taps: Taps,
-    optimizer: torch.optim.Optimizer, subspace: Subspace | None,
-) -> dict[str, object]:  # fmt: skip
-    """All that the processes of a run must have in common, by the names of arguments where these are meant."""
-    trained, kinds = {id(p) for tap in taps.taps for p in tap.parameters}, ("frozen", "trained")
-    groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    # Each process draws the projections by itself, and other hardware or another torch draws other ones.
-    model = torch.cuda.get_device_name(taps.device) if taps.device.type == "cuda" else ""
-    return {
-        "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(target or {}),
-        "insecure_seed": insecure_seed, **{field.name: getattr(plan, field.name) for field in fields(plan)},
-        "optimizer": type(optimizer).__name__, "optimizer's groups": groups,
-        "subspace": subspace and (tuple(subspace.basis.shape), subspace.source, subspace.mode),
-        **{f"module's {n}": f"{tuple(t.shape)} {t.dtype} {kinds[id(t) in trained]}" for n, t in taps.tensors()},
-        "device": f"{taps.device.type} {model}".strip(), "torch": torch.__version__,
-    }  # fmt: skip
-
-
 def _unwrapped_optimizer(optimizer: Any) -> Any:
     """The optimizer that Accelerate has wrapped, if it has; raises :class:`InvalidParameter` where it scales losses."""
     if type(optimizer).__name__ != "AcceleratedOptimizer":
@@ -498,12 +487,12 @@ def _relation_of(relation: str | None, sampling: str, rate: float, max_batch_siz
 
 def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     """The share of the squared clip of each trained tensor, which sum to 1; None under one clip for all."""
-    if clipping == "joint" or isinstance(clipping, AdaptiveClipping | FeatureBound):
+    if clipping == "joint" or isinstance(clipping, AdaptiveClipping):
         return None
     if clipping == "per-layer":
         return (1.0 / tensors,) * tensors
     if not isinstance(clipping, tuple | list):
-        words = "joint, per-layer, a share for each trained tensor, AdaptiveClipping or FeatureBound"
+        words = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
         raise InvalidParameter("clipping", clipping, words)
     found = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
     if len(found) != tensors or abs(sum(found) - 1.0) > LARGEST_SUM_ERROR:
@@ -524,26 +513,6 @@ def _mechanism_of(
         raise InvalidParameter("rank", "nothing", "a rank of the projection")
     shapes = [algorithm.shape(tap) for tap in taps.taps]
     return algorithm.accounted_as(shapes, ranks or (method.rank or 1,) * len(shapes), shares)
-
-
-def _clip_of(algorithm: Algorithm, max_grad_norm: float | None, clipping: Clipping, taps: Taps) -> float:
-    """The clip ``C``, or the proved bound ``sqrt(2 (R^2 + 1))`` that stands for it under a :class:`FeatureBound`.
-
-    Raises :class:`InvalidParameter` unless exactly one of both is given and, for a feature bound, one linear layer is
-    trained by an algorithm that never lengthens a gradient.
-    """
-    if (max_grad_norm is None) != isinstance(clipping, FeatureBound):
-        raise InvalidParameter("max_grad_norm", max_grad_norm, "either max_grad_norm or clipping=FeatureBound(R)")
-    if not isinstance(clipping, FeatureBound):
-        assert max_grad_norm is not None
-        return max_grad_norm
-    bound = real("feature_bound", clipping.norm, "a positive norm", 0.0, 1e12, open_low=True)
-    tap, *others = taps.taps
-    linear = isinstance(tap, Tap) and len(tap.modules) == 1 and not isinstance(tap.modules[0], nn.Embedding)
-    if others or not linear or not algorithm.never_lengthens:
-        words = f"one trained linear layer, and an algorithm that never lengthens a gradient, not {algorithm.name}"
-        raise InvalidParameter("feature_bound", bound, words, "use max_grad_norm")
-    return bounded_norm(bound)
 
 
 def _check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: Clipping) -> None:

@@ -53,14 +53,6 @@ def _block(part: Tensor) -> int:
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
 
-def _directions(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Every token divided by its length, and the lengths in double precision; a token of zeros stays as it is."""
-    size = part.abs().amax(2)
-    part = part / torch.where(size > 0.0, size, 1.0)[:, :, None]
-    length = part.norm(dim=2)
-    return part / torch.where(length > 0.0, length, 1.0)[:, :, None], to_double(size) * to_double(length)
-
-
 def to_double(part: Tensor) -> Tensor:
     """The tensor in double precision; unchanged on a device that has none (mps)."""
     return part if part.device.type == "mps" else part.double()
@@ -77,26 +69,33 @@ def row_norms(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=wide).square()
 
 
-def squared_norms(g: "Tensor | LookedUp", x: Tensor) -> Tensor:
+def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     """The squared Frobenius norm ``|G_j|_F^2`` of every record's gradient, in double precision and never understated.
 
-    ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs. Tokens may cancel, and small products may
-    underflow; then rounding could hide a norm, so that a bound on it is added. What overflows has no finite norm.
+    ``g`` is records x tokens x outputs, ``x`` records x tokens x inputs; without ``x`` it is the gradients themselves.
+    Tokens may cancel, and small products may underflow; then rounding could hide a norm, so that a bound on it is
+    added. What overflows has no finite norm.
     """
-    if isinstance(g, LookedUp):
-        return g.squared_norms(x)
+    if x is None:
+        assert isinstance(g, Tensor)
+        return row_norms(g)
     tokens, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
-    if tokens == 1:
+    if isinstance(g, LookedUp):
+        # Numbers far apart stand in one Gram matrix here.
+        x = to_double(x)
+        grams = [g.gram(), x @ x.mT]
+    elif tokens == 1:
         # One token: |g_j x_j^T|_F^2 = |g_j|^2 |x_j|^2.
         return row_norms(g) * row_norms(x)
-    if is_smaller_formed(tokens, outputs, inputs):
+    elif is_smaller_formed(tokens, outputs, inputs):
         # |sum_t g_jt x_jt^T|_F^2, with the gradient formed.
         sizes = [torch.linalg.vector_norm(part, dim=2) for part in (g, x)]
         return torch.cat([row_norms(block) for _, block in formed_blocks(g, x)]) + _rounding(g, *sizes)
+    else:
+        grams = [part @ part.mT for part in (g, x)]
     # |G_j|_F^2 = <g_j g_j^T, x_j x_j^T>: the sum over pairs of tokens of (g_jt . g_js)(x_jt . x_js).
-    grams = [part @ part.transpose(1, 2) for part in (g, x)]
     # |g_jt| stands on the diagonal of g_j g_j^T; what underflows there is less than o tiny.
-    tiny = torch.finfo(g.dtype).tiny
+    tiny = torch.finfo(x.dtype).tiny
     sizes = [
         (gram.diagonal(dim1=1, dim2=2) + width * tiny).sqrt()
         for gram, width in zip(grams, (outputs, inputs), strict=True)
@@ -106,7 +105,7 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor) -> Tensor:
     totals = [to_double(size.sum(1)).square() for size in sizes]
     lost = 2.0 * tiny * (outputs * totals[1] + inputs * totals[0] + tokens**2)
     product = grams[0].mul_(grams[1]).sum((1, 2))
-    return to_double(product.clamp_min(0.0)) + _rounding(g, *sizes) + lost
+    return to_double(product.clamp_min(0.0)) + _rounding(x, *sizes) + lost
 
 
 def _rounding(like: Tensor, g: Tensor, x: Tensor) -> Tensor:
@@ -132,11 +131,15 @@ def weighted_sum(c: Tensor, rows: Tensor, kept: Tensor | None = None) -> Tensor:
     return total.view(rows.shape[1:])
 
 
-def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor, kept: Tensor | None = None) -> Tensor:
+def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, kept: Tensor | None = None) -> Tensor:
     """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
 
-    ``c`` is one factor for each record. ``kept`` says which records are finite; None says that all are.
+    ``c`` is one factor for each record; without ``x`` the gradients are ``g``. ``kept`` says which records are finite;
+    None says that all are.
     """
+    if x is None:
+        assert isinstance(g, Tensor)
+        return weighted_sum(c, g, kept)
     if isinstance(g, LookedUp):
         return g.clipped_sum(c, x, kept)
     total = exact(c).new_zeros(g.shape[2], x.shape[2])
@@ -189,26 +192,18 @@ class LookedUp:
         unit = torch.nn.functional.one_hot(self.rows, self.dense.shape[2]).to(self.dense.dtype)
         return torch.cat([self.dense, unit], 1)
 
-    def squared_norms(self, x: Tensor) -> Tensor:
-        """The squared norm of every record's gradient, by way of the products of its tokens."""
-        (dense, size_g), (x, size_x) = _directions(self.dense), _directions(x)
+    def gram(self) -> Tensor:
+        """The products of all pairs of tokens, in double precision."""
+        dense = to_double(self.dense)
         # g_t . e_i = g_ti, and e_i . e_k = 1 where i = k.
         crossed = dense.gather(2, self.rows[:, None, :].expand(-1, dense.shape[1], -1))
-        equal = (self.rows[:, :, None] == self.rows[:, None, :]).to(x.dtype)
-        upper, lower = torch.cat([dense @ dense.mT, crossed], 2), torch.cat([crossed.mT, equal], 2)
-        # The lengths |g_t| |x_t| of all tokens, in units of the longest.
-        lengths = torch.cat([size_g, torch.ones_like(self.rows, dtype=size_g.dtype)], 1) * size_x
-        longest = lengths.amax(1)
-        lengths = (lengths / torch.where(longest > 0.0, longest, 1.0)[:, None]).to(x.dtype)
-        # |G_j|_F^2 = sum over pairs of tokens of (g_jt . g_js)(x_jt . x_js), and a bound on its rounding error.
-        pairs = torch.cat([upper, lower], 1) * (x @ x.mT) * lengths[:, :, None] * lengths[:, None, :]
-        bound = CANCELLATION * torch.finfo(x.dtype).eps * lengths.sum(1).square()
-        return to_double(pairs.sum((1, 2)).clamp_min(0.0) + bound) * longest.square()
+        equal = (self.rows[:, :, None] == self.rows[:, None, :]).to(dense)
+        return torch.cat([torch.cat([dense @ dense.mT, crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
     def clipped_sum(self, c: Tensor, x: Tensor, kept: Tensor | None = None) -> Tensor:
         """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
         count = self.dense.shape[1]
-        total = clipped_sum(c, self.dense, x[:, :count], kept)
+        total = clipped_sum(c, self.dense, x[:, :count], kept=kept)
         found = exact(x[:, count:])
         if kept is not None:
             found = torch.where(kept.to(total.device)[:, None, None], found, 0.0)

@@ -119,26 +119,8 @@ KINDS = {kind.sampling: kind for kind in (PoissonBatches, FixedBatches, BallsInB
 """The ways of drawing batches by their names. Contract."""
 
 
-@dataclass(frozen=True)
-class FeatureBound:
-    """A bound on the features of one linear softmax head that stands for its clip, for ``make_private(clipping=...)``.
-
-    Gradients of the head have norm at most ``C = sqrt(2 (R^2 + 1))``; longer features are scaled down. No
-    ``max_grad_norm`` is given beside it.
-
-    Args:
-        norm: ``R``, the largest norm of a feature vector, above 0 and at most 1e12.
-
-    >>> from privproj.training import FeatureBound
-    >>> FeatureBound(4.0).norm
-    4.0
-    """
-
-    norm: float
-
-
-Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping | FeatureBound
-"""How gradients are clipped: by one norm, by one for each tensor, with shares, adaptively, or by what is proved."""
+Clipping = Literal["joint", "per-layer"] | tuple[float, ...] | AdaptiveClipping
+"""How gradients are clipped: by one norm, by one for each tensor, with shares, or adaptively."""
 
 
 def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
@@ -213,8 +195,6 @@ class Plan:
         ranks: Rank of the projection of each trained tensor, in their order; None where one rank serves all.
         frame: Frame of the projection, "haar" or "wishart"; None is Haar where the algorithm has a choice.
         shares: Shares of ``clip^2`` of the trained tensors, which sum to 1; None is one joint clip.
-        feature_bound: ``R``, the largest norm of a feature vector, where a proved bound on gradients stands in for the
-            clip; None where gradients are clipped by their norm.
         bound: Name of the bound that accounts the run; None is the default of the mechanism.
         every: Steps that one draw of a re-sampled factor or of a sketch serves, at least 1.
         beta: Momentum of Flora's sketch, from 0 to 1.
@@ -248,7 +228,6 @@ class Plan:
     ranks: tuple[int, ...] | None = None
     frame: Literal["haar", "wishart"] | None = option("frame")
     shares: tuple[float, ...] | None = None
-    feature_bound: float | None = None
     bound: str | None = None
     every: int = option("every", 1)
     beta: float = option("beta", 0.9)
@@ -263,7 +242,7 @@ class Plan:
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
         adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
-        is_one_clip = adaptive is None or (self.shares is None and self.feature_bound is None)
+        is_one_clip = adaptive is None or self.shares is None
         if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
             words = f"one clip that adapts, by the deviation {accounted} that the mechanism is accounted with"
             raise InvalidParameter("adaptive_clipping", adaptive, words)

@@ -29,9 +29,6 @@ SLACK = 1e-6
 """The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding
 of norms, factors and sums in double precision, and of one factor times one gradient. Soundness."""
 
-RESIDUAL = math.sqrt(2.0)
-"""The largest norm of a softmax residual ``p - e_y``, for ``p`` has entries that sum to 1; no unit. Soundness."""
-
 
 class PrivateRelease:
     """Accumulates the clipped sum of one logical batch, in any number of parts, and releases it once with noise.
@@ -185,36 +182,3 @@ class PrivateRelease:
         # (sum_j c_j G_j + sigma Xi) / (q N).
         means = zip(self.processes.spread(totals), likes, strict=True)
         return [total.div_(self.plan.expected_batch).to(like) for total, like in means]
-
-
-class BoundedRelease(PrivateRelease):
-    """A release that clips no gradient norms: the two factors of one linear layer's gradient are bounded instead.
-
-    ``|G_j| = |g_j| |x_j| <= sqrt(2) sqrt(R^2 + 1) = C``: a softmax residual ``g_j`` has at most norm ``sqrt(2)``, and a
-    feature vector ``x_j`` with its 1 for the bias at most ``sqrt(R^2 + 1)``. A factor that exceeds its bound (another
-    loss, a larger feature) is scaled down to it, so that the bound holds for any data.
-    """
-
-    def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
-        """The factors ``min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|)``, records x one group."""
-        (view,) = self.views
-        assert isinstance(view, View)
-        pair = view.tap.captured()
-        if view.tap.formed is not None or pair[0].shape[1] != 1:
-            remedy = "use max_grad_norm"
-            raise InvalidParameter("feature_bound", self.plan.feature_bound, "one input vector per record", remedy)
-        # sqrt(2) and sqrt(R^2 + 1).
-        limits = RESIDUAL, math.hypot(self.plan.feature_bound or 0.0, 1.0)
-        g, x = (part[:, 0].norm(dim=1) * (1.0 + SLACK) for part in pair)
-        # c_j = min(1, sqrt(2)/|g_j|) min(1, sqrt(R^2 + 1)/|x_j|).
-        factors = (limits[0] / g.clamp_min(limits[0])) * (limits[1] / x.clamp_min(limits[1]))
-        return torch.where(finite, factors, 0.0)[:, None]
-
-
-def bounded_norm(feature_bound: float) -> float:
-    """The largest norm ``sqrt(2) sqrt(R^2 + 1)`` of a softmax head's gradient, ``R`` bounding the norm of its features.
-
-    It covers the weight together with the bias, and is the clip ``C`` of a :class:`BoundedRelease`.
-    """
-    # sqrt(2) sqrt(R^2 + 1).
-    return RESIDUAL * math.hypot(feature_bound, 1.0)

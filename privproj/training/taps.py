@@ -44,8 +44,8 @@ class AnyTap:
     """What every tap has: its layers, and each use of them until the gradients are clipped.
 
     A use is the layer or its whole call, what it saw, and the gradient of its output, records first. ``found`` is what
-    was made of the uses: ``joined`` makes it, ``weighted`` adds up some records of it, and ``split`` gives the part of
-    each trained tensor.
+    ``joined`` has made of the uses: the pair ``(g, x)``, or the gradients of all records alone. ``split`` gives the
+    part of each trained tensor in a sum of these.
 
     ``is_replaying`` while a layer is computed again for its per-example gradients, of which no hook keeps anything.
     ``only_for`` names the one algorithm that can train such a layer; None where every algorithm can.
@@ -57,9 +57,8 @@ class AnyTap:
     only_for: str | None = None
     may_return_more = False
     is_shared = False
-    found: Any = None
-    joined: Callable[[], Any]
-    weighted: Callable[[slice | Tensor, Tensor], Tensor]
+    found: tuple[Any, ...] | None = None
+    joined: Callable[[], tuple[Any, ...]]
     split: Callable[[Tensor], Iterator[tuple[nn.Parameter, Tensor]]]
 
     def __init__(self, name: str, module: nn.Module, parameters: list[nn.Parameter]) -> None:
@@ -99,17 +98,24 @@ class AnyTap:
         """Forget what was kept."""
         self.uses, self.found = [], None
 
-    def captured(self) -> Any:
+    def captured(self) -> tuple[Any, ...] | None:
         """The gradients of all records, in the form that ``joined`` gives; None where nothing came back."""
         if self.found is None and self.uses:
             self.found = self.joined()
         return self.found
 
+    @torch.no_grad()
     def gradient_of(self, rows: slice | Tensor, weights: Tensor) -> list[Tensor]:
         """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
-        if self.captured() is None:
+        found = self.captured()
+        if found is None:
             return [torch.zeros_like(p) for p in self.parameters]
-        total = self.weighted(rows, weights.to(self.parameters[0]))
+        parts = [part[rows] for part in found]
+        if len(weights) == 1 and isinstance(parts[0], Tensor):
+            # One record, in every step: w G_j.
+            total = (per_example.formed(*parts) if len(parts) > 1 else parts[0])[0] * weights.to(self.parameters[0])
+        else:
+            total = per_example.clipped_sum(weights.to(self.parameters[0].device), *parts).to(self.parameters[0])
         return [self.shaped(p, part) for p, part in self.split(total)]
 
     def shaped(self, parameter: nn.Parameter, part: Tensor) -> Tensor:
@@ -156,9 +162,8 @@ class Tap(AnyTap):
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer, as it is or in the gradients that are formed of it."""
         before = self.formed
-        self.uses.append((call, x, g))
+        super().keep(call, x, g)
         if not self.forms or (before is None and not self.is_smaller_formed):
-            self.found = None
             return
         with per_example.full_precision():
             found = per_example.formed(*self.joined())
@@ -166,7 +171,7 @@ class Tap(AnyTap):
         if before is not None and len(before) != len(found):
             rows = f"{len(found)} rows after {len(before)}"
             raise InvalidParameter(self.name, rows, "one row for each record, batch first")
-        self.found = found if before is None else before.add_(found)
+        self.found = (found if before is None else before.add_(found),)
 
     @property
     def is_smaller_formed(self) -> bool:
@@ -179,7 +184,7 @@ class Tap(AnyTap):
     @property
     def formed(self) -> Tensor | None:
         """The gradients of all records (records x outputs x inputs), if they are formed."""
-        return self.found if isinstance(self.found, Tensor) else None
+        return self.found[0] if self.found is not None and len(self.found) == 1 else None
 
     def joined(self) -> tuple[Any, Tensor]:
         """The pair ``(g, x)`` over all uses of the layer.
@@ -215,18 +220,6 @@ class Tap(AnyTap):
     def ones(self, module: nn.Module) -> float | None:
         """What stands in that column: 1, or 0 for a layer that shares the weight without having the bias."""
         return None if self.bias is None else float(getattr(module, "bias", None) is self.bias)
-
-    def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
-        """The gradients of these records times their weights, added up as a matrix."""
-        formed = self.formed
-        if formed is not None:
-            # w G_j of one record, or sum_j w_j G_j.
-            return weights * formed[rows][0] if len(weights) == 1 else per_example.weighted_sum(weights, formed[rows])
-        g, x = (part[rows] for part in self.captured())
-        if len(weights) == 1 and isinstance(g, Tensor):
-            # w G_j.
-            return weights * per_example.formed(g, x)[0]
-        return per_example.clipped_sum(weights, g, x)
 
     def split(self, matrix: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Split a matrix of as many columns as inputs into the weight's part and, where it is trained, the bias's."""
@@ -269,19 +262,10 @@ class _ReplayedTap(AnyTap):
         """The number of trained entries; they are released in one row."""
         return (self.size,)
 
-    @property
-    def formed(self) -> Tensor | None:
-        """The gradients of all records (records x entries); None where nothing came back."""
-        return self.captured()
-
-    def joined(self) -> Tensor:
+    def joined(self) -> tuple[Tensor]:
         """The per-example gradients, records x entries, summed over all uses."""
         found = [self.samples(*use) for use in self.uses]
-        return sum(found[1:], found[0])
-
-    def weighted(self, rows: slice | Tensor, weights: Tensor) -> Tensor:
-        """The gradients of these records times their weights, added up in one row."""
-        return (self.captured()[rows] * weights[:, None]).sum(0)
+        return (sum(found[1:], found[0]),)
 
     def samples(self, call: Any, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use, records x entries: the call saw ``x`` and got ``g`` back."""

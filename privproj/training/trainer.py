@@ -27,7 +27,7 @@ from privproj.result import Result
 from privproj.training.batches import WORKER_SETTINGS, PrivateLoader
 from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.optimizer import PrivateOptimizer
-from privproj.training.plan import FeatureBound, batches_of
+from privproj.training.plan import batches_of
 
 GIVEN_BY_TRAINER = {"module", "optimizer", "data_loader", "steps", "epochs", "again"}
 """Arguments of :func:`make_private` that Trainer's own arguments, or those of ``train``, say. Contract."""
@@ -393,8 +393,6 @@ def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _take_clip(privacy: dict[str, Any], args: TrainingArguments) -> None:
     """Let the clip of each record be that of Trainer where ``privacy`` has none, and refuse two that differ."""
-    if isinstance(privacy.get("clipping"), FeatureBound):
-        return
     clip, unsaid = privacy.setdefault("max_grad_norm", args.max_grad_norm), TrainingArguments.max_grad_norm
     if args.max_grad_norm not in (clip, unsaid):
         remedy = "it is the largest norm of a record's gradient, not of a batch's: leave it out of TrainingArguments"

@@ -46,8 +46,7 @@ class View:
         self.parameters: list[nn.Parameter] = tap.parameters
         self.held = self.parameters
         self.shape: tuple[int, ...] = tap.shape
-        self.pair: tuple[Tensor, Tensor] | None = None
-        self.formed: Tensor | None = None
+        self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
         """Draw what must be fresh for each release, before any of its data is seen."""
@@ -59,16 +58,12 @@ class View:
     def squared_norms(self) -> Tensor | None:
         """The squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
         # What a pass has left that was refused before its sum is none of this one.
-        self.pair, self.formed, formed = None, None, self.tap.formed
-        if formed is not None:
-            self.formed = formed = self.sketched(formed) if self.clips_what_it_sums else formed
-            return per_example.row_norms(formed)
-        pair = self.tap.captured()
-        if pair is None:
+        self.seen, found = (), self.tap.captured()
+        if found is None:
             return None
-        g, x = pair
-        self.pair = g, self.sketched(x)
-        return per_example.squared_norms(g, self.pair[1] if self.clips_what_it_sums else x)
+        *g, x = found
+        self.seen = *g, self.sketched(x)
+        return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else found))
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``, in double precision.
@@ -76,13 +71,8 @@ class View:
         It has as many entries as ``shape``. ``c`` is one factor for each record. ``kept`` says which records are
         finite; None says that all are.
         """
-        formed, pair, self.formed, self.pair = self.formed, self.pair, None, None
-        if formed is not None:
-            total = per_example.weighted_sum(c, formed, kept)
-            # sum_j c_j (G_j P) = (sum_j c_j G_j) P.
-            return total if self.clips_what_it_sums else self.sketched(total)
-        assert pair is not None
-        return per_example.clipped_sum(c, *pair, kept)
+        seen, self.seen = self.seen, ()
+        return per_example.clipped_sum(c, *seen, kept=kept)
 
     def update(self, mean: Tensor) -> Update:
         """The gradient estimate that a released mean of the shape ``shape`` stands for: that mean, unless told."""
@@ -145,8 +135,6 @@ class Algorithm:
         rank: "projection" where it draws projections of some rank itself and therefore needs one, "module" where the
             rank is that of the adapters in the module, "none" where it takes none.
         has_frame: True if its projection comes in a Haar and a Wishart frame.
-        never_lengthens: True if what it clips is never longer than the gradient, so that a proved bound on the norm of
-            gradients can stand in for the clip.
         accounted_as: The mechanism of one release, its noise left out, from the shapes, ranks and shares of all
             tensors.
         view: How it looks at one trained matrix, from the tap, the plan and the rank for this matrix. Other trained
@@ -165,7 +153,6 @@ class Algorithm:
     summary: str
     rank: Literal["none", "projection", "module"] = "none"
     has_frame: bool = False
-    never_lengthens: bool = False
     accounted_as: Accounting = _as_gaussian
     view: Callable[[Any, Plan, int], View] = View
     subspace_view: Callable[[list[AnyTap], Any], View] | None = None

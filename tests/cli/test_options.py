@@ -22,7 +22,6 @@ from privproj.diagnostics import lora_noise
         ("run in.toml --delta 1e-5 --delta 1e-6", "--delta"),
         ("curve gaussian --noise-multiplier 1 --what delta --what trade-off", "--what"),
         ("epsilon wishart --dim 9 --rank 3 --misalignment 1e-6 --delta 1e-5 --clip 1", "--clip"),
-        ("epsilon m2 --dim 9 --rank 2 --noise-multiplier 1 --delta 1e-5 --base x", "--base"),
         ("curve gaussian --noise-multiplier 1 --what trade-off --epsilon-max 3", "--epsilon-max"),
         (
             "dp-sft --public --share .5 --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2",

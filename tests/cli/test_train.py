@@ -175,7 +175,7 @@ def test_a_ledger_with_releases_without_its_checkpoint_is_refused(small, tmp_pat
 
     settings = classifier.Settings(data=str(small), mechanism="dp-sgd", noise_multiplier=2.0, steps=5)
     classifier.begin_run(settings, tmp_path / "run")
-    run = classifier.ClassifierTraining.start(settings, tmp_path / "run")
+    run = classifier.ClassifierTraining(settings, tmp_path / "run")
     assert run.optimizer._steps == 0 and (tmp_path / "run" / "checkpoint.pt").exists()
     run.optimizer.close()
     (tmp_path / "run" / "checkpoint.pt").unlink()
@@ -198,7 +198,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
     np.savez(file, x=x, y=(x[:, 0] > 0).astype(int))
     settings = classifier.Settings(data=str(file), mechanism="dp-sgd", epsilon=2.0, steps=60, batch_size=50)
     classifier.begin_run(settings, tmp_path / "run")
-    run = classifier.ClassifierTraining.start(settings, tmp_path / "run")
+    run = classifier.ClassifierTraining(settings, tmp_path / "run")
     run.step(next(iter(run.loader)))
     run.optimizer.close()
     x = draw.normal(size=(rows, 5))
@@ -361,7 +361,7 @@ def use(self, means):
     used.write(b".")
     plain(self, means)
 PrivateOptimizer._use = use
-run = classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder)
+run = classifier.ClassifierTraining(classifier.saved_settings(folder), folder)
 print("ready", flush=True)
 run.train()
 """
@@ -415,7 +415,7 @@ def use(self, means):
     plain(self, means)
     time.sleep(0.002)
 PrivateOptimizer._use = use
-classifier.ClassifierTraining.start(classifier.saved_settings(folder), folder).train()
+classifier.ClassifierTraining(classifier.saved_settings(folder), folder).train()
 """
 
 

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from privproj import training
-from privproj.training import FeatureBound, Method
+from privproj.training import Method
 from privproj.training.algorithms.prism import Point, from_products
 from privproj.training.algorithms.projected import Projected
 from privproj.training.nested import take
@@ -22,7 +22,7 @@ SILENT = 1e-12
 def make_private(
     *, algorithm="dp-sgd", rank=None, frame=None, subspace=None, every=None, beta=None, bound=None, sampling=None,
     sampling_rate=None, batches=None, max_batch_size=None, clipping="joint", shares=None, adaptive_clipping=None,
-    feature_bound=None, **given,
+    **given,
 ):  # fmt: skip
     """``privproj.training.make_private`` with the options of all its records, which tests vary one by one."""
     options = {"rank": rank, "frame": frame, "subspace": subspace, "every": every, "beta": beta, "bound": bound}
@@ -33,7 +33,7 @@ def make_private(
     return training.make_private(
         algorithm=Method(algorithm, **options) if options else algorithm,
         batches=KINDS[sampling](**drawing) if drawing and sampling in KINDS else sampling,
-        clipping=shares or adaptive_clipping or (FeatureBound(feature_bound) if feature_bound else clipping),
+        clipping=shares or adaptive_clipping or clipping,
         **given,
     )
 

@@ -291,11 +291,6 @@ def test_coordinates_in_a_subspace_are_those_of_the_weights_as_they_are_kept(kin
     assert torch.allclose(optimizer._boundary.sums[0], sum(expected), rtol=1e-9)
 
 
-def test_a_feature_bound_is_for_a_linear_layer():
-    with pytest.raises(InvalidParameter, match="one trained linear layer"):
-        private(nn.Embedding(9, 6), numbers()[:, 0], numbers(), feature_bound=1.0, max_grad_norm=None)
-
-
 # --- attention and other layers of torch -----------------------------------------------------------
 
 

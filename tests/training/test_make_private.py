@@ -39,17 +39,10 @@ from training.helpers import data, losses_of, mlp, one_step, own, private  # noq
         (mlp, {"max_grad_norm": 0.0}, "max_grad_norm=0"),
         (mlp, {"sampling_rate": 1.5}, "sampling_rate"),
         (mlp, {"steps": None}, "steps and epochs"),
-        (mlp, {"feature_bound": 1.0}, "either max_grad_norm"),
-        (mlp, {"feature_bound": 1.0, "max_grad_norm": None}, "one trained linear layer"),
         (mlp, {"clipping": "per-layer", "shares": (0.5, 0.6)}, "sum to 1"),
         (mlp, {"algorithm": "sgd"}, "did you mean dp-sgd"),
         (mlp, {"epochs": 0, "steps": None}, "epochs"),
         (mlp, {"frame": "wishart"}, "haar or wishart"),
-        (
-            lambda: nn.Linear(6, 3),
-            {"algorithm": "m1", "rank": 2, "feature_bound": 1.0, "max_grad_norm": None},
-            "lengthen",
-        ),
     ],
 )
 def test_what_is_refused_before_any_data(build, options, words):

@@ -102,7 +102,7 @@ def test_sums_skip_records_that_are_not_finite():
         g, x = torch.randn(7, tokens, 4, generator=draw), torch.randn(7, tokens, 5, generator=draw)
         g[6], x[6] = torch.nan, torch.inf
         expected = per_example.clipped_sum(c[:6], g[:6], x[:6])
-        assert torch.allclose(per_example.clipped_sum(c, g, x, kept), expected, rtol=1e-12)
+        assert torch.allclose(per_example.clipped_sum(c, g, x, kept=kept), expected, rtol=1e-12)
         rows = per_example.formed(g, x)
         assert torch.allclose(per_example.weighted_sum(c, rows, kept), expected, rtol=1e-6)
 

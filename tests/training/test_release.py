@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import (  # noqa: E402
     ALGORITHMS,
     data,
-    gradients,
     losses_of,
     mlp,
     one_step,
@@ -25,8 +24,6 @@ from training.helpers import (  # noqa: E402
     released_sums,
     state,
 )
-
-from privproj.training.release import bounded_norm  # noqa: E402
 
 # --- what leaves the boundary -----------------------------------------------------------------------
 
@@ -116,27 +113,6 @@ def test_the_clipped_sum_is_that_of_opacus():
     losses_of(module, x, y).sum().backward()
     optimizer.step()
     assert torch.allclose(before - state(module), ours, rtol=1e-5)
-
-
-# --- M2 and its relatives ---------------------------------------------------------------------------
-
-
-def test_gradients_without_clipping_keep_their_proved_bound():
-    """Any loss and any features: what exceeds sqrt(2) or R is scaled down; a softmax head within R is left alone."""
-    x, y = data()
-    radius = float(x.norm(dim=1).max())
-    head = lambda: (torch.manual_seed(0), nn.Linear(6, 3).double())[1]  # noqa: E731
-    options = {"max_grad_norm": None, "feature_bound": radius, "algorithm": "m2", "rank": 4}
-    plain = one_step(head(), x, y, feature_bound=radius, max_grad_norm=None)
-    assert torch.allclose(plain, gradients(head(), x, y).sum(0), rtol=1e-5)
-    module = head()
-    _, optimizer, _ = private(module, x, y, **options)
-    assert (
-        optimizer._plan.clip == bounded_norm(radius) == pytest.approx(math.sqrt(2 * (radius**2 + 1)), rel=1e-12, abs=0)
-    )
-    optimizer._turn.open(1)
-    optimizer.backward_on(lambda part: 1e3 * losses_of(module, 50 * part[0], part[1]), (x[:1], y[:1]))
-    assert optimizer._boundary.sums[0].norm() <= optimizer._plan.clip
 
 
 # --- what the loop may not do -----------------------------------------------------------------------

@@ -2,6 +2,4 @@
 
 from privproj.training.view import Algorithm
 
-RECORDS = (
-    Algorithm(name="dp-sgd", summary="Clip every record's gradient, add noise to the sum.", never_lengthens=True),
-)
+RECORDS = (Algorithm(name="dp-sgd", summary="Clip every record's gradient, add noise to the sum."),)

@@ -7,7 +7,7 @@ post-processing of the release, the lift to factors and all moments included.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -152,8 +152,7 @@ def add_prism(
 # is inverted, so small singular values do no harm here. Source: arXiv 2606.00944, in (U, s, V) coordinates.
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A matrix ``Z = U diag(s) V^T``: ``U`` (m x r) and ``V`` (n x r) orthonormal, ``s >= 0`` falling."""
 
     u: Tensor
@@ -161,8 +160,7 @@ class Point:
     v: Tensor
 
 
-@dataclass(frozen=True)
-class _Tangent:
+class _Tangent(NamedTuple):
     """A tangent vector ``xi = U K V^T + Up V^T + U Vp^T``: ``K`` is r x r, ``Up`` m x r, ``Vp`` n x r."""
 
     k: Tensor
@@ -171,12 +169,11 @@ class _Tangent:
 
     def flat(self) -> Tensor:
         """All coordinates in a row: ``K``, then ``Up``, then ``Vp``."""
-        return torch.cat([self.k.flatten(), self.up.flatten(), self.vp.flatten()])
+        return torch.cat([part.flatten() for part in self])
 
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
         """The mean ``beta xi + (1 - beta) other`` of two tangent vectors at one point."""
-        pairs = (self.k, other.k), (self.up, other.up), (self.vp, other.vp)
-        return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in pairs))
+        return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
 
 
 def size(m: int, n: int, r: int) -> int:
@@ -349,8 +346,7 @@ class _TangentView(View):
     @property
     def point(self) -> Point:
         """The low-rank matrix as it is now, without gradients."""
-        module = self.tap.module
-        return Point(module.u.detach(), module.s.detach(), module.v.detach())
+        return Point(*(factor.detach() for factor in self.tap.parameters))
 
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
@@ -373,22 +369,20 @@ class _TangentView(View):
             raise InvalidParameter(self.tap.name, "not orthonormal", "U and V as the last step left them", remedy)
         # G_j V and (I - V V^T) G_j^T U, as they are or as pairs whose products they are.
         low = x @ at.v
-        self.seen: list[tuple[Tensor, ...]] = [(g, low), (x - low @ at.v.T, g @ at.u)]
-        self.ways: Any = per_example.squared_norms, per_example.clipped_sum
+        self.seen = [(g, low), (x - low @ at.v.T, g @ at.u)]
         if 1 < g.shape[1] >= low.shape[2]:
             self.seen = [(per_example.formed(*pair),) for pair in self.seen]
-            self.ways = per_example.row_norms, per_example.weighted_sum
-        norms = [self.ways[0](*part) for part in self.seen]
+        norms = [per_example.squared_norms(*part) for part in self.seen]
         # |P_T(G_j)|^2 = |G_j V|^2 + |(I - V V^T) G_j^T U|^2, times 1 + OVERSTATEMENT d; no number where d is too large.
         squared = (norms[0] + norms[1]) * (1.0 + OVERSTATEMENT * loose)
         return torch.where(loose > REFUSED_ABOVE, math.inf, squared)
 
     def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
         """The coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
-        gv, gtu = (self.ways[1](c, *part, kept) for part in self.seen)
+        gv, gtu = (per_example.clipped_sum(c, *part, kept=kept) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
-        return from_products(gv, gtu, Point(*(per_example.exact(part) for part in (at.u, at.s, at.v)))).flat()
+        return from_products(gv, gtu, Point(*map(per_example.exact, at))).flat()
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Make one step on the manifold with the group's learning rate; weight decay shrinks ``s``."""
@@ -407,7 +401,7 @@ class _TangentView(View):
     @torch.no_grad()
     def move(self, new: Point) -> None:
         """Write a point of the manifold into the layer's factors."""
-        for parameter, value in zip(self.tap.parameters, (new.u, new.s, new.v), strict=True):
+        for parameter, value in zip(self.tap.parameters, new, strict=True):
             parameter.copy_(value)
 
     def adaptive(self, at: Point, xi: _Tangent, rate: float) -> Point:

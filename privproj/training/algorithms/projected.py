@@ -162,7 +162,7 @@ def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:
 
 RECORDS = (
     Algorithm(
-        name="m2", view=Projected, accounted_as=_m2_mechanism, rank="projection", has_frame=True, never_lengthens=True,
+        name="m2", view=Projected, accounted_as=_m2_mechanism, rank="projection", has_frame=True,
         summary="Clip every record's gradient, add noise to the sum, and release its fresh random projection only.",
     ),
     Algorithm(

@@ -207,15 +207,12 @@ class _SubspaceView(View):
             if seen is None:
                 continue
             if not isinstance(tap, Tap):
-                found.append(seen @ torch.cat(own))
+                found.append(seen[0] @ torch.cat(own))
                 continue
             columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, own, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
-            if tap.formed is None:
-                g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[1]
-                blocks = (block for _, block in per_example.formed_blocks(g, x))
-            else:
-                blocks = [tap.formed]
+            g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[-1]
+            blocks = [x] if len(seen) == 1 else (block for _, block in per_example.formed_blocks(g, x))
             # z_jc = <G_j, P_c>.
             found.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
         return torch.stack(found).sum(0) if found else None
