@@ -443,7 +443,8 @@ def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
     found = Asked(quantity, zeros, zeros, zeros, zeros, np.ones(size), np.ones(size, bool))
 
     def read(name: str, low: float, high: float) -> Array:
-        numbers = _numbers(given.get(name), size)
+        array = np.asarray(given.get(name))
+        numbers = np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
         inside = (low <= numbers) & (numbers <= high)
         found.fine &= inside
         return np.where(inside, numbers, high)
@@ -462,24 +463,13 @@ def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
             found.deltas = np.where(found.log10_deltas > -300.0, 10.0**found.log10_deltas, 0.0)
         else:
             found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
-            found.log_deltas, found.log10_deltas = _each(math.log, found.deltas), _each(math.log10, found.deltas)
+            found.log_deltas, found.log10_deltas = np.log(found.deltas), np.log10(found.deltas)
     if quantity != "sigma":
         found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
     else:
         # As classical_noise has it.
         found.noises = np.minimum(np.sqrt(2.0 * math.log(1.25) - 2.0 * found.log_deltas) / found.eps, LARGEST_NOISE)
     return found
-
-
-def _numbers(value: Any, size: int) -> Array:
-    """A value for all rows or one for each, as an array; nan for what holds anything but numbers."""
-    array = np.asarray(value)
-    return np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
-
-
-def _each(function: Callable[[float], float], numbers: Array) -> Array:
-    """The function of every number, as ``math`` rounds it."""
-    return np.fromiter(map(function, numbers.tolist()), float, len(numbers))
 
 
 # --- what is read together ----------------------------------------------------------------------------
