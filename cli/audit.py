@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,13 @@ from privproj.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
-from privproj.records.sweep import run_in_processes
+from privproj.records.sweep import open_pool, rows_in_order
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-from privproj.validation import privacy_epsilon, probability, whole_number
+from privproj.validation import privacy_epsilon, probability
 
 from . import render
-from .options import Group, Number, Once, OneOf, json_option, option
+from .options import Group, Number, Once, OneOf, count, json_option, option
 from .output import bar
 
 if TYPE_CHECKING:
@@ -102,22 +103,24 @@ def mechanism(trials: int, workers: int, delta: float, confidence: float, **give
     scene = release.Scene(mechanism=mechanism_of(given), **own)
     runs = trials // 2
     parts = max(1, min(50, runs // 20))
-    batches = [[(scene, runs // parts + (i < runs % parts), i)] for i in range(parts)]
+    sizes = [runs // parts + (i < runs % parts) for i in range(parts)]
     scores: Any = ([], [])
     with bar(parts, "auditing") as step:
-        for (found,), _ in run_in_processes(workers)(score_parts, iter(batches)):
-            for arm, more in zip(scores, loads(found), strict=True):
-                arm.extend(more)
-            step(1)
+        for lines in rows_in_order(partial(score_parts, scene, sizes), range(parts), partial(open_pool, workers)):
+            for line in lines.splitlines():
+                for arm, more in zip(scores, loads(line), strict=True):
+                    arm.extend(more)
+                step(1)
     return judged(release.judge_scene(scene, scores, delta, confidence, given["claim"]), fault=given["fault"])
 
 
-def score_parts(parts: list[Any]) -> list[str]:
-    """Score parts of the runs, as JSON; this is called in a process of its own."""
+def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
+    """Score the parts of these numbers, each of so many runs: a line of JSON for each."""
     import torch
 
     torch.set_num_threads(1)
-    return [dumps([arm.tolist() for arm in scene.scores(runs, runs, worker)]) for scene, runs, worker in parts]
+    scores = (scene.scores(sizes[i], sizes[i], i) for i in numbers)
+    return "".join(dumps([arm.tolist() for arm in arms]) + "\n" for arms in scores)
 
 
 def mechanism_of(given: dict[str, Any]) -> M2 | Gaussian:
@@ -181,13 +184,6 @@ def rate_line(rate: dict[str, float], confidence: float) -> str:
     """Say the true positive rate at a false positive rate, with its interval."""
     at, share, low, high, sure = map(render.percent, (*rate.values(), confidence))
     return f"  true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
-
-
-def count(name: str, words: str, letter: str, low: int, high: int, default: int | None = None) -> Once:
-    """Return the option of a whole number."""
-    kind = whole_number(f"a whole number from {low} to {high:g}", low, high)
-    shown = words if default is None else f"{words}  [default: {default}]"
-    return option(name, shown, type=Number(kind.check), metavar=letter, default=default)
 
 
 def level(value: float) -> Once:

@@ -7,14 +7,11 @@ from typing import Any
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.records.files import read_bounded, read_data, refuse_same_file, write_text
-from privproj.records.regression import CheckVerdict, change_words, entries_from
+from privproj.records.regression import Entry, change_words, entries_from
 
 from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write
 from .render import as_json, assumption_lines, fit_line, wrap_line
-
-Checked = list[tuple[str, CheckVerdict]]
-"""The verdicts on all entries, each with its file."""
 
 OF_A_FOLDER = "*bounds.toml"
 """The files of a folder that are checked, those of the pre-commit hook too. Contract."""
@@ -61,7 +58,7 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
     if update and not errors:
         for name, text in [(name, updated(name, found)) for name in names]:
             write_text(name, text)
-    held = [(verdict.updated() if update else verdict).holds for _, verdict in found]
+    held = [(entry.updated() if update else entry).holds for entry in found]
     if json:
         write(as_json({"results": records(found), "held": sum(held), "entries": len(held), "errors": errors}))
     elif found:
@@ -83,7 +80,7 @@ def files_of(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[str, str]]:
+def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dict[str, str]]:
     """Check all files, with the errors of those that cannot be, and write the report, in which all errors stand too.
 
     An earlier report would be taken for that of this call.
@@ -96,7 +93,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
             except InvalidParameter as error:
                 errors[name] = one_line(str(error))
                 continue
-            found += [(name, entry.check()) for entry in entries]
+            found += [entry.checked() for entry in entries]
     except BaseException as error:
         errors["privproj check"] = one_line(f"{type(error).__name__}: {error}")
         raise
@@ -106,87 +103,73 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[Checked, dict[st
     return found, errors
 
 
-def as_text(found: Checked, *, named: bool, update: bool) -> str:
+def as_text(found: list[Entry], *, named: bool, update: bool) -> str:
     """Say each verdict behind its place, with what corrects it, and in the end what all numbers take for granted."""
     lines, assumed = [], {}
-    for name, verdict in found:
-        place = f"{name}: " if named else ""
-        lines += fit_line(line(verdict, place)[:5], line(verdict, place)[5:])
-        for label, words in remarks(verdict, update):
+    for entry in found:
+        place = f"{entry.file}: " if named else ""
+        lines += fit_line(line(entry, place)[:5], line(entry, place)[5:])
+        for label, words in remarks(entry, update):
             lines += wrap_line(f"     {label}: ", words)
-        if verdict.result is not None:
-            assumed[place + str(verdict.entry.name)] = verdict.result.assumes
+        if entry.result is not None:
+            assumed[place + str(entry.name)] = entry.result.assumes
     return "\n".join([*lines, *assumption_lines(assumed)])
 
 
-def remarks(verdict: CheckVerdict, update: bool = False) -> Iterator[tuple[str, str]]:
+def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
     """What was asked where an entry fails, what --update wrote into it, and what its number asks of the data."""
-    entry, found = verdict.entry, verdict.result
-    if not verdict.holds:
+    if not entry.holds:
         given = entry.asked
         words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
         yield "asked", f"{entry.query} of {given['mechanism']}, {words}"
-    for key, now in verdict.rewritten.items() if update else ():
+    for key, now in entry.rewritten.items() if update else ():
         old = entry.expected.get(key)
         by = f" ({change_words(old, now)})" if key == "expect" and old is not None else ""
         yield "rewritten", f"{key} = {old!r}, now {now!r}{by}"
-    if found is not None:
-        kinds = {"promise": found.promises, "warning": found.warnings}
-        yield from ((label, words) for label, sentences in kinds.items() for words in sentences)
+    if entry.result is not None:
+        yield from (("promise", words) for words in entry.result.promises)
+        yield from (("warning", words) for words in entry.result.warnings)
 
 
-def records(found: Checked) -> list[dict[str, Any]]:
+def records(found: list[Entry]) -> list[dict[str, Any]]:
     """Return the verdicts as plain values, an entry each."""
-    return [
-        {
-            "file": name,
-            "name": verdict.entry.name,
-            "holds": verdict.holds,
-            "problem": verdict.problem,
-            "query": verdict.entry.query,
-            "asked": verdict.entry.asked,
-            "expected": verdict.entry.expected,
-            "seconds": round(verdict.seconds, 3),
-            "answer": verdict.result,
-        }
-        for name, verdict in found
-    ]
+    names = ("file", "name", "holds", "problem", "query", "asked", "expected", "seconds")
+    return [{**{name: getattr(entry, name) for name in names}, "answer": entry.result} for entry in found]
 
 
-def line(verdict: CheckVerdict, place: str = "") -> str:
+def line(entry: Entry, place: str = "") -> str:
     """Say in one line whether an entry holds, its value, and what that is."""
-    mark, found, shown = "ok  " if verdict.holds else "FAIL", verdict.result, "no value"
+    mark, found, shown = "ok  " if entry.holds else "FAIL", entry.result, "no value"
     if found is not None:
         of = f"{found.side}, {found.mechanism['name']}.{found.bound}, {found.status}"
         shown = f"{found.quantity} = {found.value!r} ({of})"
-    return f"{mark} {place}{verdict.entry.name}: {shown}" + (f"; {verdict.problem}" if verdict.problem else "")
+    return f"{mark} {place}{entry.name}: {shown}" + (f"; {entry.problem}" if entry.problem else "")
 
 
-def updated(file: str, found: Checked) -> str:
+def updated(file: str, found: list[Entry]) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
     tomlkit = import_extra("tomlkit", "--update", "check")
     document: Any = tomlkit.parse(read_bounded(file).decode())
-    own = [verdict for name, verdict in found if name == file]
-    for entry, verdict in zip(document["bound"], own, strict=True):
-        entry.update(verdict.rewritten)
+    own = [entry.rewritten for entry in found if entry.file == file]
+    for table, rewritten in zip(document["bound"], own, strict=True):
+        table.update(rewritten)
     return tomlkit.dumps(document)
 
 
-def as_junit(found: Checked, errors: dict[str, str]) -> str:
+def as_junit(found: list[Entry], errors: dict[str, str]) -> str:
     """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
     from xml.etree import ElementTree as Tree
 
-    failures = sum(not verdict.holds for _, verdict in found)
+    failures = sum(not entry.holds for entry in found)
     counts = {"tests": len(found) + len(errors), "failures": failures, "errors": len(errors)}
     root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
-    for file, verdict in found:
-        took = f"{verdict.seconds:.3f}"
-        case = Tree.SubElement(suite, "testcase", classname=file, name=verdict.entry.name, time=took)
-        rests = [line(verdict), *(f"{label}: {words}" for label, words in remarks(verdict))]
-        rests += [f"assumes: {words}" for words in (verdict.result.assumes if verdict.result else ())]
-        if verdict.problem:
-            Tree.SubElement(case, "failure", message=verdict.problem).text = "\n".join(rests)
+    for entry in found:
+        case = Tree.SubElement(suite, "testcase", classname=entry.file, name=entry.name, time=f"{entry.seconds:.3f}")
+        rests = [line(entry), *(f"{label}: {words}" for label, words in remarks(entry))]
+        rests += [f"assumes: {words}" for words in (entry.result.assumes if entry.result else ())]
+        if entry.problem:
+            Tree.SubElement(case, "failure", message=entry.problem).text = "\n".join(rests)
         Tree.SubElement(case, "system-out").text = "\n".join(rests)
     for file, words in errors.items():
         case = Tree.SubElement(suite, "testcase", classname=file, name="the file can be checked")

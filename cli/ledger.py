@@ -35,7 +35,7 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
       privproj ledger privproj-train/ledger.jsonl
     """
     account, _ = read_begun(file)
-    target, delta = dict(account.target or {}), planned_delta(account, delta)
+    target, delta = account.target or {}, planned_delta(account, delta)
     try:
         shown = overview(account, delta)
     except Unanswered as error:
@@ -69,7 +69,7 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
     return {
         "steps": account.spent,
         "steps_left": account.left,
-        "steps_planned": account.releases_planned,
+        "steps_planned": account.planned.spent,
         "delta": delta,
         "epsilon": so_far.value if so_far else 0.0,
         "epsilon_of_plan": planned.as_dict()["value"],
@@ -150,7 +150,8 @@ def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str
     rows, whole = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
     spent = whole.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
-    return record(schedule, rows, whole, spent)
+    adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
+    return record(schedule, rows, whole, spent, plan_fixed(adapts=adapts))
 
 
 def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
@@ -174,9 +175,8 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
         fixed = None
     found = replace(whole.epsilon(delta), value=whole.epsilon_of_spent(delta))
     shown = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
-    shown |= {"epsilon_of_fixed_plan": fixed}
-    spent = budget.epsilon_of_spent(delta)
-    return shown | record(schedule, rows_within(budget, schedule), found, spent, FILTER_FIXED_IN_ADVANCE)
+    spent, rows = budget.epsilon_of_spent(delta), rows_within(budget, schedule)
+    return {**shown, "epsilon_of_fixed_plan": fixed, **record(schedule, rows, found, spent, FILTER_FIXED_IN_ADVANCE)}
 
 
 def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
@@ -191,10 +191,9 @@ def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
     return rows
 
 
-def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str = "") -> dict[str, Any]:
+def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str) -> dict[str, Any]:
     """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
-    planned = any(phase.planned for phase in schedule.phases)
-    assumed = assumed or plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in schedule.phases))
+    said = whole.as_dict()
     phases = [
         {
             "phase": row.phase.name,
@@ -207,15 +206,12 @@ def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any,
     ]
     return {
         "epsilon_spent": spent,
-        "epsilon_planned": whole.value if planned else None,
+        "epsilon_planned": whole.value if any(phase.planned for phase in schedule.phases) else None,
         "fits": all(row.more_steps and not row.would_exceed for row in rows),
         "phases": phases,
-        "bound": whole.bound,
-        "status": whole.status,
+        **{name: said[name] for name in ("bound", "status", "promises", "warnings")},
         "relation": whole.run["relation"],
-        "promises": list(whole.promises),
         "assumes": list(dict.fromkeys((assumed, *whole.assumes))),
-        "warnings": list(whole.warnings),
     }
 
 

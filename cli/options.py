@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter
+from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
 
 
 def parse_number(option: str, text: str) -> float:
@@ -113,6 +113,13 @@ def option(name: str, help_text: str, **settings: Any) -> Once:
     if not settings.get("is_flag"):
         settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
+
+
+def count(name: str, words: str, letter: str, low: int, high: int, default: int | None = None) -> Once:
+    """The option of a whole number."""
+    kind = whole_number(f"a whole number from {low} to {high:g}", low, high)
+    shown = words if default is None else f"{words}  [default: {default}]"
+    return option(name, shown, type=Number(kind.check), metavar=letter, default=default)
 
 
 def option_of(name: str, declared: Parameter, **settings: Any) -> Once:

@@ -1,6 +1,7 @@
 """``privproj run``, ``dp-sft`` and ``sweep``: phases composed jointly, and a grid of questions to a table."""
 
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -10,13 +11,12 @@ from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.records.files import read_data, write_data
 from privproj.records.run_file import from_data
-from privproj.records.sweep import MOST_CORNERS, Runner, grid_from, run_in_processes, run_inline, run_on_dask, run_sweep
+from privproj.records.sweep import MOST_CORNERS, grid_from, open_pool, run_sweep
 from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
-from privproj.validation import whole
 
 from . import render
-from .options import Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
+from .options import Once, OneOf, command_with, count, file_argument, json_option, option, option_of, options_from
 from .output import bar
 from .query import proof_options, show, with_proof
 
@@ -139,11 +139,11 @@ def dp_sft_command(
     "sweep",
     file_argument(),
     Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
-    option("--workers", "Processes of this machine.  [default: 1]", metavar="N", default=1.0),
+    count("--workers", "Processes of this machine.", "N", 1, 256, 1),
     Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
     json_option(),
 )
-def sweep_command(file: str, output: str, workers: float, dask: str | None, json: bool) -> int:
+def sweep_command(file: str, output: str, workers: int, dask: str | None, json: bool) -> int:
     """A grid of questions to a CSV or Parquet table; resumable.
 
     Every point of the grid is asked; rows go to a journal beside the table as they are done, so that the same command
@@ -165,9 +165,11 @@ def sweep_command(file: str, output: str, workers: float, dask: str | None, json
     Example:
       privproj sweep examples/grid.toml -o table.csv --workers 2
     """
+    if dask is not None and workers > 1:
+        raise InvalidParameter("--workers", workers, "either --workers or --dask, not both")
     grid, began = grid_from(read_data(file), file), time.monotonic()
     with bar(len(grid), f"{len(grid)} questions") as step:
-        found = run_sweep(grid, output, doer_for(workers, dask), step)
+        found = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
     corners = {place: question.result(grid.query, 1.0, None) for place, question in grid.corners()}
     promises = {place: corner.promises for place, corner in corners.items()}
@@ -177,7 +179,7 @@ def sweep_command(file: str, output: str, workers: float, dask: str | None, json
         data = {"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output, **said}
         click.echo(render.as_json(data))
     else:
-        parts = ", ".join(f"{count} {outcome}" for outcome, count in found.items())
+        parts = ", ".join(f"{number} {outcome}" for outcome, number in found.items())
         click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
         lines = [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
         if (ends := len(grid.ends)) > MOST_CORNERS:
@@ -189,16 +191,6 @@ def sweep_command(file: str, output: str, workers: float, dask: str | None, json
 def every(said: dict[str, tuple[str, ...]]) -> list[str]:
     """Return every sentence once."""
     return list(dict.fromkeys(words for sentences in said.values() for words in sentences))
-
-
-def doer_for(workers: float, dask: str | None) -> Runner:
-    """Return who does the work: this process, several processes, or a Dask cluster."""
-    count = whole("workers", workers, "a whole number of processes from 1 to 256", 1, 256)
-    if dask is not None:
-        if count > 1:
-            raise InvalidParameter("--workers", count, "either --workers or --dask, not both")
-        return run_on_dask(dask)
-    return run_in_processes(count) if count > 1 else run_inline
 
 
 COMMANDS = {"run": run_command, "dp-sft": dp_sft_command, "sweep": sweep_command}

@@ -175,11 +175,11 @@ def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
     """Return what was found of a ledger."""
     account = verdict.account.numbered
     found, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
-    gap = missing_words(verdict, account.releases_planned)
+    gap = missing_words(verdict, account.planned.spent)
     record = {
-        "missing_releases": account.missing,
+        "missing_releases": verdict.missing,
         "unproved": [*gap, *UNPROVED],
-        "claim": ledger_claim(found, account.missing),
+        "claim": ledger_claim(found, verdict.missing),
         "target": target or None,
         **found,
     }

@@ -26,6 +26,9 @@ LARGEST_NOISE = 1e12
 LARGEST_EPSILON = 1e9
 """Largest epsilon that is accepted. Contract."""
 
+MOST_WHOLE = 10**15
+"""Largest whole number that is accepted where no other end is named. Contract."""
+
 MOST_WORDS = 60
 """Characters of an unexpected value that a message repeats at most. Contract."""
 
@@ -43,7 +46,7 @@ def real(
     return number
 
 
-def whole(name: str, value: object, expected: str, low: int = 1, high: int = 10**15) -> int:
+def whole(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
     """The value as an int in ``[low, high]``; a float that is whole, such as ``1e5``, is accepted.
 
     Raises :class:`InvalidParameter` for anything else, also for ``2.5``, nan, strings and booleans.
@@ -133,23 +136,28 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def whole_number(expected: str, low: int = 1, high: int = 10**15) -> Kind:
-    """Whole numbers from ``low`` to ``high``, as a message describes them."""
+def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Kind:
+    """Whole numbers from ``low`` to ``high``, as a message describes them: by name and range unless it is told how."""
+    ends = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high:g}"
     return replace(
         WHOLE,
         rule={**WHOLE.rule, "minimum": low, "maximum": high},
-        check=lambda name, value: whole(name, value, expected, low, high),
+        check=lambda name, value: whole(name, value, expected or f"a whole number {name} {ends}", low, high),
     )
 
 
-def number(expected: str, low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Kind:
-    """Numbers from ``low`` to ``high``, without these ends where they are open, as a message describes them."""
+def number(
+    expected: str = "", low: float = 0.0, high: float = 1e100, *, open_low: bool = False, open_high: bool = False
+) -> Kind:
+    """Numbers from ``low`` to ``high``, without the ends that are open, as :func:`whole_number` describes them."""
     ends = {"exclusiveMinimum" if open_low else "minimum": low, "exclusiveMaximum" if open_high else "maximum": high}
     is_open = {"open_low": open_low, "open_high": open_high}
+    words = f"above {low:g} and {'below' if open_high else 'up to'}" if open_low else f"from {low:g} to"
+    words += f" below {high:g}" if open_high and not open_low else f" {high:g}"
     return replace(
         NUMBER,
         rule={**NUMBER.rule, **ends},
-        check=lambda name, value: real(name, value, expected, low, high, **is_open),
+        check=lambda name, value: real(name, value, expected or f"a number {name} {words}", low, high, **is_open),
     )
 
 

@@ -6,10 +6,11 @@ class), all training randomness fresh in each; the score is minus the canary's l
 those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
 """
 
+import json
 import math
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.ledger import Account
-from privproj.records.sweep import Journal, Row, complete_rows, run_in_processes
+from privproj.records.sweep import complete_rows, open_pool
 from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -124,17 +125,18 @@ def _canary(game: Game) -> tuple[Tensor, Tensor]:
         return features, module(features).argmin(1)
 
 
-def _shadow_rows(tasks: list[tuple[Game, bool, int, Tensor, Tensor]]) -> list[Row]:
-    """Minus the canary's loss, in nats, under models trained with it, or without, as rows of the journal."""
-    rows = []
-    for game, inside, index, features, label in tasks:
-        x, y, _, _ = game.problem()
+def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
+    """Minus the canary's loss, in nats, under models of even numbers trained with it, and of odd ones without."""
+    rows = ""
+    x, y, _, _ = game.problem()
+    for i in numbers:
+        index, outside = divmod(i, 2)
         weights = torch.ones(len(x) + 1)
-        weights[-1] = float(inside)
-        seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + inside
+        weights[-1] = 1.0 - outside
+        seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + 1 - outside
         module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
         with torch.no_grad():
-            rows.append(repr(-float(cross_entropy(module(features), label))))
+            rows += f"{-float(cross_entropy(module(features), label))!r}\n"
     return rows
 
 
@@ -150,13 +152,13 @@ def poisoned(
     A journal makes it resumable. ``progress`` is called with the number of models that are done since the last call.
     """
     count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
-    features, label = _canary(game)
-    tasks = [(game, inside, i, features, label) for i in range(count) for inside in (True, False)]
-    title = {"game": asdict(game), "models": count, "version": __version__}
-    with TemporaryDirectory() as home, closing(Journal(journal or Path(home, "journal"), title)) as book:
-        progress(len(book))
-        complete_rows(_shadow_rows, tasks, book, run_in_processes(workers), progress)
-        scores = [float(row) for row in book.rows()]
+    work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
+    head = json.dumps({"game": asdict(game), "models": count, "version": __version__}) + "\n"
+    with (
+        TemporaryDirectory() as home,
+        complete_rows(work, 2 * count, journal or Path(home, "journal"), head, pool, progress) as rows,
+    ):
+        scores = [*map(float, rows)]
     return np.array(scores[0::2]), np.array(scores[1::2])
 
 

@@ -35,7 +35,6 @@ mean, and in a sum of two laws the ``r`` of both add up (``growth``). Places are
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -49,6 +48,7 @@ from privproj.composition.dominating_pairs import (
     DominatingPair,
     excess_bounds,
     outline_step,
+    repeat,
 )
 from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import PrecisionLimit, Refused
@@ -125,17 +125,14 @@ class _Epoch:
     batches: int
     """The number ``t`` of batches."""
 
+    pair: DominatingPair
+    """The pair of a release; nothing of it is infinite or lost from below."""
+
     log_least: float
     """The least finite loss ``ln w`` of a release, in nats."""
 
     top: float
     """The last point ``B`` of the grid."""
-
-    at_infinity: float
-    """``P``-mass of a release at infinity; 0 from below."""
-
-    lost: float
-    """``Q``-mass of a release at ``W = 0``; 0 from below."""
 
     above: bool
     """True for an upper bound, False for a lower one."""
@@ -143,12 +140,10 @@ class _Epoch:
     def excess(self, losses: Array) -> Array:
         """The excess of the remove order at ``ln s = losses`` (nats), on the safe side."""
         found = np.empty(len(losses))
-        # Products of atoms and epsilons that are held in memory at a time. Speed only.
-        size = max(1, 2**22 // len(self.law.places))
-        for start in range(0, len(losses), size):
-            part, right = losses[start : start + size], losses[start : start + size] >= 0.0
-            found[start : start + size][right] = self.right(part[right])
-            found[start : start + size][~right] = self.left(part[~right])
+        for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
+            # Products of atoms and epsilons that are held in memory at a time. Speed only.
+            parts = 1 + np.count_nonzero(chosen) * len(self.law.places) // 2**22
+            found[chosen] = np.concatenate([read(part) for part in np.array_split(losses[chosen], parts)])
         return found
 
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
@@ -168,7 +163,7 @@ class _Epoch:
         if self.above:
             share = (share + far) * (1.0 + law.drift) + UNDERFLOWN_MASS * self.top
             # m |Q|^(t - 1), with |Q| the mass of a release
-            return (share / self.batches + self.at_infinity * max(1.0, self.total)) * self.factor
+            return (share / self.batches + self.pair.at_infinity * max(1.0, self.total)) * self.factor
         share = (share + np.where(c <= self.top, far, 0.0)) * (1.0 - law.drift) - UNDERFLOWN_MASS * self.top
         return np.maximum(share, 0.0) / self.batches * self.factor
 
@@ -183,7 +178,7 @@ class _Epoch:
         # The far atoms as if they were at the end of the grid, and (iv) for the mass at W = 0 that was moved to w.
         share += law.far_mass * np.maximum(c - self.top, 0.0) / self.batches
         s = np.exp(losses)
-        moved = self.lost * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
+        moved = self.pair.lost * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
         # times |Q|^(t - 1), with |Q| the mass of a release
         return (share + moved * max(1.0, self.total)) * self.factor + s * UNDERFLOWN_NEAR_ZERO
 
@@ -302,12 +297,12 @@ class EpochEnds:
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
-        def choose(one: SumLaw, two: SumLaw, copies: int) -> Array:
+        def add(one: SumLaw, two: SumLaw, copies: int) -> SumLaw:
             self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density, score))
-            return self.grids[-1]
+            return add_sum(one, two, self.grids[-1], above=True)
 
-        law = _sum_copies(first, batches, choose, above=True)
-        self.above = _Epoch(law, batches, log_least, self.top, pair.at_infinity, pair.lost, above=True)
+        law = repeat(first, batches, add)
+        self.above = _Epoch(law, batches, pair, log_least, self.top, above=True)
 
     @cached_property
     def below(self) -> _Epoch | None:
@@ -316,8 +311,9 @@ class EpochEnds:
         if pair is None:
             return None
         log_least, grids = _least_loss(pair), iter(self.grids)
-        law = _sum_copies(_first_law(pair, log_least, above=False), self.batches, lambda *_: next(grids), above=False)
-        return _Epoch(law, self.batches, log_least, self.top, 0.0, 0.0, above=False)
+        first = _first_law(pair, log_least, above=False)
+        law = repeat(first, self.batches, lambda one, two, _: add_sum(one, two, next(grids), above=False))
+        return _Epoch(law, self.batches, pair, log_least, self.top, above=False)
 
     def excess_below(self, losses: Array) -> Array:
         """Lower bounds of the excess at these ``ln t``; 0 where none is known."""
@@ -341,16 +337,6 @@ class EpochEnds:
 def _least_loss(pair: DominatingPair) -> float:
     """The least loss of a pair that has mass, in nats."""
     return float(pair.step * pair.cells[pair.masses > 0.0][0])
-
-
-def _sum_copies(first: SumLaw, batches: int, choose: Callable[[SumLaw, SumLaw, int], Array], *, above: bool) -> SumLaw:
-    """The law of ``batches`` copies by doubling; ``choose`` makes the grid of a sum from both laws and its copies."""
-    law, copies = first, 1
-    for bit in bin(batches)[3:]:
-        for other, count in ((law, copies), (first, 1))[: 1 + int(bit)]:
-            copies += count
-            law = add_sum(law, other, choose(law, other, copies), above=above)
-    return law
 
 
 def _first_law(pair: DominatingPair, log_least: float, *, above: bool) -> SumLaw:

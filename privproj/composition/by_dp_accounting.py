@@ -7,12 +7,13 @@ docs/proofs.md under "What is only observed".
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
-from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from privproj.composition.dominating_pairs import DominatingPair
+from privproj.composition.dominating_pairs import DominatingPair, Outline
 from privproj.errors import PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, next_up
 
@@ -36,15 +37,15 @@ PEER_REMEDY = "use the default composer, ask for a larger delta, add noise, or u
 MOST_PEER_CELLS = 2**23
 """Cells that a grid may have; one with more is refused. Contract."""
 
-PeerOrder = list[tuple[DominatingPair, int]]
-"""The dominating pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
+Part = tuple[PrivacyLossDistribution, int]
+"""The distribution of the loss of one release, dense, and how often it is composed."""
 
 
 @dataclass(frozen=True)
 class PeerCurve:
     """The curve of a composed run: the larger of the orders. Lower ends are not known, rounding is only measured."""
 
-    distributions: tuple[pld_pmf.PLDPmf, ...]
+    distribution: PrivacyLossDistribution
     """The composed law of the loss in each order, as dp-accounting holds it."""
 
     noise: float
@@ -61,7 +62,7 @@ class PeerCurve:
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for ``eps`` in nats, never below the floor, which is then a sound, loose answer."""
         # max over orders of delta(eps), + noise
-        delta = max(float(pmf.get_delta_for_epsilon(eps)) for pmf in self.distributions) + self.noise
+        delta = float(self.distribution.get_delta_for_epsilon(eps)) + self.noise
         return Enclosure(-math.inf, math.log(min(1.0, max(delta, self.floor))))
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -72,47 +73,37 @@ class PeerCurve:
                 f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {PEER_REMEDY}"
             )
         # max over orders of eps(delta - noise)
-        eps = max(float(pmf.get_epsilon_for_delta(delta - self.noise)) for pmf in self.distributions)
+        eps = float(self.distribution.get_epsilon_for_delta(delta - self.noise))
         if eps == math.inf:
             raise PrecisionLimit(f"expected losses that double precision can hold, got larger ones; {PEER_REMEDY}")
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 
-LawOrder = list[tuple[pld_pmf.PLDPmf, int]]
-"""Laws of the loss that dp-accounting made itself, in one order, each with how often it is composed."""
+def distributions_of(shapes: list[Outline], step: float) -> list[Part]:
+    """What dominates these releases, in both orders (C18), on a grid of losses ``step`` nats apart.
 
-
-def compose(orders: list[PeerOrder], theirs: list[LawOrder] | None = None, step: float | None = None) -> PeerCurve:
-    """The curve of a run from the dominating pairs of its phases, in one order or in both, and from further laws.
-
-    ``step`` is the distance of losses in nats, for a run without a pair. It is as sound as the pairs (C2, C18) and the
-    laws, but for rounding, which is measured and not proved. Raises :class:`PrecisionLimit` for a grid of more than
-    :data:`MOST_PEER_CELLS` cells.
+    Raises :class:`PrecisionLimit` for a grid that is too large.
     """
-    laws = [[(law_of(pair), steps) for pair, steps in order] for order in orders]
-    # What is symmetric is the same in both orders.
-    both = range(max(len(laws), len(theirs or [])))
-    whole = [[item for part in (laws, theirs) if part for item in part[min(i, len(part) - 1)]] for i in both]
-    step = orders[0][0][0].step if step is None else step
-    steps = sum(steps for _, steps in whole[0])
-    noise = FFT_NOISE + FFT_NOISE_PER_STEP * steps
-    numerics = {"composer": "dp-accounting", "grid_step": step}
-    numerics |= {"grid_points": sum(law.size for law, _ in whole[0])}
+    pairs = [(shape, shape.pairs(step).above) for shape in shapes]
+    orders = [(pair, pair.mirrored()) if shape.has_two_orders else (pair,) for shape, pair in pairs]
+    return [(PrivacyLossDistribution(*map(_law_of, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)]
+
+
+def compose(parts: list[Part], step: float) -> PeerCurve:
+    """The curve of a run from the distributions of its releases, on one grid of losses ``step`` nats apart.
+
+    It is as sound as these (C2, C18), but for rounding, which is measured and not proved. Raises
+    :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells.
+    """
+    composed = [_self_compose(*part, step) for part in parts] or [privacy_loss_distribution.identity(step)]
+    noise = FFT_NOISE + FFT_NOISE_PER_STEP * sum(count for _, count in parts)
+    points: Any = sum(part._pmf_remove.size for part, _ in parts)  # pyright: ignore[reportPrivateUsage]
+    numerics = {"composer": "dp-accounting", "grid_step": step, "grid_points": points}
     numerics |= {"added_to_delta": noise, "rounding": "measured, not proved"}
-    return PeerCurve(tuple(_compose_order(order, step) for order in whole), noise, numerics)
+    return PeerCurve(reduce(PrivacyLossDistribution.compose, composed), noise, numerics)
 
 
-def _compose_order(order: LawOrder, step: float) -> pld_pmf.PLDPmf:
-    """The law of the loss of the whole run in one order, as dp-accounting holds it."""
-    if not order:
-        return pld_pmf.create_pmf({0: 1.0}, step, 0.0, pessimistic_estimate=True).to_dense_pmf()
-    first, *others = (_self_compose(law, count, step) for law, count in order)
-    for other in others:
-        first = first.compose(other)
-    return first
-
-
-def law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
+def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
     _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
@@ -121,21 +112,21 @@ def law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
 
 def distribution_of(pair: DominatingPair) -> PrivacyLossDistribution:
     """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
-    return PrivacyLossDistribution(law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
+    return PrivacyLossDistribution(_law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
 
 
-def _self_compose(law: pld_pmf.PLDPmf, count: int, step: float) -> pld_pmf.PLDPmf:
-    """The law of the loss of ``count`` releases of one dense law.
+def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
+    """The distribution of ``count`` releases.
 
     Composing a sparse law would raise its size to the power of the steps. Raises :class:`PrecisionLimit` before a grid
     that is too large is made.
     """
+    law: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
     if count * law.size > MOST_PEER_CELLS:
-        masses: Any = law._probs  # pyright: ignore[reportAttributeAccessIssue]
         # The tail mass that dp-accounting cuts by its default; here only the size of a grid is told by it. Speed only.
-        lower, upper = common.compute_self_convolve_bounds(masses, count, 1e-15)
+        lower, upper = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
         _check_cell_count(upper - lower + 1, step)
-    return law.self_compose(count) if count > 1 else law
+    return part.self_compose(count) if count > 1 else part
 
 
 def _check_cell_count(cells: float, step: float) -> None:

@@ -1,11 +1,13 @@
 """The one entry from releases to a run: the cheapest form that is valid, or a composition on a grid of losses."""
 
 from dataclasses import replace
-from functools import partial
 
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import Refused
 from privproj.runs import Run
+
+Phases = list[tuple[PrivacyProfile, Run]]
+"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
 
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
@@ -37,9 +39,7 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
     return compose_on_grid([(profile, run)], run.discretization, run.composer)
 
 
-def compose_phases(
-    phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
-) -> Curve:
+def compose_phases(phases: Phases, step: float | None = None, composer: str = "privproj") -> Curve:
     """The joint curve of phases with different profiles and runs, as sound as these; raises as :func:`compose` does.
 
     ``step`` is the distance of lattice points of the whole composition in nats (None: as fine as the profiles are
@@ -52,7 +52,7 @@ def compose_phases(
     return compose_on_grid(phases, step, composer)
 
 
-def releases_of(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Run]]:
+def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
     """The phase itself, or its epochs, each as one release, where a record picks its batches at random (C25)."""
     if not run.allocates or run.single:
         return [(profile, run)]
@@ -61,24 +61,20 @@ def releases_of(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile,
     return allocate(profile, run)
 
 
-def compose_on_grid(
-    phases: list[tuple[PrivacyProfile, Run]], step: float | None = None, composer: str = "privproj"
-) -> Curve:
+def compose_on_grid(phases: Phases, step: float | None = None, composer: str = "privproj") -> Curve:
     """Phases composed jointly on one grid of losses, whatever closed forms they have (C2).
 
     Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises
     :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
-    from privproj.composition.capped import CappedCurve
     from privproj.composition.depths import DepthCurve
-    from privproj.composition.dominating_pairs import outline_step, with_least_rate
-    from privproj.composition.grid import DefaultGrid, compose_on_lattice, dominating_orders, peer_grid_step
+    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.grid import GridCurve, peer_grid_step
 
-    gridded = with_least_rate(phases)
-    shapes = [outline_step(profile, run) for profile, run in gridded]
+    shapes = [outline_step(*phase) for phase in phases]
     if composer == "dp-accounting":
         from privproj.composition import by_dp_accounting
 
-        return by_dp_accounting.compose(dominating_orders(gridded, shapes, step or peer_grid_step(gridded, shapes)))
-    on_grid = partial(compose_on_lattice, step=step) if step else DefaultGrid
-    return CappedCurve(DepthCurve(on_grid(gridded, shapes), phases, on_grid), phases)
+        step = step or peer_grid_step(shapes)
+        return by_dp_accounting.compose(by_dp_accounting.distributions_of(shapes, step), step)
+    return DepthCurve(GridCurve(shapes, step), phases, step)

@@ -7,39 +7,36 @@ bound by moments (:mod:`privproj.composition.moments`), or the latter alone wher
 
 Which level answers at an epsilon is decided by boundaries: ``b_k`` is the epsilon of level ``k`` at its least delta,
 and level ``k`` answers from above ``b_(k-1)`` up to ``b_k``. So both readings use the same level there (C24).
+
+No answer is above the simple bounds of a run (C23, "Simple bounds"):
+
+* (i) *Ever sampled:* delta is at most ``1 - prod (1 - q_i)^T_i``, the probability that the record is in any batch.
+* (ii) *Basic composition:* delta is at most ``sum T_i delta_i(w_i eps)`` for all shares with ``sum T_i w_i = 1``.
+
+Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with the profile ``delta_i``.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from privproj.composition.dominating_pairs import (
-    LARGEST_LOSS,
-    REMEDY,
-    Outline,
-    outline_step,
-    with_least_rate,
-)
-from privproj.composition.grid import COMPOSED_INVERSE_SPACING, ComposedCurve, DefaultGrid
+from privproj.composition.compose import Phases
+from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
+from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.curves.profile import PrivacyProfile, SplitTable
-from privproj.errors import PrecisionLimit
+from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp, next_up
+from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
-Phases = list[tuple[PrivacyProfile, Run]]
-"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
-
-Grid = ComposedCurve | DefaultGrid
+Grid = ComposedCurve | GridCurve
 """A composition on a grid of losses."""
-
-Compose = Callable[[Phases, list[Outline]], Grid]
-"""From phases and the outlines of their steps to a composition on a grid; raises :class:`PrecisionLimit`."""
 
 LEAST_POWERS = (-15.5, -60, -120, -190)
 """The least delta of each level with a grid, as a power of 10; down to the first, deltas are ordinary. Speed only."""
@@ -63,28 +60,46 @@ MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "none, mo
 """What an answer says of its numerics where moments gave it. Contract."""
 
 
-class DepthCurve:
-    """A composed curve of all levels; as sound as the profiles of the phases (C18, C19, C23).
+LARGEST_CAPPED_EPSILON = 1e15
+"""Largest epsilon, in nats, at which a simple bound is looked for when the composition has no answer. Contract."""
 
-    ``first`` is the composition of the first level, and ``compose`` makes those of the others.
+LEAST_CAPPED_EPSILON = 1e-200
+"""Where the search for a small epsilon ends, and the least epsilon that a share is computed from. Speed only."""
+
+
+class DepthCurve:
+    """A composed curve of all levels, nowhere above the simple bounds; its inverse is nowhere above theirs.
+
+    It is as sound as the profiles of the phases (C18, C19, C23). ``step`` is the distance of lattice points in nats
+    that was asked for; with ``is_shallow`` the first level alone answers.
     """
 
-    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
+    inverse_spacing: ClassVar[float] = 2.0**-33
+    """Spacing of the log deltas that are answered (C24). Speed only."""
 
-    def __init__(self, first: Grid, phases: Phases, compose: Compose) -> None:
-        self.first, self.phases, self.compose = first, phases, compose
+    def __init__(self, first: GridCurve, phases: Phases, step: float | None, *, is_shallow: bool = False) -> None:
+        self.first, self.phases, self.step, self.is_shallow = first, phases, step, is_shallow
         # How many levels are kept for further questions. Speed only.
         self.level = lru_cache(maxsize=8)(self._level)
         self.boundary = lru_cache(maxsize=None)(self._boundary)
-        self.used: Grid | _Level = first
+        self.used: GridCurve | _Level = first
+        self.releases = [
+            (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
+            for profile, run in phases
+        ]
+        self.log_sampled = _log_ever_sampled([run for _, run in phases])
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the last answer was computed."""
+        """How the last answer was computed: the composer, and the grid."""
         return self.used.numerics
 
-    def _level(self, k: int) -> "Grid | _Level":
+    @cached_property
+    def shallow(self) -> "DepthCurve":
+        """The same without the levels of small deltas."""
+        return DepthCurve(self.first, self.phases, self.step, is_shallow=True)
+
+    def _level(self, k: int) -> "GridCurve | _Level":
         """The curve of a level."""
         if k == 0:
             return self.first
@@ -92,8 +107,7 @@ class DepthCurve:
         log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
         phases = [(deepened(profile, log_cut), run) for profile, run in self.phases]
         log_cut = max(log_cut, *(_log_floor(profile, run) for profile, run in phases))
-        compose = self.compose if k < len(LEAST_POWERS) else None
-        return _Level(phases, compose, log_cut, LEAST_LOGS[k - 1 : k + 1], self.first if k == 1 else None)
+        return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
 
     def _boundary(self, k: int) -> float:
         """``b_k``: the epsilon of a level at its least delta; ``inf`` for the last, or where it has no answer."""
@@ -117,11 +131,12 @@ class DepthCurve:
             self.used = self.level(k)
             upper = min(self.used.log_delta(eps).upper, most)
             if upper <= enough and enough >= LEAST_LOGS[k]:
-                break
-            if upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
+                return upper
+            if self.is_shallow or upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
                 break
             most = LEAST_LOGS[k]
-        return upper
+        # The least of the composed ln delta(eps), of (i) ever sampled and of (ii) basic composition.
+        return upper if upper <= enough else min(upper, self.log_sampled, self.log_basic(eps))
 
     def levels_at(self, eps: float) -> Iterator[int]:
         """The levels that may answer at ``eps``, in the order of trial: the first, then those near a rough guess."""
@@ -139,7 +154,29 @@ class DepthCurve:
         return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
+
+        Where the composition has no answer and no simple bound helps, it raises what the composition raised.
+        """
+        if self.log_sampled <= log_delta:
+            return Enclosure(0.0, 0.0)
+        try:
+            found = self.composed_epsilon(log_delta)
+        except PrecisionLimit as error:
+            found = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
+            if self.log_basic(0.0 if isinstance(error, GridLimit) else found.upper) > log_delta:
+                raise
+        upper = found.upper
+        if upper and self.log_basic(upper) <= log_delta:
+            ends = {"low": LEAST_CAPPED_EPSILON, "high": upper, "rtol": 1e-12}
+            zero = self.log_basic(0.0) <= log_delta
+            upper = 0.0 if zero else find_crossing(lambda e: self.log_basic(e) - log_delta, upper, **ends).upper
+        return LateEnclosure(lambda: found.lower, upper) if upper else Enclosure(0.0, 0.0)
+
+    def composed_epsilon(self, log_delta: float) -> Enclosure:
+        """The composed ``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        if self.is_shallow:
+            return self.first.epsilon(log_delta)
         k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
         while k > 0 and self.boundary(k - 1) == math.inf:
             k -= 1
@@ -151,7 +188,7 @@ class DepthCurve:
             return LateEnclosure(lambda: found.lower, upper)
         return LateEnclosure(lambda: self.from_larger_deltas(used, found.lower, upper, log_delta), upper)
 
-    def from_larger_deltas(self, used: "Grid | _Level", lower: float, upper: float, log_delta: float) -> float:
+    def from_larger_deltas(self, used: "GridCurve | _Level", lower: float, upper: float, log_delta: float) -> float:
         """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
 
         Few rare large losses make lumps, and between two of them no tilt holds both.
@@ -167,23 +204,35 @@ class DepthCurve:
             lower = max(lower, used.epsilon(share * log_delta).lower)
         return lower
 
+    @cached_property
+    def shares(self) -> list[float]:
+        """The shares ``w_i`` of epsilon in basic composition."""
+        return _even_shares(self.releases)
 
+    def log_basic(self, eps: float) -> float:
+        """The log of the bound by basic composition at ``eps`` (nats), rounded up (C23)."""
+        # (ii) ln sum_i T_i delta_i(w_i eps)
+        logs = [
+            profile.log_delta(eps * share * (1.0 - 1e-15)).upper + math.log(steps)
+            for (profile, steps), share in zip(self.releases, self.shares, strict=True)
+        ]
+        top = max(logs)
+        return min(top + math.log(math.fsum(math.exp(x - top) for x in logs)) + 1e-13 * (1.0 + abs(top)), 0.0)
+
+
+@dataclass(eq=False)
 class _Level:
     """The run with tails cut at one depth: the least of a composition on a grid and of the bound by moments.
 
     Next to the first level the ordinary grid is asked too, which may be the closest one still.
     """
 
-    def __init__(
-        self,
-        phases: Phases,
-        compose: Compose | None,
-        log_cut: float,
-        log_deltas: tuple[float, ...],
-        ordinary: Grid | None,
-    ) -> None:
-        self.phases, self.compose, self.log_cut, self.log_deltas = phases, compose, log_cut, log_deltas
-        self.ordinary, self.numerics = ordinary, MOMENTS_NUMERICS
+    k: int
+    phases: Phases
+    step: float | None
+    log_cut: float
+    ordinary: GridCurve | None
+    numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
 
     @cached_property
     def grid(self) -> ComposedCurve | PrecisionLimit:
@@ -192,20 +241,19 @@ class _Level:
         Where values of a profile are costly, that of the first grid which the next finer one does not improve. It is
         the same for every question, so that their answers agree (C24).
         """
-        if self.compose is None:
+        if self.k >= len(LEAST_POWERS):
             return PrecisionLimit(NOTHING_SO_SMALL)
         try:
-            phases = with_least_rate(self.phases)
-            found = self.compose(phases, [outline_step(*phase, math.exp(self.log_cut)) for phase in phases])
+            shapes = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
         except PrecisionLimit as error:
             return error
-        best, least, last = None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        levels = range(len(found.steps) if isinstance(found, DefaultGrid) else 1)
-        costly = _are_costly(phases)
+        found, best, least, last = GridCurve(shapes, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        levels, costly = range(len(found.steps)), _are_costly(self.phases)
         for level in reversed(levels) if costly else levels:
             try:
-                curve = found.level(level) if isinstance(found, DefaultGrid) else found
-                ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in self.log_deltas]
+                curve = found.level(level)
+                logs = LEAST_LOGS[self.k - 1 : self.k + 1]
+                ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in logs]
             except PrecisionLimit as error:
                 last = error
                 continue
@@ -277,3 +325,27 @@ def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
         return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
 
     return replace(profile, table=SplitTable(end(0), end(1)))
+
+
+def _log_ever_sampled(runs: list[Run]) -> float:
+    """The log of the probability that the record is in any batch, rounded up (C23)."""
+    if any(run.sampling_rate == 1.0 for run in runs):
+        return 0.0
+    # (i) ln(1 - prod_i (1 - q_i)^T_i)
+    untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
+    return min(log1m_exp(untouched) + 1e-12, 0.0)
+
+
+def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
+    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
+    if len(releases) == 1:
+        return [1.0 / releases[0][1]]
+    # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are sound.
+    # Speed only.
+    sizes = [
+        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
+        for profile, _ in releases
+    ]
+    sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]
+    total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)
+    return [size / total for size in sizes]

@@ -51,7 +51,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,12 +159,34 @@ class DominatingPair:
         return DominatingPair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
 
 
+Law = TypeVar("Law")
+
+
+def repeat(first: Law, count: int, compose: Callable[[Law, Law, int], Law]) -> Law:
+    """``count`` releases of one law, by repeated doubling; ``compose`` gets two laws and how many both are together."""
+    whole, done = first, 1
+    for bit in bin(count)[3:]:
+        whole, done = compose(whole, whole, 2 * done), 2 * done
+        if bit == "1":
+            whole, done = compose(whole, first, done + 1), done + 1
+    return whole
+
+
 # --- one step, before the lattice is chosen ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A rough picture of the loss of one step in the remove order. It only places knots: no bound depends on it."""
+    """A release on its batches, and a rough picture of its loss in the remove order.
+
+    The picture only places knots: no bound depends on it.
+    """
+
+    profile: PrivacyProfile
+    """The profile of the release."""
+
+    run: Run
+    """Its batches, and how many releases there are."""
 
     losses: FloatArray
     """Some losses in nats, increasing."""
@@ -182,6 +204,20 @@ class Outline:
     def span(self) -> float:
         """The range of the losses from the first to the last, in nats."""
         return float(self.losses[-1] - self.losses[0])
+
+    @property
+    def has_two_orders(self) -> bool:
+        """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
+        return is_one_sided(self.profile, self.run)
+
+    def pairs(self, step: float) -> "ExcessBounds":
+        """The pairs of one sampled step in the remove order, each made when it is asked for.
+
+        ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
+        sound as the profile (C18).
+        """
+        resolution = self.profile.resolution * (4.0 if step < 0.99 * self.deviation / self.profile.resolution else 1.0)
+        return excess_bounds(self.profile, self.run, self.knots(step, resolution), step)
 
     def knots(self, step: float, resolution: float) -> Cells:
         """The lattice cells (losses over ``step``) at which the profile is to be evaluated. Any choice is sound.
@@ -229,31 +265,15 @@ def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[]
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
-def with_least_rate(phases: list[tuple[PrivacyProfile, Run]]) -> list[tuple[PrivacyProfile, Run]]:
-    """The phases for a grid, none at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
+def _with_least_rate(profile: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run]:
+    """A release for a grid, not at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
 
-    That holds from above only, so where a rate was raised nothing is known from below.
+    That holds from above only, so where the rate is raised nothing is known from below.
     """
-    least = LEAST_GRID_RATE
-    return [
-        (p, r) if r.sampling_rate >= least else (_without_lower(p), replace(r, sampling_rate=least)) for p, r in phases
-    ]
-
-
-def _without_lower(profile: PrivacyProfile) -> PrivacyProfile:
-    """The profile with the same upper bounds, and no lower ones."""
-
-    def log_delta(eps: float) -> Enclosure:
-        return Enclosure(-math.inf, profile.log_delta(eps).upper)
-
-    table = profile.table
-    if table is None:
-        return replace(profile, log_delta=log_delta)
-
-    def above(eps: Any) -> Any:
-        return _read_table(table, eps)[1]
-
-    return replace(profile, log_delta=log_delta, table=SplitTable(np.zeros_like, above))
+    if run.sampling_rate >= LEAST_GRID_RATE:
+        return profile, run
+    from_above: Any = {"log_delta": lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper)}
+    return replace(profile, **from_above, table=None, log_deltas=None), replace(run, sampling_rate=LEAST_GRID_RATE)
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
@@ -268,6 +288,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     where the loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
     :data:`MOST_MASS_BEYOND`.
     """
+    profile, run = _with_least_rate(profile, run)
     q = run.sampling_rate
     start = 0.05 * float(_excess_above(profile, np.zeros(1))[0])
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
@@ -295,7 +316,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
         below = log_add - left
     losses = np.concatenate([-left[:0:-1], right])
     log_excess = np.concatenate([below[:0:-1], above])
-    return Outline(losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
+    return Outline(profile, run, losses, log_excess, _deviation(losses, np.exp(log_excess)), truncated_mass)
 
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
@@ -362,16 +383,6 @@ class ExcessBounds:
         return pair_below(self.cells, self.find_lower(), self.upper, self.step)
 
 
-def step_pairs(profile: PrivacyProfile, run: Run, shape: Outline, step: float) -> ExcessBounds:
-    """The pairs of one sampled step in the remove order, each made when it is asked for.
-
-    ``step`` is the lattice's, in nats. Where the sampled pair is symmetric both serve for both orders. They are as
-    sound as the profile (C18).
-    """
-    finer = 4.0 if step < 0.99 * shape.deviation / profile.resolution else 1.0
-    return excess_bounds(profile, run, shape.knots(step, finer * profile.resolution), step)
-
-
 def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) -> ExcessBounds:
     """Bounds of ``E`` of the sampled step (module docstring, "The excess"; C17), lower ones where they are asked for.
 
@@ -403,16 +414,11 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
     first, cells = np.zeros(len(beyond)), np.concatenate([np.array(beyond, np.int64), cells[inside]])
 
-    def find_tau_and_share() -> tuple[FloatArray, FloatArray]:
-        tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
-        return tau, np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
-
-    tau, share = find_tau_and_share()
+    tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
+    share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
     find_delta, upper = _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
 
     def find_lower() -> FloatArray:
-        # Made again, as runs of many phases would keep it for nothing.
-        _, share = find_tau_and_share()
         lower = q * share * find_delta() * (1.0 - SAMPLING_MAP_RELATIVE_ERROR)
         return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
 
@@ -429,7 +435,8 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_first / t_first.
     lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
     found = _scale_polygon(cells, upper, step, float(upper[-1]), lost)
-    assert found is not None
+    if found is None:
+        raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
     return found
 
 
@@ -500,11 +507,11 @@ def _scale_polygon(
 ) -> DominatingPair | None:
     """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot (C18).
 
-    Where no scale does that, the pair from above raises :class:`PrecisionLimit` and the pair from below is None.
+    None where no scale does that.
     """
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     if zero in (0, len(cells) - 1):  # no loss is left on one side of 0
-        return _no_scale(below=below)
+        return None
     gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
     masses = np.maximum(_polygon_kinks(gap, values), 0.0)
     masses[zero] = 0.0
@@ -524,7 +531,7 @@ def _scale_polygon(
         need = float(np.max(_ratios(want_left, left))) * g + lost - at_infinity
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
-        return _no_scale(below=below)
+        return None
     # Masses above times kappa, those below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - sum of the others.
     rise = scale * f + at_infinity - lost
     masses[zero + 1 :] *= scale
@@ -537,12 +544,6 @@ def _scale_polygon(
     rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT_ROUNDING
     rounding *= max(1.0, (scale * f + at_infinity + lost) / rise)
     return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
-
-
-def _no_scale(*, below: bool) -> None:
-    """None from below; raises :class:`PrecisionLimit` from above."""
-    if not below:
-        raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
 
 
 def _ratios(wanted: FloatArray, found: FloatArray) -> FloatArray:

@@ -53,11 +53,11 @@ from privproj.composition.dominating_pairs import (
     Outline,
     distinct_cells,
     excess_bounds,
+    repeat,
 )
 from privproj.composition.fourier import DeltaValue
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit
-from privproj.runs import Run
+from privproj.numerics.search import find_crossing
 
 CUT_MASS = 1e-38
 """Mass of either side that one product leaves beyond its grid. It is counted by (ii) and (iii). Speed only."""
@@ -93,9 +93,6 @@ INFINITE_PART_MARGIN = 1.0 + 1e-9
 LEAST_PILOT_MASS = 1e-250
 """Least divisor of a mean in the pilot that grids are chosen by. Speed only."""
 
-LEAST_EXCESS = 1e-300
-"""Least divisor where grid points are spaced. Speed only."""
-
 GRID_RELATIVE_ERROR = 0.0005
 """Relative error of delta that all grids of a run may cause together, roughly. Speed only."""
 
@@ -113,9 +110,6 @@ PILOT_ATOMS = 160
 
 KNOT_LOSS_SHARE = 0.02
 """Largest spacing of the first knots as a share of the loss. Speed only."""
-
-KNOT_DECAY_SHARE = 0.1
-"""Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -178,29 +172,26 @@ class DoubledCurve:
         return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
-        """An end of the inverse ``eps(delta)`` in nats, by halving.
+        """An end of the inverse ``eps(delta)`` in nats; the search starts at ``near``.
 
         With ``above`` it is nearly the least ``eps >= 0`` at which the curve is at most ``delta``. Without, it is
-        nearly the largest one at which the curve is larger, or 0. ``near`` is for curves that search from a start; it
-        is not used here.
+        nearly the largest one at which the curve is larger, or 0.
         """
         limit = math.log(delta) + (-1e-12 if above else 1e-12)
         if self.chernoff(0.0) <= limit:
             return 0.0
-        low, high = 0.0, float(np.max(self.law.losses, initial=0.0))
-        while high - low > 1e-13 * high:
-            middle = math.sqrt(low * high) if low > 0.0 and high > 2.0 * low else 0.5 * (low + high)
-            low, high = (middle, high) if self.chernoff(middle) > limit else (low, middle)
-        return high if above else low
+        ends = {"low": 1e-300, "high": float(np.max(self.law.losses, initial=1e-300)), "rtol": 1e-13}
+        found = find_crossing(lambda eps: self.chernoff(eps) - limit, near or ends["high"], **ends)
+        return found.upper if above else found.lower
 
 
 # --- one release -----------------------------------------------------------------------------------
 
 
-def first_bounds(profile: PrivacyProfile, run: Run, shape: Outline) -> ExcessBounds:
-    """Bounds of the excess of one sampled release on knots of every scale, as sound as the profile (C18)."""
+def first_bounds(shape: Outline) -> ExcessBounds:
+    """Bounds of the excess of one sampled release on knots of every scale, as sound as its profile (C18)."""
     unit = _unit_for(max(-shape.losses[0], shape.losses[-1]))
-    return excess_bounds(profile, run, _first_knots(profile, run, shape, unit), unit)
+    return excess_bounds(shape.profile, shape.run, _first_knots(shape, unit), unit)
 
 
 def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
@@ -211,16 +202,17 @@ def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
     return AtomLaw(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
 
 
-def _first_knots(profile: PrivacyProfile, run: Run, shape: Outline, unit: float) -> Cells:
+def _first_knots(shape: Outline, unit: float) -> Cells:
     """The lattice cells (losses over ``unit``) to evaluate, spaced by a share of the loss or of the decay length."""
     losses, log_excess = shape.losses, shape.log_excess
     middle, width = np.abs(0.5 * (losses[1:] + losses[:-1])), np.diff(losses)
     decay = width / np.maximum(np.abs(np.diff(log_excess)), 1e-9)
     smallest = 0.1 * math.exp(float(log_excess.max()))
-    coarse = max(1.0, 40.0 / profile.resolution)
-    spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), KNOT_DECAY_SHARE * decay)
+    coarse = max(1.0, 40.0 / shape.profile.resolution)
+    # Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only.
+    spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), 0.1 * decay)
     depth = shape.truncated_mass / TRUNCATED_RUN_MASS
-    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / run.steps)
+    rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / shape.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
@@ -331,7 +323,8 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     right = points >= 0.0
     fall, beyond = np.exp(-np.abs(gap)), np.where(right[:, None], gap < 0.0, gap > 0.0)
     weights = np.where(right[:, None], masses[None, :], (masses * np.exp(-points))[None, :])
-    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), LEAST_EXCESS)
+    # 1e-300: least divisor where grid points are spaced. Speed only.
+    excess = np.maximum(np.sum(weights * beyond * (1.0 - fall), axis=1), 1e-300)
     slope = np.sum(weights * beyond * fall, axis=1) / excess
     away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
     # sqrt(p h / (8 error E)), and fewer points away from the bulk and where the excess is below the floor.
@@ -382,7 +375,7 @@ def _fit_to_unit(
 
 
 def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> AtomLaw:
-    """The product of both laws, atom by atom and unsorted, with ``below`` without its infinite parts (C23)."""
+    """The product of both laws, atom by atom and unsorted; laws from ``below`` have no infinite parts (C23)."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
         times = np.where(i == j, 1.0, 2.0)
@@ -392,23 +385,14 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> 
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE_MASS * depth) | (others > NEGLIGIBLE_MASS * depth)) & (masses > LEAST_PLACED_MASS)
-    # (iv) Negligible atoms add to the infinite parts of the product. From below, all of these are dropped.
-    at_infinity = lost = 0.0
-    if not below:
-        at_infinity = _product_infinite_part(one.at_infinity, one.masses, two.at_infinity, two.masses)
-        lost = _product_infinite_part(one.lost, one.others, two.lost, two.others)
-        at_infinity, lost = at_infinity + float(np.sum(masses[~kept])), lost + float(np.sum(others[~kept]))
+    # m_1 (|P_2| + m_2) + |P_1| m_2, and (iv) negligible atoms, which from below are dropped.
+    at_infinity = one.at_infinity * (float(np.sum(two.masses)) + two.at_infinity)
+    lost = one.lost * (float(np.sum(two.others)) + two.lost)
+    at_infinity += float(np.sum(one.masses)) * two.at_infinity + (0.0 if below else float(np.sum(masses[~kept])))
+    lost += float(np.sum(one.others)) * two.lost + (0.0 if below else float(np.sum(others[~kept])))
     losses, growth = one.losses[i[kept]] + two.losses[j[kept]], one.growth + two.growth
     at_infinity, lost = at_infinity * INFINITE_PART_MARGIN, lost * INFINITE_PART_MARGIN
     return AtomLaw(losses, masses[kept], at_infinity, lost, min(one.unit, two.unit), growth)
-
-
-def _product_infinite_part(
-    infinite: float, masses: FloatArray, other_infinite: float, other_masses: FloatArray
-) -> float:
-    """The infinite part of a product of two laws, with either factor infinite (C23, "Products")."""
-    # m_1 (|P_2| + m_2) + |P_1| m_2
-    return infinite * (float(np.sum(other_masses)) + other_infinite) + float(np.sum(masses)) * other_infinite
 
 
 def split_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
@@ -470,16 +454,11 @@ def _compose_steps(law: AtomLaw, steps: int, depth: float, *, below: bool = Fals
     most = int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), fewest), limit))
     most = 2 * most // 3 if below else most
 
-    def care(done: int) -> _GridCare:
-        return _GridCare(error, ROUGH_EXCESS * depth * min(1.0, done / steps), most, depth)
+    def multiply(one: AtomLaw, two: AtomLaw, done: int) -> AtomLaw:
+        care = _GridCare(error, ROUGH_EXCESS * depth * min(1.0, done / steps), most, depth)
+        return _multiply_laws(one, two, care, below=below)
 
-    law = _multiply_laws(law, IDENTITY_LAW, care(1), below=below)
-    whole, done = law, 1
-    for bit in bin(steps)[3:]:
-        whole, done = _multiply_laws(whole, whole, care(2 * done), below=below), 2 * done
-        if bit == "1":
-            whole, done = _multiply_laws(whole, law, care(done + 1), below=below), done + 1
-    return whole
+    return repeat(multiply(law, IDENTITY_LAW, 1), steps, multiply)
 
 
 def compose_laws(laws: list[tuple[AtomLaw, int]], depth: float = 1.0, *, below: bool = False) -> AtomLaw:

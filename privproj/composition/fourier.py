@@ -12,14 +12,14 @@ claim C19, with the errors by these numbers; ``u`` is the unit of rounding:
 
 import math
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
+from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray, repeat
 from privproj.errors import GridLimit
 
 Spectrum = NDArray[np.complex128]
@@ -110,17 +110,11 @@ class DeltaValue(NamedTuple):
     """The derivative of delta in ``eps``, roughly. It only guides searches."""
 
 
-class _Factor:
+class _Factor(NamedTuple):
     """``steps`` releases of one pair: what is cheap to make again is not kept, as there may be many phases."""
 
-    def __init__(self, pair: DominatingPair, steps: int) -> None:
-        self.pair, self.steps = pair, steps
-        self.largest = float(max(-pair.cells[0], pair.cells[-1])) * pair.step
-
-    @property
-    def losses(self) -> FloatArray:
-        """The losses in nats."""
-        return self.pair.losses
+    pair: DominatingPair
+    steps: int
 
     @property
     def logs(self) -> FloatArray:
@@ -132,7 +126,7 @@ class _Factor:
         starts = np.arange(0, len(self.pair.cells), max(1, len(self.pair.cells) // atoms))
         every = np.maximum(self.pair.masses, LEAST_LOG_MASS)
         masses = np.add.reduceat(every, starts)
-        return np.add.reduceat(every * self.losses, starts) / masses, np.log(masses)
+        return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
 
 class Composition:
@@ -148,6 +142,7 @@ class Composition:
         self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, deep: bool = False
     ) -> None:
         self.most_fft, self.deep = most_fft, deep
+        self.spacing = FINE_TILT_LADDER_SPACING if deep else TILT_LADDER_SPACING
         self.phases = list(starmap(_Factor, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
@@ -167,17 +162,19 @@ class Composition:
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
         self.rounding_of_steps = float(sum(t for _, t in phases))
-        self.tilts: dict[int, TiltedSum | GridLimit] = {}
+        # How many spectra a composition keeps for further questions. Speed only.
+        self.tilt_at = lru_cache(maxsize=4)(self._tilt_at)
         self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
         self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
+        self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
     @staticmethod
     def gain(phase: _Factor) -> float:
         """The finite part of delta at ``eps = 0`` of one release, rounded up."""
         # sum_(j > 0) p_j (1 - e^(-j h))
-        above = phase.losses > 0.0
-        return -float(phase.pair.masses[above] @ np.expm1(-phase.losses[above])) * (1.0 + 3e-6)
+        above = phase.pair.losses > 0.0
+        return -float(phase.pair.masses[above] @ np.expm1(-phase.pair.losses[above])) * (1.0 + 3e-6)
 
     @property
     def single(self) -> bool:
@@ -188,13 +185,6 @@ class Composition:
         """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
         exponent = theta * losses + self.thin_logs
-        if len(starts) == 1:
-            top, steps = float(exponent.max()), float(self.counts[0])
-            weight = np.exp(exponent - top)
-            mass = float(weight.sum())
-            mean = float((weight * losses).sum()) / mass
-            variance = float((weight * (losses - mean) ** 2).sum()) / mass
-            return steps * (math.log(mass) + top), steps * mean, steps * variance
         top = np.maximum.reduceat(exponent, starts)
         weight = np.exp(exponent - np.repeat(top, sizes))
         mass = np.add.reduceat(weight, starts)
@@ -238,7 +228,7 @@ class Composition:
             low, high = (low, theta) if value > 0.0 else (theta, high)
             nearer = theta * math.exp(min(max(-value / (slope * theta), -1.5), 1.5))
             nearer = nearer if low < nearer < high else math.sqrt(low * high)
-            if abs(nearer - theta) < (FINE_TILT_LADDER_SPACING if self.deep else 0.03) * theta:
+            if abs(nearer - theta) < min(self.spacing, 0.03) * theta:
                 return nearer
             theta = nearer
         return theta
@@ -251,7 +241,7 @@ class Composition:
         """
         if self.deep:
             return theta
-        theta = min(theta, 600.0 / max(phase.largest for phase in self.phases))
+        theta = min(theta, 600.0 / self.largest_step)
         for _ in range(60):
             if self.moments(theta)[2] <= 3.0 * self.moments(0.85 * theta)[2]:
                 break
@@ -266,7 +256,7 @@ class Composition:
         if eps > self.largest:
             return math.log(max(self.at_infinity, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
-        value = math.fsum(p.steps * _tilt_masses(theta * p.losses, p.logs)[0] for p in self.phases)
+        value = math.fsum(p.steps * _log_sum_exp(theta * p.pair.losses + p.logs) for p in self.phases)
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
         # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
@@ -280,20 +270,17 @@ class Composition:
         The last few spectra are kept, and so are the errors that were raised. A spectrum depends on its rung alone, so
         the value is the same whether it was kept or not.
         """
-        spacing = FINE_TILT_LADDER_SPACING if self.deep else TILT_LADDER_SPACING
-        rung = math.floor(math.log(theta) / spacing)
-        if rung not in self.tilts:
-            # How many spectra a composition keeps for further questions. Speed only.
-            while len(self.tilts) >= 4:
-                self.tilts.pop(next(iter(self.tilts)))
-            try:
-                self.tilts[rung] = TiltedSum(self, math.exp(rung * spacing))
-            except GridLimit as error:
-                self.tilts[rung] = error
-        found = self.tilts[rung]
+        found = self.tilt_at(math.floor(math.log(theta) / self.spacing))
         if isinstance(found, GridLimit):
             raise found
         return found
+
+    def _tilt_at(self, rung: int) -> "TiltedSum | GridLimit":
+        """The spectrum at a rung of the ladder, or why there is none."""
+        try:
+            return TiltedSum(self, math.exp(rung * self.spacing))
+        except GridLimit as error:
+            return error
 
     def _delta(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""
@@ -305,7 +292,7 @@ class Composition:
 
     def direct(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding as error."""
-        pair, losses = self.phases[0].pair, self.phases[0].losses
+        pair, losses = self.phases[0].pair, self.phases[0].pair.losses
         above = losses > eps
         # sum_(j h > eps) p_j (1 - e^(eps - j h))
         masses, gap = pair.masses[above], eps - losses[above]
@@ -383,10 +370,14 @@ class TiltedSum:
 
     def __init__(self, whole: Composition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
+        self.steps = sum(phase.steps for phase in whole.phases)
         self.logs, self.masses, self.errors, self.variances, self.log_growth = [], [], [], [], 0.0
         for phase in whole.phases:
             self.add(phase)
         self.log_mass = math.fsum(p.steps * k for p, k in zip(whole.phases, self.logs, strict=True))
+        # ln |R_k| up to which a frequency may be left out, even before all factors are known (C19): of those not known
+        # yet, prod |phi_i|^T_i is at most e^log_growth.
+        self.least_bound = math.log(SKIPPED_SPECTRUM) - self.log_growth
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
         self.masses = []  # not needed any more
@@ -397,8 +388,8 @@ class TiltedSum:
     def add(self, phase: _Factor) -> None:
         """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
-        exponent, cells = self.theta * phase.losses, phase.pair.cells
-        log_mass = _tilt_masses(exponent, phase.logs)[0]
+        exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
+        log_mass = _log_sum_exp(exponent + phase.logs)
         # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
         # is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
@@ -448,8 +439,8 @@ class TiltedSum:
     def reach(self, orders: list[float], sign: float, mean: float) -> float:
         """Cells from the mean beyond which the tilted mass is at most :data:`PROBABILITY_OUTSIDE_WINDOW` (C19).
 
-        The best of these Chernoff orders (per cell) is taken, of many phases what seems to be the best; ``sign`` is 1
-        above the mean and -1 below. Every order is sound.
+        The best of these Chernoff orders (per cell) is taken; ``sign`` is 1 above the mean and -1 below. Every order is
+        sound.
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
         # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
@@ -464,20 +455,7 @@ class TiltedSum:
             margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
             return (growth + margin - log_outside) / order
 
-        def roughly(order: float) -> float:
-            at = self.whole.moments(self.theta + sign * order / self.step)[0]
-            return (at - here - sign * order * mean - log_outside) / order
-
-        # Phases up to which all Chernoff orders are tried: thinned masses of one with many steps mislead. Speed only.
-        if len(self.masses) > 8:
-            here = self.whole.moments(self.theta)[0]
-            orders = [min(orders, key=roughly)]
         return min(map(reach_of, orders))
-
-    @cached_property
-    def steps(self) -> int:
-        """The number of releases of all phases together, ``T``."""
-        return sum(phase.steps for phase in self.whole.phases)
 
     # --- the transform ------------------------------------------------------------------------------
 
@@ -505,7 +483,7 @@ class TiltedSum:
             phi = phi[kept] if len(kept) < len(phi) else phi
             squares = _squared_size(phi)
             # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
-            bound = bound + self.log_bound(i, _squared_size_bound(squares, e), last=len(phases) == 1)
+            bound = bound + 0.5 * phase.steps * np.log(_squared_size_bound(squares, e))
             if not np.all(above := bound > self.least_bound):
                 at = np.flatnonzero(above)
                 kept, phi, squares, value = kept[at], phi[at], squares[at], value[at]
@@ -513,17 +491,11 @@ class TiltedSum:
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
             # taken as exp(sum T_i ln r_i + 8 T u).
             size = np.sqrt(squares) + e
-            value *= _spectrum_power(phi, phase.steps)
+            value *= repeat(phi, phase.steps, lambda one, two, _: one * two)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
         powers = 8.0 * UNIT_ROUNDING * self.steps
         return kept, value, (powers + relative) * np.exp(log_size + powers)
-
-    @property
-    def least_bound(self) -> float:
-        """``ln |R_k|`` up to which a frequency may be left out, even before all factors are known (C19)."""
-        # Of the factors that are not known yet, prod |phi_i|^T_i is at most e^log_growth.
-        return math.log(SKIPPED_SPECTRUM) - self.log_growth
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
@@ -552,16 +524,6 @@ class TiltedSum:
         count = len(masses)
         return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
-    def log_bound(self, i: int, squares: FloatArray, *, last: bool) -> FloatArray:
-        """``ln |phi_i|^T_i`` from bounds of ``|phi_i|^2``, to be added up and compared with :attr:`least_bound`.
-
-        For a single factor (``last``) it is 0 above that threshold and ``-inf`` below, which saves the logarithms.
-        """
-        steps = self.whole.phases[i].steps
-        if last:
-            return np.where(squares > math.exp(2.0 * self.least_bound / steps), 0.0, -math.inf)
-        return 0.5 * steps * np.log(squares)
-
     def wanted_frequencies(self) -> Cells | None:
         """The frequencies ``k <= n / 2`` that may matter, or None where a shorter FFT cannot tell or leaves too many.
 
@@ -578,12 +540,12 @@ class TiltedSum:
         # Few frequencies are evaluated for all phases, of which the first rule out the others. Speed only.
         few = min(128, 5 * n * len(phases) // sum(len(m) for m in self.masses))
         bound, arcs = np.zeros(short // 2), np.arange(short // 2)
-        for i, variance in enumerate(self.variances):
+        for i, (phase, variance) in enumerate(zip(phases, self.variances, strict=True)):
             # f <= max of both neighbours + (2 pi / N)^2 V / 4 (C19, "Which arcs")
             phi, e = self.transform_by_fft(i, short)
             f = _squared_size_bound(_squared_size(phi), e)
             between = np.maximum(f[1:], f[:-1]) + (2.0 * np.pi / short) ** 2 * variance / 4.0 * (1.0 + 1e-9)
-            bound += self.log_bound(i, between, last=len(phases) == 1)
+            bound += 0.5 * phase.steps * np.log(between)
             arcs = np.flatnonzero(bound > self.least_bound)
             if len(arcs) * n <= few * short:
                 break
@@ -682,13 +644,10 @@ class TiltedSum:
         return DeltaValue(scale * value, error, -scale * second_sum)
 
 
-def _tilt_masses(exponent: FloatArray, logs: FloatArray) -> tuple[float, FloatArray]:
-    """``(ln sum of masses e^exponent, masses e^exponent over their sum)`` from the logs of the masses."""
-    weight = exponent + logs
-    top = float(weight.max())
-    weight = np.exp(weight - top)
-    mass = float(weight.sum())
-    return math.log(mass) + top, weight / mass
+def _log_sum_exp(logs: FloatArray) -> float:
+    """``ln sum e^logs``."""
+    top = float(logs.max())
+    return math.log(float(np.exp(logs - top).sum())) + top
 
 
 def _turn_masses(masses: FloatArray, cells: Cells, k: int, n: int) -> FloatArray | Spectrum:
@@ -750,18 +709,6 @@ def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatA
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     fall = math.exp(-x)
     return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
-
-
-def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
-    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
-    result = np.ones_like(base)
-    while exponent:
-        if exponent % 2:
-            result = result * base
-        exponent //= 2
-        if exponent:
-            base = base * base
-    return result
 
 
 def _even_length(count: int) -> int:

@@ -7,9 +7,8 @@ of the bound. :mod:`privproj.composition.doubling` does so where the losses have
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import ClassVar, TypeVar
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 
 from privproj.composition import doubling
 from privproj.composition.dominating_pairs import (
@@ -17,26 +16,17 @@ from privproj.composition.dominating_pairs import (
     TRUNCATED_RUN_MASS,
     DominatingPair,
     Outline,
-    is_one_sided,
-    step_pairs,
 )
 from privproj.composition.doubling import DoubledCurve
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, Composition
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
-from privproj.runs import Run
-
-Found = TypeVar("Found")
 
 LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
 
 MOST_COARSENINGS = 8
 """How many times a default grid is made coarser before the question is refused. Contract."""
-
-DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
-"""What an answer says of its numerics where the run was composed by doubling. Contract."""
 
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
@@ -52,9 +42,6 @@ MOST_DEFAULT_PEER_CELLS = 2.0**20
 
 MOST_DEFAULT_CELLS = 2.0**29
 """Cells that the default grid may have in 24 deviations of the composed loss, else it is coarser. Speed only."""
-
-COMPOSED_INVERSE_SPACING = 2.0**-33
-"""Spacing of the log deltas with which composed runs are answered. Speed only."""
 
 SMALLEST_COMPOSED_DELTA = 1e-300
 """Smallest upper end of a delta whose log is taken. Larger than what it replaces, so bounds only grow. Soundness."""
@@ -80,11 +67,8 @@ class ComposedCurve:
     compose_below: "Callable[[], tuple[BelowOrder, ...]]"
     """Finds what makes lower bounds of delta, each of one of these orders; none where none is known."""
 
-    numerics: dict[str, object] = field(default_factory=dict)
+    numerics: dict[str, object]
     """What an answer says about how it was computed."""
-
-    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
 
     @cached_property
     def below(self) -> "tuple[BelowOrder, ...]":
@@ -112,14 +96,6 @@ class ComposedCurve:
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
-        upper, order = self.solve_above(log_delta)
-        return LateEnclosure(lambda: _unless_too_long(lambda: self.solve_below(log_delta, upper, order)), upper)
-
-    def solve_above(self, log_delta: float) -> tuple[float, int]:
-        """The upper end of :meth:`epsilon`, and the order (an index of :attr:`above`) that has it.
-
-        Raises :class:`PrecisionLimit` where infinite losses alone exceed delta.
-        """
         delta = math.exp(log_delta)
         infinite = max(c.at_infinity for c in self.above)
         if delta <= infinite:
@@ -133,16 +109,19 @@ class ComposedCurve:
         for order in self.above[1:]:
             if order.chernoff(upper) > log_delta and _upper_end(order, upper) > delta:
                 upper, worst = max((upper, 0), (order.epsilon(delta, above=True), 1))
-        return (next_up(upper) if upper else 0.0), worst
+        upper = next_up(upper) if upper else 0.0
+        return LateEnclosure(lambda: _unless_too_long(lambda: self.epsilon_below(delta, upper, worst)), upper)
 
-    def solve_below(self, log_delta: float, upper: float, order: int) -> float:
-        """The lower end of :meth:`epsilon`, from what :meth:`solve_above` found; ``-inf`` where none is known."""
+    def epsilon_below(self, delta: float, upper: float, order: int) -> float:
+        """The lower end of :meth:`epsilon`, from the upper one and the order that has it; ``-inf`` where it is unknown.
+
+        ``order`` is an index of :attr:`above`.
+        """
         if upper == 0.0:
             return 0.0
         if not self.below:
             return -math.inf
-        below = self.below[min(order, len(self.below) - 1)]()
-        return below.epsilon(math.exp(log_delta), above=False, near=upper)
+        return self.below[min(order, len(self.below) - 1)]().epsilon(delta, above=False, near=upper)
 
 
 def _upper_end(order: Composition | DoubledCurve, eps: float) -> float:
@@ -159,88 +138,66 @@ def _unless_too_long(find_lower: Callable[[], float]) -> float:
         return -math.inf
 
 
-class DefaultGrid:
-    """The curve on the default lattice, or by doubling where the losses have many scales.
+class GridCurve:
+    """The curve on the lattice that was asked for, or on the default one.
 
-    A question that takes too much work in the first way is answered in the second, then on coarser and coarser
-    lattices. Every question starts with the first way, and its lower end with the way of its upper end, so that its
+    The latter is by doubling where the losses have many scales. A question that takes too much work in the first way is
+    answered in the second, then on coarser and coarser lattices. Every question starts with the first way, so that its
     answer does not depend on what was asked before (C24). All ways are sound.
     """
 
-    inverse_spacing: ClassVar[float] = COMPOSED_INVERSE_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
-
-    def __init__(self, phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> None:
-        self.phases, self.shapes = phases, shapes
+    def __init__(self, shapes: list[Outline], step: float | None = None) -> None:
+        self.shapes, self.most_fft = shapes, MOST_FFT_CELLS if step else QUICK_FFT_CELLS
         # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
-        step = _default_grid_step(phases, shapes)
-        first, then = (0.0, step) if _has_many_scales(phases, shapes) else (step, 0.0)
-        # Where a default grid takes too much work, one coarser by this factor is used. Speed only.
-        self.steps = [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
-        self.levels: dict[int, ComposedCurve] = {}
+        self.steps = [step] if step else _default_ways(shapes)
+        self.level = cache(self._level)
         self.used = 0
 
     @property
     def numerics(self) -> dict[str, object]:
         """How the last answer was computed: the composer, and the grid."""
-        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
+        return self.level(self.used).numerics
+
+    def _level(self, level: int) -> ComposedCurve:
+        """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0."""
+        step = self.steps[level]
+        return compose_on_lattice(self.shapes, step, self.most_fft) if step else _compose_by_doubling(self.shapes)
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work."""
-        upper, level = self.answer(lambda grid: grid.log_delta(eps).upper), self.used
-        return LateEnclosure(lambda: self.answer_below(lambda grid: grid.log_delta_below(eps), level), upper)
+        return self.answer(lambda curve: curve.log_delta(eps))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
-        (upper, order), level = self.answer(lambda grid: grid.solve_above(log_delta)), self.used
-        return LateEnclosure(
-            lambda: self.answer_below(lambda grid: grid.solve_below(log_delta, upper, order), level), upper
-        )
+        return self.answer(lambda curve: curve.epsilon(log_delta))
 
-    def level(self, level: int) -> ComposedCurve:
-        """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0. It is kept."""
-        if level not in self.levels:
-            step = self.steps[level]
-            new = (
-                compose_on_lattice(self.phases, self.shapes, step, QUICK_FFT_CELLS)
-                if step
-                else _compose_by_doubling(self.phases, self.shapes)
-            )
-            self.levels[level] = new
-        return self.levels[level]
-
-    def answer_below(self, read: Callable[[ComposedCurve], float], first: int) -> float:
-        """The lower end that ``read`` finds on the curve of this level or a coarser one; ``-inf`` on none."""
-        for level in range(first, len(self.steps)):
-            try:
-                return read(self.level(level))
-            except GridLimit:
-                continue
-        return -math.inf
-
-    def answer(self, read: Callable[[ComposedCurve], Found]) -> Found:
+    def answer(self, read: Callable[[ComposedCurve], Enclosure]) -> Enclosure:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it."""
-        for level in range(len(self.steps) - 1):
+        self.used = 0
+        while True:
             try:
-                found = read(self.level(level))
+                return read(self.level(self.used))
             except GridLimit:
-                continue
-            self.used = level
-            return found
-        self.used = len(self.steps) - 1
-        return read(self.level(self.used))
+                if self.used + 1 == len(self.steps):
+                    raise
+                self.used += 1
 
 
-def _has_many_scales(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> bool:
-    """True where the losses of one step reach far beyond the spread of the whole run: no lattice holds both."""
+def _default_ways(shapes: list[Outline]) -> list[float]:
+    """The ways to compose on the default grid, in the order of trial."""
+    # As fine as the profiles are worth, within MOST_DEFAULT_CELLS.
+    finest = min(shape.deviation / shape.profile.resolution for shape in shapes)
     # The deviation of the loss of the run is sqrt(sum T_i deviation_i^2).
-    spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
-    releases = sum(run.steps for _, run in phases)
-    # Range of one step's losses over the deviation of the run's, above which it is composed by doubling. Speed only.
-    return releases > 1 and max(shape.span for shape in shapes) > 5e3 * spread
+    spread = math.sqrt(sum(shape.run.steps * shape.deviation**2 for shape in shapes))
+    step = max(finest, 24.0 * spread / MOST_DEFAULT_CELLS)
+    # Where the losses of one step reach so far beyond the spread of the whole run, no lattice holds both. Speed only.
+    is_wide = max(shape.span for shape in shapes) > 5e3 * spread
+    first, then = (0.0, step) if is_wide and sum(shape.run.steps for shape in shapes) > 1 else (step, 0.0)
+    # Where a default grid takes too much work, one coarser by this factor is used. Speed only.
+    return [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
 
 
-def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> ComposedCurve:
+def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23).
 
     Raises :class:`GridLimit` for tails that are cut later than its products are.
@@ -248,88 +205,60 @@ def _compose_by_doubling(phases: list[tuple[PrivacyProfile, Run]], shapes: list[
     cut = min(shape.truncated_mass for shape in shapes)
     if cut < LEAST_DOUBLED_CUT:
         raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_DOUBLED_CUT:g}; {REMEDY}")
-    depth = cut / TRUNCATED_RUN_MASS
-    found = [doubling.first_bounds(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
-    steps = [run.steps for _, run in phases]
-    laws = [doubling.law_from_pair(bounds.above, 1.0) for bounds in found]
-    law = doubling.compose_laws(list(zip(laws, steps, strict=True)), depth)
-    one_order = not any(is_one_sided(*phase) for phase in phases)
-    above = (DoubledCurve(law),) if one_order else (DoubledCurve(law), DoubledCurve(law.mirrored()))
+    depth, found = cut / TRUNCATED_RUN_MASS, [(doubling.first_bounds(shape), shape.run.steps) for shape in shapes]
+    law = doubling.compose_laws([(doubling.law_from_pair(ends.above, 1.0), steps) for ends, steps in found], depth)
+    above = (DoubledCurve(law), DoubledCurve(law.mirrored())) if _has_two_orders(shapes) else (DoubledCurve(law),)
 
     def compose_below() -> tuple[BelowOrder, ...]:
-        known = [doubling.law_from_pair(bounds.below, -1.0) for bounds in found if bounds.below]
+        known = [(doubling.law_from_pair(ends.below, -1.0), steps) for ends, steps in found if ends.below]
         if len(known) < len(found):
             return ()
-        law_below = doubling.compose_laws(list(zip(known, steps, strict=True)), depth, below=True)
+        law_below = doubling.compose_laws(known, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
+    return ComposedCurve(above, compose_below, {"composer": "privproj", "grid": "follows the losses"})
 
 
-def _default_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline]) -> float:
-    """Distance of lattice points in nats: as fine as the profiles are worth, within :data:`MOST_DEFAULT_CELLS`."""
-    finest = min(s.deviation / profile.resolution for s, (profile, _) in zip(shapes, phases, strict=True))
-    spread = math.sqrt(sum(run.steps * s.deviation**2 for s, (_, run) in zip(shapes, phases, strict=True)))
-    return max(finest, 24.0 * spread / MOST_DEFAULT_CELLS)
-
-
-def compose_on_lattice(
-    phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS
-) -> ComposedCurve:
+def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:
     """The curve on the lattice with this step (nats), by Fourier inversion (C18, C19).
 
-    ``shapes`` are the outlines of the steps of the phases, ``most_fft`` is the longest FFT in cells. Raises
-    :class:`PrecisionLimit` for a step above :data:`LARGEST_GRID_STEP`.
+    ``most_fft`` is the longest FFT in cells. Raises :class:`PrecisionLimit` for a step above
+    :data:`LARGEST_GRID_STEP`.
     """
     if step > LARGEST_GRID_STEP:
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
-    found = [step_pairs(profile, run, shape, step) for (profile, run), shape in zip(phases, shapes, strict=True)]
-    orders = _in_both_orders([bounds.above for bounds in found], phases)
-    points = sum(len(pair.cells) for pair, _ in orders[0])
+    found = [(shape.pairs(step), shape.run.steps) for shape in shapes]
     deep = min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
+    orders = (False, True) if _has_two_orders(shapes) else (False,)
+
+    def compose_order(pairs: PairOrder, mirrored: bool) -> Composition:
+        pairs = [(pair.mirrored(), steps) for pair, steps in pairs] if mirrored else pairs
+        return Composition(pairs, most_fft, deep=deep)
 
     def compose_below() -> tuple[BelowOrder, ...]:
-        known = [(bounds.below, run.steps) for bounds, (_, run) in zip(found, phases, strict=True) if bounds.below]
-        if len(known) < len(found):
-            return ()
-        makers = (lambda: known), (lambda: _mirrored(known))
-        return tuple(lambda make=make: Composition(make(), most_fft, deep=deep) for make in makers[: len(orders)])
+        known = [(ends.below, steps) for ends, steps in found if ends.below]
+        return tuple(partial(compose_order, known, order) for order in orders) if len(known) == len(found) else ()
 
+    above = [(ends.above, steps) for ends, steps in found]
+    points = sum(len(pair.cells) for pair, _ in above)
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
-    return ComposedCurve(tuple(Composition(order, most_fft, deep=deep) for order in orders), compose_below, numerics)
+    return ComposedCurve(tuple(compose_order(above, order) for order in orders), compose_below, numerics)
 
 
-def dominating_orders(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], step: float) -> list[PairOrder]:
-    """Pairs that dominate the releases in the remove order and, unless every pair is symmetric, in the add order.
-
-    :func:`step_pairs` guarantees that (C18).
-    """
-    found = [step_pairs(*phase, shape, step).above for phase, shape in zip(phases, shapes, strict=True)]
-    return _in_both_orders(found, phases)
+def _has_two_orders(shapes: list[Outline]) -> bool:
+    """True where the remove order and the add order of the run must both be composed."""
+    return any(shape.has_two_orders for shape in shapes)
 
 
-def _in_both_orders(pairs: list[DominatingPair], phases: list[tuple[PrivacyProfile, Run]]) -> list[PairOrder]:
-    """The pairs of the phases with their numbers of steps and, unless all are symmetric, the same mirrored."""
-    order = [(pair, run.steps) for pair, (_, run) in zip(pairs, phases, strict=True)]
-    if not any(is_one_sided(*phase) for phase in phases):
-        return [order]
-    return [order, _mirrored(order)]
-
-
-def _mirrored(order: PairOrder) -> PairOrder:
-    """The add order of a run whose remove order this is."""
-    return [(pair.mirrored(), steps) for pair, steps in order]
-
-
-def peer_grid_step(phases: list[tuple[PrivacyProfile, Run]], shapes: list[Outline], most: float = math.inf) -> float:
+def peer_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
     """The default distance of lattice points for dp-accounting, in nats, about ``most`` at most. Any is sound.
 
     Its window reaches far, as its Chernoff orders are at least ``1 / span`` (of a step's losses). Hence the step is so
     coarse that there are about :data:`MOST_DEFAULT_PEER_CELLS` cells at most.
     """
-    step = min(most, min(shape.deviation for shape in shapes) / PEER_POINTS_PER_DEVIATION)
-    for shape, (_, run) in zip(shapes, phases, strict=True):
-        spread = shape.deviation * math.sqrt(run.steps)
+    step = min([most, *(shape.deviation / PEER_POINTS_PER_DEVIATION for shape in shapes)])
+    for shape in shapes:
+        steps, spread = shape.run.steps, shape.deviation * math.sqrt(shape.run.steps)
         chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
-        step = max(step, min(run.steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_PEER_CELLS)
+        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_PEER_CELLS)
     return step

@@ -43,12 +43,10 @@ from itertools import pairwise
 import numpy as np
 from scipy import special
 
-from privproj.composition.dominating_pairs import Cells
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure
-from privproj.numerics.search import find_crossing
 
 MARGIN = 1e-11
 """Relative margin of every sum of a step, and of the weights' sums. Soundness.
@@ -85,19 +83,7 @@ def group_step(
     Raises:
         Refused: More than :data:`MOST_MEMBERS` of the records are likely in one batch.
     """
-    size = len(logs) - 1
-    tails = np.logaddexp.accumulate(logs[::-1])[::-1]
-    count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
-    if count > MOST_MEMBERS:
-        raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
-    lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
-    first = member(1)
-    sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
-    # What bounds the profile of j records bounds that of fewer too.
-    weights = [logs[0], *(float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))]
-    step = _Step(
-        [first, *map(member, sizes[1:])], np.array(sizes), np.array(weights), lost, of_fixed_size=of_fixed_size
-    )
+    step = _Step(member, logs, cut, of_fixed_size=of_fixed_size)
 
     def log_delta(eps: float) -> Enclosure:
         # The add order at e^eps is E(t) / t at t = e^-eps.
@@ -113,11 +99,11 @@ def group_step(
         table=step.excess if of_fixed_size else None,
         excess=None if of_fixed_size else step.excess,
         deeper=lambda mass: group_step(member, logs, of_fixed_size=of_fixed_size, cut=min(cut, mass * 1e-9)),
-        resolution=first.resolution,
+        resolution=step.members[0].resolution,
         can_be_subsampled=False,
         inverse_spacing=2.0**-30,
         inverse_rtol=2.0**-40,
-        numerics={"group": f"a mixture over how many of {size} records a batch holds"},
+        numerics={"group": f"a mixture over how many of {len(logs) - 1} records a batch holds"},
     )
 
 
@@ -165,12 +151,22 @@ class _Step:
     """One step of a group: its excess at any losses, from the profiles of its members (module docstring)."""
 
     def __init__(
-        self, members: list[PrivacyProfile], sizes: Cells, log_weights: Array, lost: float, *, of_fixed_size: bool
+        self, member: Callable[[int], PrivacyProfile], logs: Array, cut: float, *, of_fixed_size: bool
     ) -> None:
-        self.members, self.sizes, self.log_weights, self.lost = members, sizes, log_weights, lost
-        self.of_fixed_size = of_fixed_size
+        size, self.of_fixed_size = len(logs) - 1, of_fixed_size
+        tails = np.logaddexp.accumulate(logs[::-1])[::-1]
+        count = int(np.argmax(np.append(tails, -np.inf) < math.log(cut))) - 1
+        if count > MOST_MEMBERS:
+            raise Refused(f"more than {MOST_MEMBERS} of the {size} records of a person are likely to be in one batch")
+        self.lost = math.exp(tails[count + 1]) * (1.0 + MARGIN) if count < size else 0.0
+        first = member(1)
+        sizes = [*range(1, count + 1)] if first.gaussian_mu else _shared_sizes(tails, count)
+        self.members, self.sizes = [first, *map(member, sizes[1:])], np.array(sizes)
+        # What bounds the profile of j records bounds that of fewer too.
+        shared = (float(np.logaddexp.reduce(logs[a + 1 : b + 1])) for a, b in pairwise([0, *sizes]))
+        self.log_weights = np.array([logs[0], *shared])
         # Of two mixtures it is no truth.
-        self.mu = None if of_fixed_size else members[0].gaussian_mu
+        self.mu = None if of_fixed_size else first.gaussian_mu
         self.losses, self.shifts = np.zeros(1), np.array([math.log(self.mu or 1.0)])
         if not self.mu:
             self.losses, self.shifts = self.compare_shifts()
@@ -273,19 +269,14 @@ def _end_of_table(profile: PrivacyProfile, eps: Array, end: int) -> Array:
 
 def _matched_shifts(profile: PrivacyProfile) -> list[float]:
     """The ``m`` of Gaussians that have the same delta as this profile at one epsilon each."""
-    from privproj.curves.gaussian import gaussian_profile
+    from privproj.curves.gaussian import find_noise
 
     found = []
     for log_delta in MATCHED_LOG_DELTAS:
         eps = profile.epsilon(log_delta).upper
         if not 0.0 < eps < 600.0:
             continue
-        goal = profile.log_delta(eps).upper
-
-        def missing(z: float, eps: float = eps, goal: float = goal) -> float:
-            return gaussian_profile(1.0 / z).log_delta(eps).upper - goal
-
-        inverse = find_crossing(missing, 1.0, rtol=1e-3, low=1e-9, high=1e9).upper
+        inverse = find_noise(eps, profile.log_delta(eps).upper, 1e-3).upper
         found += [1.0 / inverse] if inverse < math.inf else []
     if not found:
         raise PrecisionLimit("expected a release that is private at some epsilon below 600")
@@ -338,38 +329,29 @@ class _GroupCurve:
 
     def convert(self, eps: float) -> Enclosure:
         """``ln delta_k(eps)`` by group privacy, enclosed."""
-        ends = self.single.log_delta(eps / self.size * (1.0 + 1e-15)).lower, self.upper_of_single(eps)
-        factor = _log_factor(eps, self.size)
+        part, factor = eps / self.size, _log_factor(eps, self.size)
+        ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
-
-    def upper_of_single(self, eps: float) -> float:
-        """The upper end of ``ln delta(eps / k)``."""
-        return self.single.log_delta(eps / self.size * (1.0 - 1e-15)).upper
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        own = None if self.own is None else self.own.log_delta(eps)
-        other = self.convert(eps)
+        own, other = None if self.own is None else self.own.log_delta(eps), self.convert(eps)
         return other if own is None else Enclosure(min(own.lower, other.upper), min(own.upper, other.upper))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed."""
-        if self.own is None:
-            return self.converted.epsilon(log_delta)
         try:
-            found = self.own.epsilon(log_delta)
+            found = None if self.own is None else self.own.epsilon(log_delta)
         except PrecisionLimit:
+            found = None
+        if found is None:
             return self.converted.epsilon(log_delta)
-        return LateEnclosure(lambda: found.lower, self.least_epsilon(log_delta, found.upper))
-
-    def least_epsilon(self, log_delta: float, own: float) -> float:
-        """The smaller of the group's own epsilon and of that by group privacy."""
-        if own < math.inf:
-            needed = log_delta - _log_factor(own, self.size).upper
-            # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
-            if needed < -150.0 or self.upper_of_single(own) > needed:
-                return own
-        return min(own, self.converted.epsilon(log_delta).upper)
+        upper = found.upper
+        # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
+        is_deep = upper < math.inf and log_delta - _log_factor(upper, self.size).upper < -150.0
+        if not is_deep and (upper == math.inf or self.converted.log_delta(upper).upper <= log_delta):
+            upper = min(upper, self.converted.epsilon(log_delta).upper)
+        return LateEnclosure(lambda: found.lower, upper)
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:

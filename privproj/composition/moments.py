@@ -129,12 +129,8 @@ class MomentCurve:
         self.orders = [found] if one_order else [found, [excess.mirrored() for excess in found]]
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
-        self.infinite = [
-            max(float(e.logs[-1]) + math.log(t) for e, t in zip(order, self.steps, strict=True))
-            + math.log(len(order))
-            + 1e-12
-            for order in self.orders
-        ]
+        tails = [[float(e.logs[-1]) + math.log(t) for e, t in zip(o, self.steps, strict=True)] for o in self.orders]
+        self.infinite = [max(order) + math.log(len(order)) + 1e-12 for order in tails]
 
     def _log_moment(self, order: int, rung: int) -> float:
         """``sum T_i ln M_i(theta)`` of an order at a rung of the ladder, rounded up."""
@@ -144,18 +140,17 @@ class MomentCurve:
 
     def log_delta_above(self, eps: float) -> float:
         """An upper bound of ``ln delta(eps)``, at most 0; ``eps`` is in nats."""
-        return max(self._log_delta(order, eps) for order in range(len(self.orders)))
 
-    def _log_delta(self, order: int, eps: float) -> float:
-        """The same for one order."""
+        def bound(order: int) -> float:
+            def line(rung: int) -> float:
+                # sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)
+                theta = math.exp(rung * ORDERS_SPACING)
+                moment, cost = self.log_moment(order, rung), _cost(theta)
+                return moment - theta * eps - cost + 8.0 * UNIT_ROUNDING * (moment + theta * eps + cost)
 
-        def line(rung: int) -> float:
-            # sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)
-            theta = math.exp(rung * ORDERS_SPACING)
-            moment, cost = self.log_moment(order, rung), _cost(theta)
-            return moment - theta * eps - cost + 8.0 * UNIT_ROUNDING * (moment + theta * eps + cost)
+            return min(0.0, log_add(least_of_valley(line, *ORDERS_RANGE), self.infinite[order]) + 1e-14)
 
-        return min(0.0, log_add(least_of_valley(line, *ORDERS_RANGE), self.infinite[order]) + 1e-14)
+        return max(map(bound, range(len(self.orders))))
 
     def epsilon_above(self, log_delta: float) -> float:
         """An upper bound of ``eps(delta)`` in nats; ``inf`` where the masses at infinity alone exceed delta."""

@@ -12,12 +12,13 @@ fill a batch has one law under both neighbours.
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from privproj.curves.inversion import DEFAULT_SPACING
 from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log_difference
+from privproj.numerics.search import largest_integer
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 
@@ -105,19 +106,14 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
     ``run`` has a ``dataset_size`` and Poisson sampling; its own cap plays no role. ``log_delta`` is in nats.
     """
     goal = log_delta + math.log(HARMLESS_SHARE)
-    low, high = 0, (run.dataset_size or 0) + run.group_size
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if log_probability_of_cut(run, middle).upper <= goal else (middle, high)
-    return high
+    most = (run.dataset_size or 0) + run.group_size - 1
+    return 1 + (largest_integer(lambda cap: log_probability_of_cut(run, cap).upper > goal, 0, most) or 0)
 
 
 def truncated(curve: Curve, runs: Sequence[Run]) -> Curve:
     """The curve of these phases with their batches cut, from that of the same phases with whole batches (C26)."""
-    lower, upper = -math.inf, -math.inf
-    for run in runs:
-        cut = log_probability_of_cut(run)
-        lower, upper = kernels.log_add(lower, cut.lower), kernels.log_add(upper, cut.upper)
+    cuts = [log_probability_of_cut(run) for run in runs]
+    lower, upper = (reduce(kernels.log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
     if upper == -math.inf:
         return curve
     return TruncatedCurve(curve, Enclosure(min(0.0, lower - _rounding(lower)), min(0.0, upper + _rounding(upper))))

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from privproj.curves.columns import KernelColumns, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, outward_margin
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, outward_margin
 from privproj.numerics.inverse_kernels import inverse_of, newton_start, root_of
 from privproj.numerics.kernels import gaussian_terms, log_gaussian_delta
+from privproj.numerics.search import find_crossing
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
@@ -49,6 +50,13 @@ def _gaussian_root(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_epsilon, _gaussian_root, weight=0.04)
 """The profile over columns, a row ``(mu,)`` for each release."""
+
+
+def find_noise(eps: float, log_delta: float, rtol: float = 1e-12) -> Enclosure:
+    """``1/mu`` between which ``ln G_mu(eps)`` was evaluated to cross a number, as :func:`find_crossing` returns it."""
+    # Every mu from 1e-12 to 1e12 is sought. Contract.
+    range_of_noise = {"low": 1e-12, "high": 1e12, "rtol": rtol}
+    return find_crossing(lambda z: log_gaussian_delta(eps, 1.0 / z) - log_delta, 1.0, **range_of_noise)
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:

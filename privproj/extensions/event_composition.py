@@ -29,10 +29,12 @@ from typing import Any
 import attrs
 import numpy as np
 from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import PLDAccountant, pld_pmf
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase
+from privproj.accounting.remarks import without_cap
 from privproj.assumptions import NOISE_OVER_CLIP
 from privproj.composition import by_dp_accounting
 from privproj.composition.compose import releases_of
@@ -41,14 +43,13 @@ from privproj.composition.grid import (
     LARGEST_GRID_STEP,
     MOST_DEFAULT_PEER_CELLS,
     PEER_POINTS_PER_DEVIATION,
-    dominating_orders,
     peer_grid_step,
 )  # fmt: skip
 from privproj.curves.profile import Curve, PrivacyProfile
-from privproj.curves.renyi import RenyiCurve, RenyiTable
+from privproj.curves.renyi import BestCurve, RenyiCurve, RenyiTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
+from privproj.extensions.filter import renyi_curve
 from privproj.mechanisms import NoisyMechanism
-from privproj.mechanisms.registry import renyi_bound
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 from privproj.runs.sampling import RelationName
@@ -95,9 +96,6 @@ Soundness (measured).
 
 ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
 """What dp-accounting raises for parameters that it does not take."""
-
-PMF = pld_pmf.PLDPmf
-"""The law of a loss, as dp-accounting holds it."""
 
 
 def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
@@ -151,32 +149,24 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     """
     if not isinstance(data, Mapping):
         raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
-    name = _type_of(data, where)
-    if depth >= MOST_NESTED:
-        raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
-    kind, found = getattr(dp_event, name), {}
-    for key in data:
-        if key != "type" and key not in FIELDS[name]:
-            known = FIELDS[name] or ["type"]
-            raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", known, word=str(key))
-    for field in attrs.fields(kind):
-        if field.name in data:
-            found[field.name] = _value_of(data[field.name], field.name, where, depth)
-        elif field.default is attrs.NOTHING:
-            raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
-    _check_together(found, where)
-    return kind(**found)
-
-
-def _type_of(data: Mapping[str, Any], where: str) -> str:
-    """The name of the class of an event; raises :class:`InvalidParameter` for one that is none of dp-accounting."""
     name, expected = data.get("type", "nothing"), "the name of an event of dp-accounting"
     if not isinstance(name, str) or name == "nothing":
         raise InvalidParameter(f"{where}: type", name, expected)
-    known = [name for name, fields in FIELDS.items() if {*fields} <= {*CHECKS, "event", "events"}]
+    known = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in known:
         raise unknown_name(f"{where}: type", name, expected, known)
-    return name
+    if depth >= MOST_NESTED:
+        raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
+    for key in (key for key in data if key not in ("type", *FIELDS[name])):
+        keys = FIELDS[name] or ["type"]
+        raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", keys, word=str(key))
+    kind: Any = getattr(dp_event, name)
+    for field in attrs.fields(kind):
+        if field.name not in data and field.default is attrs.NOTHING:
+            raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
+    found = {key: _value_of(data[key], key, where, depth) for key in FIELDS[name] if key in data}
+    _check_together(found, where)
+    return kind(**found)
 
 
 def _value_of(value: object, name: str, where: str, depth: int) -> Any:
@@ -224,10 +214,8 @@ def _plain(value: Any) -> Any:
     """A parameter of an event as plain data."""
     if isinstance(value, dp_event.DpEvent):
         return data_of(value)
-    if isinstance(value, bool | str):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
+    if isinstance(value, str | numbers.Integral):
+        return value if isinstance(value, bool | str) else int(value)
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Sequence | np.ndarray):
@@ -286,9 +274,9 @@ def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent
     return attrs.evolve(event, **changed)
 
 
-def _relation_named(name: str) -> Relation:
-    """dp-accounting's neighbouring relation of this name."""
-    return next(relation for relation, ours in RELATIONS.items() if ours == name)
+def _relation_of(phases: Sequence[Phase]) -> Relation:
+    """dp-accounting's name of the neighbouring relation of these phases."""
+    return next(relation for relation, ours in RELATIONS.items() if ours == str(phases[0].run.relation))
 
 
 def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
@@ -332,21 +320,18 @@ def _loss_reach(leaf: dp_event.DpEvent) -> float:
     return 0.5 * mu * mu + 10.5 * mu
 
 
-def _finest_step(leaf: dp_event.DpEvent) -> float:
-    """The distance of losses, in nats, below which the grid of one event has too many cells."""
+def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
+    """The distance of losses, in nats, below which the grid of one event has too many cells, and what is wanted.
+
+    The latter follows the losses of one event, or those of all of them at least: dp-accounting's window for many is as
+    wide as :func:`peer_grid_step` says.
+    """
+    reach, cells = _loss_reach(leaf), MOST_DEFAULT_PEER_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
         # Cells for a mixture of Gaussians by default: dp-accounting solves an equation for each of them. Speed only.
-        return 2.0 * _loss_reach(leaf) * max(1.0, len(leaf.sensitivities) / 16.0) / 2.0**14
-    return 2.0 * _loss_reach(leaf) / MOST_DEFAULT_PEER_CELLS
-
-
-def _wanted_step(leaf: dp_event.DpEvent, count: int) -> float:
-    """The distance of losses, in nats, that follows the losses of one event, or those of all of them at least.
-
-    dp-accounting's window for many is as wide as :func:`peer_grid_step` says.
-    """
+        cells = 2.0**14 / max(1.0, len(leaf.sensitivities) / 16.0)
     window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_PEER_CELLS
-    return _loss_reach(leaf) * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
+    return 2.0 * reach / cells, reach * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
 
 
 def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
@@ -375,26 +360,22 @@ def compose_losses(
     far). It is as sound as our dominating pairs (C2, C18) and the distributions of dp-accounting, but for rounding.
     Raises :class:`PrecisionLimit` for a grid that is too large.
     """
-    ours = [release for phase in phases for release in releases_of(*phase)]
-    shapes = [outline_step(profile, run) for profile, run in ours]
+    shapes = [outline_step(*release) for phase in phases for release in releases_of(*phase)]
     single = [_alone(leaf) for leaf in leaves]
-    least = max((_finest_step(event) for event, _ in single), default=0.0)
-    if step is None:
-        # Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only.
-        wanted = min([1e-4, *(_wanted_step(*leaf) for leaf in single)])
-        step = max(least, peer_grid_step(ours, shapes, wanted) if ours else wanted)
+    # Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only.
+    ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
+    least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
+    step = step or max(least, peer_grid_step(shapes, wanted))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
-    orders = dominating_orders(ours, shapes, step) if ours else []
-    laws = [_laws_of(json.dumps(data_of(event)), relation, step) for event, _ in single]
-    both = [[(law[i], count) for law, (_, count) in zip(laws, single, strict=True)] for i in range(2)]
-    return by_dp_accounting.compose(orders, both if any(a is not b for a, b in laws) else both[:1], step)
+    events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
+    return by_dp_accounting.compose([*by_dp_accounting.distributions_of(shapes, step), *events], step)
 
 
 @lru_cache(maxsize=32)
-def _laws_of(text: str, relation: Relation, step: float) -> tuple[PMF, PMF]:
-    """The law of the loss of one event, given as JSON, in the remove order and in the add order."""
+def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
+    """The distribution of the loss of one event, given as JSON, with dense laws."""
     event = event_from(json.loads(text))
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
         # How far, in nats, dp-accounting follows the tail of discrete Laplace noise. Speed only.
@@ -406,19 +387,22 @@ def _laws_of(text: str, relation: Relation, step: float) -> tuple[PMF, PMF]:
             )
     with _asking_for(event):
         found = PLDAccountant(relation, step).compose(event)._pld
-    remove = found._pmf_remove.to_dense_pmf()
-    return remove, remove if found._symmetric else found._pmf_add.to_dense_pmf()
+    orders = (found._pmf_remove,) if found._symmetric else (found._pmf_remove, found._pmf_add)
+    return PrivacyLossDistribution(*(law.to_dense_pmf() for law in orders))
 
 
 def add_divergences(
-    curves: Sequence[RenyiCurve], leaves: Sequence[Leaf], relation: Relation, orders: Sequence[float] | None = None
+    curves: Sequence[RenyiCurve | BestCurve],
+    leaves: Sequence[Leaf],
+    relation: Relation,
+    orders: Sequence[float] | None = None,
 ) -> RenyiTable:
     """The Renyi divergences of our curves and of events, added at dp-accounting's orders.
 
     Our curves are those of whole phases. Raises :class:`Refused` where dp-accounting has no number.
     """
     tried = RdpAccountant(orders).orders
-    total = np.array([math.fsum(curve.at(float(order)) for curve in curves) for order in tried])
+    total = np.array([math.fsum(curve.divergence_at(float(order)) for curve in curves) for order in tried])
     releases = 0.0
     for event, count in leaves:
         text = json.dumps(data_of(event))
@@ -486,34 +470,28 @@ class DpAccounting:
         relation.
         """
         _check_scales(phases)
-        without_law = _first_without(phases, renyi=False)
-        if without_law is None:
-            return tuple(phases)
-        without_curve = _first_without(phases, renyi=True)
-        if without_curve is not None:
-            relation = _relation_named(str(phases[0].run.relation))
-            for phase, leaf in [(one, leaf) for one in phases for leaf, _ in _leaves_of(one)]:
-                if not has_loss_distribution(leaf, relation) and not has_renyi_curve(leaf, relation):
-                    raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
-            raise Refused(f"no accountant takes these phases together: {without_law} and {without_curve}")
-        return tuple(_by_renyi_bound(phase, without_law) for phase in phases)
+        relation = _relation_of(phases)
+        lacks = [(phase, *_find_lacks(phase, relation)) for phase in phases]
+        no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
+        no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
+        if no_law and no_curve:
+            raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
+        return tuple(_by_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
     def curve(self, phases: Sequence[Phase], step: float | None = None) -> Curve:
         """The joint curve of phases of which some are events, by dp-accounting.
 
         ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :meth:`accounted` does.
         """
-        accounted = self.accounted(phases)
-        relation = _relation_named(str(phases[0].run.relation))
+        accounted, relation = self.accounted(phases), _relation_of(phases)
         leaves = merged(leaf for phase in accounted for leaf in _leaves_of(phase))
         if not all(is_private(leaf) for leaf, _ in leaves):
             return NO_PRIVACY
-        released = [phase.release() for phase in accounted if phase.accountant is None]
-        curves = [form.over_run(run) for form, run in released if isinstance(form, RenyiCurve)]
+        released: list[Any] = [phase.release() for phase in accounted if phase.accountant is None]
+        curves = [form.over_run(run) for form, run in released if not isinstance(form, PrivacyProfile)]
         if curves or not all(has_loss_distribution(leaf, relation) for leaf, _ in leaves):
             return add_divergences(curves, leaves, relation)
-        profiles = [(form, run) for form, run in released if isinstance(form, PrivacyProfile)]
-        return compose_losses(profiles, leaves, relation, step)
+        return compose_losses(released, leaves, relation, step)
 
 
 NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0), inverse=lambda log_delta: Enclosure(math.inf, math.inf))
@@ -538,22 +516,21 @@ def _check_scales(phases: Sequence[Phase]) -> None:
         )
 
 
-def _first_without(phases: Sequence[Phase], *, renyi: bool) -> str | None:
-    """Which phase is the first without a distribution of the loss, or without Renyi divergences, in words."""
-    relation = _relation_named(str(phases[0].run.relation))
-    has = has_renyi_curve if renyi else has_loss_distribution
-    lacks = "Renyi divergences" if renyi else "distribution of the loss"
+def _find_lacks(phase: Phase, relation: Relation) -> tuple[str, str]:
+    """What in a phase has no distribution of the loss, and which event in it no Renyi divergences; empty for none.
 
-    def is_known(phase: Phase) -> bool:
-        return bool(renyi_bound(type(phase.mechanism))) if renyi else isinstance(phase.release()[0], PrivacyProfile)
-
-    for phase in phases:
-        missing = [type(leaf).__name__ for leaf, _ in _leaves_of(phase) if not has(leaf, relation)]
-        if phase.accountant is None and not is_known(phase):
-            missing = [f"{phase.mechanism.name}.{phase.bound.name}"]
-        if missing:
-            return f"phase {phase.name} has no {lacks} ({missing[0]})"
-    return None
+    Raises :class:`privproj.Refused` for an event that has neither.
+    """
+    if phase.accountant is None:
+        has_law = isinstance(phase.release()[0], PrivacyProfile)
+        return "" if has_law else f"{phase.mechanism.name}.{phase.bound.name}", ""
+    leaves = [leaf for leaf, _ in _leaves_of(phase)]
+    no_law = [leaf for leaf in leaves if not has_loss_distribution(leaf, relation)]
+    no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
+    for leaf in (leaf for leaf in no_law if leaf in no_curve):
+        raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
+    law, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
+    return law, curve
 
 
 def _by_renyi_bound(phase: Phase, why: str) -> Phase:
@@ -561,15 +538,10 @@ def _by_renyi_bound(phase: Phase, why: str) -> Phase:
 
     Raises :class:`privproj.Refused` where that bound does not answer for the run.
     """
-    bound = renyi_bound(type(phase.mechanism))
-    if bound is None:
+    if phase.accountant is not None:
         return phase
-    asked = replace(phase, bound=bound, allow_refuted=False)
     try:
-        form, run = asked.release()
-        if isinstance(form, RenyiCurve) and not run.allocates:
-            form.over_run(run)
-            return asked
+        asked, _ = renyi_curve(replace(phase, run=without_cap(phase.run)))
     except PrivprojError as error:
-        raise Refused(f"{why}, and phase {phase.name} no Renyi divergences: {error}") from None
-    raise Refused(f"{why}, and phase {phase.name} no Renyi divergences for how its batches are drawn")
+        raise Refused(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None
+    return replace(asked, run=replace(phase.run, split=None))

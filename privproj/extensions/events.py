@@ -46,6 +46,11 @@ class Event(Mechanism):
         """The event as plain data, under the key of run files."""
         return {"event": self.data}
 
+    def over_run(self, run: Run) -> Curve:
+        """The curve of the event, composed with itself: it accounts for a run in its own terms."""
+        phase = _EventPhase(self, run, _bound_of(self.data["type"]), name="event")
+        return phase.accountant.curve([phase])
+
 
 @dataclass(frozen=True)
 class _EventPhase(Phase):
@@ -84,23 +89,10 @@ def _bound_of(kind: str) -> Bound:
         formula="as dp-accounting has it",
         source=f"dp-accounting {version('dp-accounting')}, {kind}",
         example="privproj run FILE",
-        representation=_EventForm,
-        any_projection=False,
+        representation=lambda event: event,
         groups=False,
         notes=lambda event: (COMPOSED_ELSEWHERE,),
     )
-
-
-@dataclass(frozen=True)
-class _EventForm:
-    """An event that accounts for a run in its own terms."""
-
-    event: Event
-
-    def over_run(self, run: Run) -> Curve:
-        """The curve of the event, composed with itself."""
-        phase = _EventPhase(self.event, run, _bound_of(self.event.data["type"]), name="event")
-        return phase.accountant.curve([phase])
 
 
 def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _EventPhase:

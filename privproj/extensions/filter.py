@@ -100,11 +100,11 @@ def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
     if not isinstance(phase.release()[0], RenyiCurve | BestCurve):
         bound = renyi_bound(type(phase.mechanism))
         if bound is None:
-            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which a filter needs")
+            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which is needed here")
         phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
     curve = phase.curve()
     if not isinstance(curve, RenyiCurve | BestCurve):
-        raise Refused("max_batch_size has no theorem in Renyi terms, which a filter needs; use plain Poisson batches")
+        raise Refused("max_batch_size has no theorem in Renyi terms, which are needed here; use plain Poisson batches")
     return phase, curve
 
 
@@ -199,14 +199,12 @@ class Filter:
         self.order = _order_of(kind, order)
         self.relation = str(member_named(NeighbouringRelation, "relation", relation))
         self.group_size = whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
-        if budget is None:
-            if epsilon is None or delta is None:
-                raise InvalidParameter("budget", "nothing", "epsilon and delta, or a budget")
+        if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
+        elif epsilon is not None or delta is not None:
+            raise InvalidParameter("budget", budget or "nothing", "either a budget, or epsilon and delta")
         else:
-            if epsilon is not None or delta is not None:
-                raise InvalidParameter("budget", budget, "either a budget, or epsilon and delta")
-            expected = "a budget above 0 and at most 1e9"
+            expected = "a budget above 0 and at most 1e9, or epsilon and delta"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
         self._costs: dict[Phase, tuple[Phase, Fraction]] = {}
         self._steps: dict[Phase, int] = {}
@@ -506,14 +504,12 @@ def _order_of(kind: str, order: float | None) -> float | None:
     """The order of a filter of this kind; raises :class:`InvalidParameter` for one that is missing or too much."""
     if kind not in ("renyi", "gaussian"):
         raise unknown_name("kind", kind, "a kind of filter", ("renyi", "gaussian"))
-    if kind == "gaussian":
-        if order is not None:
-            raise InvalidParameter("order", order, "no order for a filter of kind gaussian")
-        return None
-    expected = "an order from 1.001 to 1e6, fixed before the first release"
-    if order is None:
-        raise InvalidParameter("order", "nothing", expected, "Filter.for_releases finds one that suits a plan")
-    return real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
+    if kind == "renyi":
+        expected = "an order from 1.001 to 1e6, fixed before the first release (Filter.for_releases finds one)"
+        return real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
+    if order is not None:
+        raise InvalidParameter("order", order, "no order for a filter of kind gaussian")
+    return None
 
 
 def _phase_of(

@@ -21,6 +21,7 @@ from typing import Any, Unpack
 from privproj.accounting.calibration import gaussian_mu
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
+from privproj.curves.gaussian import find_noise
 from privproj.curves.inversion import read_epsilon
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import advantage
@@ -28,7 +29,6 @@ from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, log1m_exp, next_up, outward_margin
 from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
-from privproj.numerics.search import find_crossing
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
 from privproj.runs.targets import Target, delta_target, slack_target
@@ -276,16 +276,13 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 
     It is ``-inf`` where the tail is too near to 1 to tell.
     """
-    from statistics import NormalDist
+    from scipy.special import ndtri_exp
 
     margin = outward_margin(log_tail, 0.0, 0.0)
     if log_tail + margin >= 0.0:
         return LEAST_TAIL_START if up else -math.inf
-    x = -NormalDist().inv_cdf(math.exp(log_tail)) if log_tail > -700.0 else math.sqrt(-2.0 * log_tail)
     aim = log_tail - margin if up else log_tail + margin
-    for _ in range(8):
-        # Newton's method: the slope of ln(1 - Phi) is -1/R.
-        x = max(x + (_log_tail(x) - aim) * mills(x), LEAST_TAIL_START)
+    x = max(-float(ndtri_exp(aim)), LEAST_TAIL_START)
     step = 1e-15
     while (_log_tail(x) > aim) if up else (_log_tail(x) < aim):
         x += step * max(1.0, abs(x)) * (1.0 if up else -1.0)
@@ -298,18 +295,8 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 def _mu_above(eps: float, log_delta: float) -> float:
     """A ``mu`` at which ``G_mu(eps)`` was evaluated to be above this delta; ``inf`` where none was."""
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
-    found = _bracket(eps, aim).lower
+    found = find_noise(eps, aim).lower
     return next_up(1.0 / found) if found > 0.0 else math.inf
-
-
-def _bracket(eps: float, log_delta: float) -> Enclosure:
-    """``1/mu`` between which ``ln G_mu(eps)`` crosses this number, as :func:`find_crossing` returns it."""
-
-    def excess(x: float) -> float:
-        return log_gaussian_delta(eps, 1.0 / x) - log_delta
-
-    # Every mu from 1e-12 to 1e12 is sought. Contract.
-    return find_crossing(excess, 1.0, low=1e-12, high=1e12, rtol=1e-12)
 
 
 def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: float) -> float:
@@ -324,7 +311,7 @@ def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: f
             continue
         if max(log_slack, LOG_OF_ZERO_FROM_ABOVE) + 1e-9 < least < 0.0:
             # A mu at which G_mu(eps) was evaluated to be at most this delta; 0 where none was
-            best = max(best, (1.0 - 1e-15) / _bracket(eps, least - outward_margin(least, 0.0, 0.0)).upper)
+            best = max(best, (1.0 - 1e-15) / find_noise(eps, least - outward_margin(least, 0.0, 0.0)).upper)
     return min(best, mu)
 
 

@@ -78,11 +78,10 @@ class PrivacyLoss:
     @cached_property
     def bounds(self) -> "ExcessBounds":
         """What both laws are made from: the curve at the points of the lattice."""
-        from privproj.composition.dominating_pairs import outline_step, step_pairs
+        from privproj.composition.dominating_pairs import outline_step
 
-        profile, alone = _as_profile(self.curve), Run()
-        shape = outline_step(profile, alone, CUT_MASS)
-        return step_pairs(profile, alone, shape, shape.deviation / LOSSES_PER_DEVIATION)
+        shape = outline_step(_as_profile(self.curve), Run(), CUT_MASS)
+        return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION)
 
     @property
     def above(self) -> "DominatingPair":
@@ -343,15 +342,6 @@ def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], 
     return [distribution_of(loss.above)], Side.UPPER
 
 
-CONVERSIONS: dict[str, Any] = {
-    "mu": _to_mu,
-    "rho": _to_rho,
-    "renyi": _to_renyi,
-    "trade-off": _to_tradeoff,
-    "dp-accounting": _to_dp_accounting,
-}
-"""From a privacy loss and what ``at`` lists to the values and their side, for each kind."""
-
 MEANS = {
     "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",
     "rho": "the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)",
@@ -360,3 +350,8 @@ MEANS = {
     "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
 }
 """What the value of each kind promises. Contract."""
+
+CONVERSIONS: dict[str, Any] = dict(
+    zip(MEANS, (_to_mu, _to_rho, _to_renyi, _to_tradeoff, _to_dp_accounting), strict=True)
+)
+"""From a privacy loss and what ``at`` lists to the values and their side, for each kind."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -116,22 +117,19 @@ class _TrialLaw:
 
     def probabilities(self) -> Iterator[tuple[int, Decimal]]:
         """Every ``k`` upwards with its probability, in the digits of the decimal context of whoever asks."""
-        if self.shape is None:
-            mean = Decimal(self.expected)
+        k, gamma, mean = 1, Decimal(self.gamma), Decimal(self.expected)
+        eta = None if self.shape is None else Decimal(self.shape)
+        if eta is None:
             k, p = 0, (-mean).exp()
-            while True:
-                yield k, p
-                k, p = k + 1, p * mean / (k + 1)
-        eta, gamma = Decimal(self.shape), Decimal(self.gamma)
-        if gamma == 1:
-            yield 1, Decimal(1)
-            return
-        # P(1) = eta (1-gamma)/(gamma^-eta - 1), or (1-gamma)/ln(1/gamma); P(k+1)/P(k) = (1-gamma)(k+eta)/(k+1)
-        first = eta / (gamma**-eta - 1) if eta else -1 / gamma.ln()
-        k, p = 1, (1 - gamma) * first
+        elif gamma == 1:
+            p = gamma
+        else:
+            # P(1) = eta (1-gamma)/(gamma^-eta - 1), or (1-gamma)/ln(1/gamma)
+            p = (1 - gamma) * (eta / (gamma**-eta - 1) if eta else -1 / gamma.ln())
         while True:
             yield k, p
-            k, p = k + 1, p * (1 - gamma) * (k + eta) / (k + 1)
+            # P(k+1)/P(k) = m/(k+1), or (1-gamma)(k+eta)/(k+1)
+            k, p = k + 1, p * (mean if eta is None else (1 - gamma) * (k + eta)) / (k + 1)
 
     def draw(self, uniform: Fraction) -> int:
         """The number of runs at which the distribution function is first above ``uniform``, which is in [0, 1)."""
@@ -270,48 +268,36 @@ class _ShiftedCurve(_Selection):
         return Enclosure(-math.inf, (inner + self.shift) * (1.0 + 4e-15))
 
 
-@dataclass(frozen=True)
-class _Tilt:
-    """One choice of ``tau`` for a Poisson number of runs."""
-
-    tau: float
-    """The choice, in nats, at least 0."""
-
-    lost: float
-    """``m delta_0(tau)``, rounded up."""
-
-    cells: tuple[tuple[float, float, bool], ...]
-    """What :func:`_weigh_cells` returns."""
+_Cells = tuple[tuple[float, float], ...]
+"""What one choice of ``tau`` adds up: weights, and how far below ``eps``, in nats, ``delta_0`` is asked for each."""
 
 
 @dataclass(frozen=True, eq=False)
 class _PoissonSelection(_Selection):
     """The curve for a Poisson number of runs: the least over a few tilts, all sound."""
 
-    tilts: tuple[_Tilt, ...]
+    tilts: tuple[_Cells, ...]
+    """What :func:`_weigh_cells` returns for each tilt; the first cell is the one nearest to ``eps``."""
 
     inverse_spacing: ClassVar[float] = 2.0**-20
     """Spacing of the log deltas that are answered (C24): a relative 1e-6 of delta, as evaluations are slow."""
 
     def _log_base(self, eps: float, less: float) -> float:
         """``ln delta_0(eps - less)``, at an epsilon rounded down; 0 for a negative one."""
-        inner = eps - less - 1e-14 * (eps + less)
+        inner = eps - less - 1e-14 * (1.0 + eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``; the lower end is not known."""
         best = 0.0
-        starts = [(self._log_base(eps + tilt.tau, tilt.lost), tilt) for tilt in self.tilts]
-        for first, tilt in sorted(starts, key=lambda start: start[0]):
+        starts = [(self._log_base(eps, cells[0][1]), cells) for cells in self.tilts]
+        for first, cells in sorted(starts, key=lambda start: start[0]):
             # No value of a tilt is below m delta_0 at its first epsilon.
             if first + self.growth >= best:
                 break
-            total = -math.inf
-            for weight, x, jump in tilt.cells:
-                # m [sum_k w_k delta_0(eps + tau - m delta_0(tau) - c x_k) + e^-m delta_0(eps - m delta_0(tau) - c m)]
-                found = self._log_base(eps + (0.0 if jump else tilt.tau), tilt.lost + x)
-                total = log_add(total, math.log(weight) + found)
-            best = min(best, self.growth + total + 1e-12)
+            # m [sum_k w_k delta_0(eps + tau - m delta_0(tau) - c x_k) + e^-m delta_0(eps - m delta_0(tau) - c m)]
+            terms = (math.log(weight) + self._log_base(eps, less) for weight, less in cells)
+            best = min(best, self.growth + reduce(log_add, terms) + 1e-12)
         return Enclosure(-math.inf, best)
 
     def epsilon(self, log_delta: float) -> Enclosure:
@@ -328,20 +314,20 @@ class _PoissonSelection(_Selection):
 
 def _poisson_mixture(base: Curve, mean: float) -> _PoissonSelection:
     """The curve for a Poisson law of this mean."""
-    tilts = []
-    for tau in (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS)):
-        lost = mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14)
-        tilts.append(_Tilt(tau, lost, _weigh_cells(math.expm1(tau), mean)))
+    taus = (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS))
+    tilts = (_weigh_cells(tau, mean, mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14)) for tau in taus)
     return _PoissonSelection(base, next_up(math.log(mean)), tuple(tilts))
 
 
-def _weigh_cells(c: float, mean: float) -> tuple[tuple[float, float, bool], ...]:
-    """``(w_k, c x_k, False)`` for the ends of cells of an exponential variable below ``mean``, and what lies beyond.
+def _weigh_cells(tau: float, mean: float, lost: float) -> _Cells:
+    """``(w_k, lost + c x_k - tau)`` for the ends of cells of an exponential variable below ``mean``, and the rest.
 
     A chord in ``t = e^(-c x)`` is above a convex function of ``t``: each cell puts its mass on both of its ends (C34).
+    ``lost`` is ``m delta_0(tau)``, rounded up.
     """
+    c = math.expm1(tau)
     if c == 0.0:
-        return ((1.0, 0.0, False),)
+        return ((1.0, lost),)
     cuts = [*(x for x in CUTS if x < mean), mean]
     weights = dict.fromkeys(cuts, 0.0)
     for near, far in pairwise(cuts):
@@ -351,8 +337,8 @@ def _weigh_cells(c: float, mean: float) -> tuple[tuple[float, float, bool], ...]
         share = min(1.0, (1.0 - kept) / -math.expm1(c * (near - far)) + CHORD_ERROR)
         weights[near] += mass * (1.0 - share) + 1e-15 * mass
         weights[far] += mass * share
-    ends = [(weight, c * x, False) for x, weight in weights.items() if weight > 0.0]
-    return (*ends, (max(math.exp(-mean), LEAST_WEIGHT), c * mean, True))
+    ends = [(weight, lost + c * x - tau) for x, weight in weights.items() if weight > 0.0]
+    return (*ends, (max(math.exp(-mean), LEAST_WEIGHT), lost + c * mean))
 
 
 DistributionName = Literal["geometric", "logarithmic", "negative-binomial", "poisson"]

@@ -21,14 +21,13 @@ from typing import Any
 
 import attrs
 from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.composition import grid
-from privproj.composition.by_dp_accounting import law_of
+from privproj.composition.by_dp_accounting import distributions_of
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.curves.profile import PrivacyProfile
@@ -227,13 +226,9 @@ class ProjectionPLDAccountant(PLDAccountant):
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
                 # Each release in each order: the pairs that dominate it (C18). Their products dominate the run (C2).
-                for profile, whole in releases_of(release, run):
-                    orders = grid.dominating_orders(
-                        [(profile, whole)], [outline_step(profile, whole)], self._value_discretization_interval
-                    )
-                    parts = [law_of(order[0][0]) for order in orders]
-                    held = privacy_loss_distribution.PrivacyLossDistribution(*parts)
-                    self._pld = self._pld.compose(held.self_compose(whole.steps))
+                shapes = [outline_step(*one) for one in releases_of(release, run)]
+                for part, steps in distributions_of(shapes, self._value_discretization_interval):
+                    self._pld = self._pld.compose(part.self_compose(steps))
         except PrivprojError as error:
             return Problem(event, str(error))
         return None

@@ -44,6 +44,21 @@ OF_RANK_ONE: dict[str, Any] = {
 """Fields of a bound about one record whose change has rank one."""
 
 
+def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> "Callable[[Any, int], BallProfile]":
+    """Return what makes the profile in balls of a mechanism and a number of releases.
+
+    ``profile`` is the name of its class in :mod:`privproj.rigorous.profiles`, which is imported where a certificate is
+    asked for.
+    """
+
+    def provable(mechanism: Any, steps: int) -> "BallProfile":
+        from privproj.rigorous import profiles
+
+        return vars(profiles)[profile](*arguments(mechanism, steps))
+
+    return provable
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """What a bound is called where others are compared with it, as plainer accounting of the same question.
@@ -70,7 +85,6 @@ class Bound:
     * ``summary``: what it is, in half a sentence, for tables.
     * ``formula``: its formula in plain text, for its page and for ``privproj bounds NAME``.
     * ``source``: the paper and the theorem, or the argument if it is our own.
-    * ``example``: a command that uses it.
     * ``representation``: from the mechanism to a privacy profile of one release, or to an object with ``over_run``.
     * ``proof``: the claim of docs/proofs.md that proves or refutes it; empty where the source is enough.
     * ``any_projection``: True if a projection may be reused over releases.
@@ -100,6 +114,8 @@ class Bound:
     * ``renyi``: True if it is the Renyi curve by which the mechanism enters Renyi accountants.
     * ``counts_clipped``: True if it holds with the count that adapts a clip too, in one joint release (C31).
     * ``version``: a number that is raised whenever a returned value may change.
+    * ``options``: those of its example, where the parameters of the mechanism's own will not do.
+    * ``example``: a command that uses it, or for a claim without a number what to use instead.
     """
 
     name: str
@@ -107,7 +123,6 @@ class Bound:
     summary: str
     formula: str
     source: str
-    example: str
     representation: Callable[[Any], Representation]
     proof: str = ""
     any_projection: bool = False
@@ -134,6 +149,15 @@ class Bound:
     renyi: bool = False
     counts_clipped: bool = False
     version: int = 1
+    options: str = ""
+    example: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.example:
+            pairs = (pair.split("=") for pair in self.mechanism.example.split())
+            options = self.options or " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs)
+            command = f"privproj epsilon {self.mechanism.name} --bound {self.name} {options} --delta 1e-5"
+            object.__setattr__(self, "example", command)
 
     @property
     def citation(self) -> str:

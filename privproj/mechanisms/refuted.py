@@ -92,7 +92,7 @@ PUBLISHED = Bound(
     source="arXiv 2306.02256, the constant C_R of its abstract, read as the variance of the noise over the squared "
     "sensitivity; the text of the theorem was not at hand",
     proof="C22",
-    example="privproj epsilon r1smg --dim 100 --noise-multiplier 1.64 --delta 1e-5 --allow-refuted",
+    options="--dim 100 --noise-multiplier 1.64 --allow-refuted",
     representation=_published_of,
     groups=False,
     status=Status.REFUTED,
@@ -137,8 +137,8 @@ LORA_BY_DESIGN = Bound(
     "D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",
-    example="privproj epsilon sketch --bound lora-by-design --rank 16 --frobenius-bound 1 --sensitivity 0.01 "
-    "--noise-sigma 1 --step-smoothness 0.01 --steps 2 --delta 1e-5 --allow-refuted",
+    options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
+    "--steps 2 --allow-refuted",
     representation=_WholeTraining,
     groups=False,
     status=Status.REFUTED,

@@ -53,20 +53,16 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
 
 
 def _gauss_rule_sum(
-    log_f: Callable[[float], float],
-    edges: list[float],
-    n: int,
-    reference: float,
-    at_many: Callable[[Any], Any] | None = None,
+    log_f: Callable[[Any], Any], edges: list[float], n: int, reference: float, takes_arrays: bool
 ) -> float:
     """Return the sum over panels of ``int e^(log_f(t) - reference) dt`` by the n-point Gauss rule."""
-    if at_many is not None:
+    if takes_arrays:
         import numpy as np
 
         nodes, weights = np.array(gauss_legendre(n)).T
         low, width = np.array(edges[:-1]), np.diff(edges)
         places = (low[:, None] + width[:, None] * nodes).ravel()
-        heights = np.exp(np.minimum(700.0, at_many(places) - reference)).reshape(len(low), n)
+        heights = np.exp(np.minimum(700.0, log_f(places) - reference)).reshape(len(low), n)
         return math.fsum((heights * weights * width[:, None]).ravel().tolist())
     total = 0.0
     for left, right in itertools.pairwise(edges):
@@ -78,11 +74,7 @@ def _gauss_rule_sum(
 
 
 def log_integral(
-    log_f: Callable[[float], float],
-    start: float,
-    step: float,
-    high: float = math.inf,
-    at_many: Callable[[Any], Any] | None = None,
+    log_f: Callable[[Any], Any], start: float, step: float, high: float = math.inf, *, takes_arrays: bool = False
 ) -> Enclosure:
     """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth integrand with one hill.
 
@@ -91,7 +83,7 @@ def log_integral(
     stands for the error, which is observed, not proved. Panels are halved until it is below 1e-12, or below what the
     rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
     times its width is returned, with an error of three in the log. Where it fails elsewhere, :class:`NotConverged` is
-    raised. ``at_many`` is ``log_f`` on arrays, where that is faster.
+    raised. It is faster where ``log_f`` also ``takes_arrays``.
     """
     edges, peak = _hill_panels(log_f, start, step, high)
     if peak == -math.inf:
@@ -99,7 +91,7 @@ def log_integral(
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
         # Gauss nodes of a panel whose sum is the value. Speed only.
-        fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, at_many) for count in (20, CHECK_NODES))
+        fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, takes_arrays) for count in (20, CHECK_NODES))
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
             break

@@ -21,8 +21,9 @@ counted before it is made, and a phase may be chosen by looking at all that was 
 """
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -39,15 +40,14 @@ from privproj.assumptions import (
     THIS_RUN_ALONE,
     plan_fixed,
 )
-from privproj.curves.inversion import epsilon_at, floor_log_delta, meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.extensions.filter import Filter
-from privproj.records.files import Verdict, open_alone, read_bounded, same_json
+from privproj.records.files import Verdict, open_alone, read_bounded
 from privproj.records.run_file import MOST_PHASES, phase_from
 from privproj.result import Result, round_outward
-from privproj.runs.targets import delta_target, full_target
-from privproj.validation import TABLE, Kind, privacy_epsilon, probability, quoted, whole
+from privproj.runs.targets import delta_target
+from privproj.validation import TABLE, Kind, privacy_epsilon, probability, quoted
 
 HEADER = {"ledger": "privproj", "version": 2}
 """The first line of a ledger whose lines are chained by hashes."""
@@ -162,14 +162,31 @@ class Account:
         phase, target = entry["phase"], entry.get("target")
         with within(where):
             check_keys(entry, OPENING)
-            if "planned" in phase or "event" in phase:
+            needed = {"steps", "batches"} if phase.get("sampling") == "balls-in-bins" else {"steps"}
+            if phase.keys() & {"planned", "event"} or not needed <= phase.keys():
                 raise InvalidParameter("phase", quoted(phase), "a phase as privproj writes it")
-            for name in ("steps", *(["batches"] if phase.get("sampling") == "balls-in-bins" else [])):
-                whole(name, phase.get(name), f"a whole number of {name}")
         self.check_target(target, where)
         phase_from(phase, {}, where)
         marks = {mark: getattr(self, mark) or mark in entry for mark in MARKS}
         return replace(self, phases=(*self.phases, (phase, 0)), target=target or self.target, **marks)
+
+    def opening(self, phase: Phase, target: Any, marks: Container[str], again: bool) -> dict[str, Any] | None:
+        """Return the line that opens a phase, as data; None where the phase goes on with the last one.
+
+        Args:
+            phase: The phase.
+            target: The target that it names; nothing keeps the one in force.
+            marks: Those of :data:`MARKS` that hold; the line has those that the account does not have yet.
+            again: True if a phase like the last one begins anew once that made all its releases.
+
+        Returns:
+            The line, or None.
+        """
+        entry = json.loads(json.dumps(phase.as_dict()))
+        new = {mark: True for mark in MARKS if mark in marks and not getattr(self, mark)}
+        if self.phases and self.phases[-1][0] == entry and not new and not (again and not self.left):
+            return None
+        return {"phase": entry, **({"target": dict(target)} if target else {}), **new}
 
     def check_target(self, target: Any, where: str) -> None:
         """Raise unless a phase may name this target now; that of a filter is fixed before the first release.
@@ -246,35 +263,25 @@ class Account:
         """
         return replace(self, phases=(*(phase for phase in self.phases[:-1] if phase[1]), *self.phases[-1:]))
 
-    @property
-    def to_end(self) -> "Account":
-        """The account with its last phase run to its planned end."""
-        return self._to_end_from(len(self.phases) - 1)
+    def to_end(self, first: int = -1) -> "Account":
+        """Return the account with its phases from one on, usually the last, run to their planned ends.
 
-    @property
-    def planned(self) -> "Account":
-        """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last."""
-        begun = self.begun
-        return begun.to_end if self.filtered else begun._to_end_from(0)
+        Args:
+            first: The number of that phase.
 
-    def _to_end_from(self, first: int) -> "Account":
-        """The account with its phases from one on run to their planned ends."""
+        Returns:
+            The account.
+        """
         ends = tuple((entry, max(steps, planned_releases(entry))) for entry, steps in self.phases[first:])
         return replace(self, phases=(*self.phases[:first], *ends))
 
     @property
-    def releases_planned(self) -> int:
-        """The number of releases that all phases that were begun had planned; with a filter it is settled by the last.
+    def planned(self) -> "Account":
+        """The account of the plan: every phase that was begun, run to its planned end; with a filter only the last.
 
         Under a filter an earlier phase may end whenever it is decided, so it counts as planned for what it made.
         """
-        ends = [planned_releases(entry) for entry, _ in self.begun.phases]
-        return self.spent - self.phases[-1][1] + ends[-1] if self.filtered else sum(ends)
-
-    @property
-    def missing(self) -> int:
-        """The number of releases that were planned and are not there, over all phases that were begun."""
-        return self.planned.spent - self.spent
+        return self.begun.to_end(-1 if self.filtered else 0)
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -332,8 +339,7 @@ class Account:
             InvalidParameter: Nothing was released.
             Refused: More was released than the filter has.
         """
-        phases = tuple(self.made())
-        return self.filter().curve() if self.filtered else Schedule(phases).curve()
+        return self.filter().curve() if self.filtered else Schedule(tuple(self.made())).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -366,20 +372,17 @@ class Account:
         target = self.target or {}
         if not {"epsilon", "delta"} <= target.keys():
             return ""
-        if self.filtered:
-            try:
-                self.filter()
-            except Refused as error:
-                return str(error)
+        try:
+            value = self.epsilon(target["delta"]).value
+        except Refused as error:
+            return str(error)
+        found = math.inf if value is None else float(value)
+        if found <= target["epsilon"] * (1.0 + TARGET_SLACK):
             return ""
-        named = full_target(target["epsilon"], target["delta"], None, zero=False)
-        goal, curve = replace(named, epsilon=named.epsilon * (1.0 + TARGET_SLACK)), self.curve()
-        if meets(curve, goal):
-            return ""
-        found = round_outward(epsilon_at(curve, floor_log_delta(curve, goal)).upper)
         return (
-            f"all planned steps would end at epsilon {found} at delta {named.delta:g}, above the {named.epsilon:g} "
-            "that this ledger keeps to; plan more noise or fewer steps, or name a new epsilon and delta for all of it"
+            f"all planned steps would end at epsilon {round_outward(found)} at delta {target['delta']:g}, above the "
+            f"{target['epsilon']:g} that this ledger keeps to; plan more noise or fewer steps, or name a new epsilon "
+            "and delta for all of it"
         )
 
     def explained(self, found: Result) -> Result:
@@ -391,14 +394,12 @@ class Account:
         Returns:
             The result with further assumptions and warnings.
         """
-        known: Any = found.mechanism["assumes"]
-        of_run: Any = found.run["assumes"]
-        assumed = dict.fromkeys((*known, *self.assumes))
         # The plan of the account is that of all phases, also of one without a release.
         plans = [words for words in self.assumes if words in PLANS]
-        of_run = tuple(words for words in of_run if not plans or words not in PLANS or words in plans)
+        own: Any = found.mechanism["assumes"], found.run["assumes"]
+        of_run = tuple(words for words in own[1] if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**found.mechanism, "assumes": tuple(assumed)}
+        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*own[0], *self.assumes)))}
         return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
 
 
@@ -440,49 +441,41 @@ def read_ledger(path: str | Path) -> Account:
     >>> account.spent, account.left
     (4, 6)
     """
-    return _parse_ledger(read_bounded(path, "ledger", LARGEST_LEDGER), str(path)).account
+    return LedgerReader(str(path), read_bounded(path, "ledger", LARGEST_LEDGER)).account
 
 
-def _parse_ledger(content: bytes, path: str) -> "_Reading":
-    """The bytes of a ledger, read to their end; ``path`` is for messages.
+def parse_begun(content: bytes, path: str) -> "LedgerReader":
+    """The bytes of a ledger that has a phase, read; refused where it has none."""
+    reader = LedgerReader(path, content)
+    if not reader.account.phases:
+        raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
+    return reader
+
+
+class LedgerReader:
+    """A ledger as far as it was read or written; ``content`` is what its file has, and ``path`` is for messages.
+
+    ``account`` is what it says, and ``replaced`` are accounts that it had when another target began. ``as_written`` is
+    False once a phase is not opened in the very words of the writer, which opens none again before it is made.
+    ``half_opened`` is the size of a last line that a crash cut short while it opened a phase, whose words nobody knows.
 
     Raises :class:`InvalidParameter` for a line that was not written so, and :class:`Refused` for a phase whose bound
     does not answer.
     """
-    reading = _Reading(path)
-    header = reading.line(HEADER)
-    if header.startswith(content):
-        return reading
-    if not content.startswith(header):
-        raise InvalidParameter(
-            "ledger", path, "a ledger of privproj (its first line says so)", f"if it is one, it is damaged: {REMEDY}"
-        )
-    for line in content.removesuffix(b"\n").split(b"\n"):
-        reading.take(line)
-    if reading.half_opened and content.endswith(b"\n"):
-        raise reading.damaged("it has an end and is not whole")
-    return reading
 
-
-def parse_begun(content: bytes, path: str) -> "_Reading":
-    """The bytes of a ledger that has a phase, read as :func:`_parse_ledger` does; refused where it has none."""
-    reading = _parse_ledger(content, path)
-    if not reading.account.phases:
-        raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
-    return reading
-
-
-class _Reading:
-    """A ledger as far as it was read or written.
-
-    ``account`` is what it says, and ``openings`` has every line that opens a phase as data, without its hash.
-    ``half_opened`` is the size of a last line that a crash cut short while it opened a phase, whose words nobody knows.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path, self.number, self.hash = path, 0, sha256()
-        self.account, self.half_opened = Account(), 0
-        self.openings: list[dict[str, Any]] = []
+    def __init__(self, path: str, content: bytes) -> None:
+        self.path, self.number, self.hash = path, 1, sha256()
+        self.account, self.replaced, self.as_written, self.half_opened = Account(), list[Account](), True, 0
+        self.header = self.line(HEADER)
+        self.hash.update(self.header)
+        if not self.header.startswith(content[: len(self.header)]):
+            expected = "a ledger of privproj (its first line says so)"
+            raise InvalidParameter("ledger", path, expected, f"if it is one, it is damaged: {REMEDY}")
+        *lines, rest = content[len(self.header) :].split(b"\n")
+        for line in lines:
+            self.take(line)
+        if rest:
+            self.take(rest, is_whole=False)
 
     def line(self, entry: Mapping[str, Any]) -> bytes:
         """The next line for this entry, with a hash of all bytes before it and of its own words.
@@ -493,75 +486,60 @@ class _Reading:
         words.update(json.dumps(entry).encode())
         return json.dumps({**entry, "chain": words.hexdigest()[:HASH_DIGITS]}).encode() + b"\n"
 
-    def take(self, line: bytes) -> None:
-        """Read the next line, without its end: the header, a phase, a release, or what a crash left of one."""
-        self.number += 1
-        entry = self._entry_of(line)
-        if self.half_opened:
-            raise self.damaged("the line before it is not whole")
-        if self.number == 1 and entry == HEADER:
-            pass
-        elif entry is None:
-            self._take_torn(line)
-        elif "phase" in entry:
-            self.account = self.account.opened(entry, f"{self.path}: line {self.number}")
-            self.openings.append(entry)
-        elif self.account.phases and same_json(entry, self._release()):
-            self.account = self.account.stepped()
-        else:
-            raise self.damaged(f"it says {quoted(entry)}, which is not what comes next")
-        self.hash.update(line + b"\n")
+    def take(self, line: bytes, is_whole: bool = True) -> None:
+        """Read the next line, without its end: a phase, a release, or what a crash left of one.
 
-    def _entry_of(self, line: bytes) -> dict[str, Any] | None:
-        """A line as data without its hash; None unless it is, to the byte, what the writer writes for that."""
-        try:
-            entry = {key: value for key, value in json.loads(line).items() if key != "chain"}
-        except (ValueError, AttributeError, RecursionError):
-            return None
-        return entry if self.line(entry) == line + b"\n" else None
-
-    def _release(self) -> dict[str, int]:
-        """The entry of the next release."""
-        return {"step": self.account.phases[-1][1] + 1}
-
-    def _take_torn(self, line: bytes) -> None:
-        """Take a line that a crash left without its end: of a phase it opens nothing, of a release it counts as one.
-
-        Raises :class:`InvalidParameter` for what no crash leaves: anything but the beginning of what comes next.
+        A crash leaves the beginning of a line, with zeros for what was not written of a release. That of a release
+        counts as one, and that of a phase, without an end, opens nothing.
         """
-        opening, written = b'{"phase"', line.rstrip(b"\0")
-        release = self.line(self._release()) if line and self.account.phases else b""
-        # Zeros may stand for what was not written of it, and for no more.
-        if release.startswith(written) and 0 < len(line) <= len(release):
+        self.number += 1
+        release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
+        value = _value_of(line)
+        entry = {key: own for key, own in value.items() if key != "chain"} if isinstance(value, dict) else {}
+        if line + b"\n" == release:
+            self.account = self.account.stepped()
+        elif "phase" in entry and self.line(entry) == line + b"\n":
+            self._open(entry)
+        elif release.startswith(line.rstrip(b"\0")) and 0 < len(line) <= len(release):
             self.account = replace(self.account.stepped(), notes=(CUT_SHORT,))
-        elif line and (opening.startswith(line) or (line.startswith(opening) and _is_one_cut_line(line))):
+        elif not is_whole and value is None and _begins_phase(line):
             self.half_opened = len(line)
         else:
-            raise self.damaged("it is neither whole nor the beginning of the line that comes next")
+            expected = f"line {self.number} as privproj wrote it"
+            why = "it is neither what comes next nor the beginning of that"
+            raise InvalidParameter("ledger", self.path, expected, f"the file is damaged ({why}): {REMEDY}")
+        self.hash.update(line + b"\n")
 
-    def damaged(self, why: str) -> InvalidParameter:
-        """The error that says what is wrong with the line that was read last, and how to go on."""
-        return InvalidParameter(
-            "ledger", self.path, f"line {self.number} as privproj wrote it", f"the file is damaged ({why}): {REMEDY}"
-        )
+    def _open(self, entry: dict[str, Any]) -> None:
+        """Open a phase by its line."""
+        where = f"{self.path}: line {self.number}"
+        before, self.account = self.account, self.account.opened(entry, where)
+        phase = phase_from(entry["phase"], {}, where)
+        written = before.opening(phase, entry.get("target"), entry, again=True)
+        self.as_written = self.as_written and json.dumps(written) == json.dumps(entry)
+        if "target" in entry or before.filtered:
+            self.replaced.append(before)
 
 
-def _is_one_cut_line(line: bytes) -> bool:
-    """True for printable words that do not begin with a whole entry: one line without its end, not two run together."""
-    if not line.isascii() or not line.decode().isprintable():
-        return False
+def _value_of(line: bytes) -> Any:
+    """The JSON value that a line begins with, whatever comes behind it; None where there is no whole one."""
     try:
-        json.JSONDecoder().raw_decode(line.decode())
+        return json.JSONDecoder().raw_decode(line.decode())[0]
     except (ValueError, RecursionError):
-        return True
-    return False
+        return None
+
+
+def _begins_phase(line: bytes) -> bool:
+    """True for printable words that begin as a line that opens a phase, or are the beginning of that."""
+    opening = b'{"phase"'
+    return line[: len(opening)] == opening[: len(line)] and line.isascii() and line.decode().isprintable()
 
 
 Keep = Callable[[int], object]
 """What keeps the number of releases a second time, outside of a ledger."""
 
 
-class Ledger:
+class Ledger(LedgerReader):
     """A ledger that this process writes alone.
 
     Opening one with the phase that its last line of work belongs to continues the count; another phase is appended
@@ -585,8 +563,8 @@ class Ledger:
         check: Callable[[Account], Keep] = lambda account: lambda releases: None,
         again: bool = False,
     ) -> None:
-        self.path, self.next = Path(path).absolute(), phase.with_run(steps=1)
-        self.keep, self.kept, self.reading = lambda releases: None, 0, _Reading(str(path))
+        super().__init__(str(Path(path).absolute()), b"")
+        self.keep, self.kept, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
         self.file = open_alone(self.path, "ledger")
         try:
             self.check_place()
@@ -598,64 +576,45 @@ class Ledger:
 
     def _begin(self, phase: Phase, target: dict[str, Any], marks: tuple[str, ...], keep: Keep, again: bool) -> None:
         """Continue the last phase of the file if it is this one, else append it."""
-        account, entry = self.account, json.loads(json.dumps(phase.as_dict()))
-        new = {mark: True for mark in MARKS if mark in marks and not getattr(account, mark)}
-        account.check_target(target or None, str(self.path))
-        over = again and not account.left
-        resumed = bool(account.phases) and account.phases[-1][0] == entry and not new and not over
-        opening = {"phase": entry} | ({"target": target} if target else {}) | new
-        opened = replace(account, target=target or account.target)
-        opened = opened if resumed else account.opened(opening, str(self.path))
-        if not resumed and account.spent:
+        account = self.account
+        account.check_target(target or None, self.path)
+        opening = account.opening(phase, target, marks, again)
+        opened = account.opened(opening, self.path) if opening else replace(account, target=target or account.target)
+        if opening and account.spent:
             Schedule((*account.made(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
-        if resumed or account.spent or not target or opened.filtered:
-            above = opened.to_end.overspent()
+        if not opening or account.spent or not target or opened.filtered:
+            above = opened.to_end().overspent()
             if above:
                 raise Refused(f"{self.path}: {above}")
         self.keep = keep
         self.keep_count()
         # What a crash left of the opening of a phase, or of the header, stands for nothing.
-        if not account.phases or self.reading.half_opened:
-            os.ftruncate(self.file, self.size - self.reading.half_opened if account.phases else 0)
+        if self.half_opened or not account.phases:
+            os.ftruncate(self.file, self.size - self.half_opened if account.phases else 0)
             self._take_stock()
-        if not account.phases:
-            self._append(HEADER)
-        if not resumed:
+        if opening:
             self._append(opening)
-            _sync_folder(self.path)
+            _sync_folder(Path(self.path))
         self.filter = opened.filter() if opened.filtered else None
 
     def _take_stock(self) -> None:
-        """Read the file; a last line without its end gets it with the next."""
+        """Read the file; the next line comes behind the end that the last one lacks, or behind the header."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
-        self.reading, self.size, self.unsure = _parse_ledger(written, str(self.path)), len(written), False
-        self.end = b"\n" if written and not written.endswith(b"\n") else b""
-
-    @property
-    def account(self) -> Account:
-        """What the ledger says, as it was read and written here."""
-        return self.reading.account
-
-    @property
-    def earlier(self) -> tuple[tuple[dict[str, Any], int], ...]:
-        """The phases before the current one, with the releases that each made."""
-        return self.account.phases[:-1]
+        super().__init__(self.path, written)
+        self.size, self.unsure = len(written), False
+        self.missing = self.header if not written else b"" if written.endswith(b"\n") else b"\n"
 
     @property
     def steps(self) -> int:
         """The number of releases of the current phase."""
         return self.account.phases[-1][1]
 
-    @property
-    def releases(self) -> int:
-        """The number of releases of all phases."""
-        return self.account.spent
-
     def record(self) -> int:
         """Record one release and return its number within the phase; it is on the disk when this returns.
 
-        Raises :class:`Refused` where the filter of the ledger has no budget left for it; then nothing is recorded.
+        After a failure the file is read again before the next line is written. Raises :class:`Refused` where the filter
+        of the ledger has no budget left for it; then nothing is recorded.
         """
         if self.unsure:
             self.check_place()
@@ -664,26 +623,21 @@ class Ledger:
         if self.filter is not None:
             self.filter.spend(self.next)
         self._append({"step": self.steps + 1})
-        if self.releases % KEPT_EVERY == 0 or self.releases.bit_count() == 1:
+        if self.account.spent % KEPT_EVERY == 0 or self.account.spent.bit_count() == 1:
             self.keep_count()
         return self.steps
 
     def keep_count(self) -> None:
         """Keep the number of releases outside the ledger too, so that a ledger that lost lines is known by it."""
-        self.keep(self.releases)
-        self.kept = self.releases
+        self.keep(self.account.spent)
+        self.kept = self.account.spent
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        """Write one line and wait until it is on the disk.
-
-        After a failure the file is read again before the next line is written. Raises :class:`InvalidParameter` where
-        the file is not as this run left it.
-        """
+        """Write one line and wait until it is on the disk."""
         self.check_place()
-        if os.fstat(self.file).st_size != self.size:
-            raise self.moved("it was changed meanwhile")
-        line = self.reading.line(entry)
-        left, size = self.end + line, self.size + len(self.end + line)
+        line = self.line(entry)
+        left = self.missing + line
+        size = self.size + len(left)
         if size > LARGEST_LEDGER:
             raise Refused(
                 f"the ledger {self.path} would have more than {LARGEST_LEDGER} bytes, so nothing was released: begin "
@@ -699,33 +653,29 @@ class Ledger:
                 f"a line could not be written to the ledger {self.path} ({error.strerror}), so what it stands for was "
                 "not released: make room, and go on"
             ) from error
-        self.reading.take(line.removesuffix(b"\n"))
-        self.size, self.unsure, self.end = size, False, b""
+        self.take(line.removesuffix(b"\n"))
+        self.size, self.unsure, self.missing = size, False, b""
 
     def check_place(self) -> None:
-        """Raise where the path names another file than the one that is open: it was removed, moved or replaced."""
+        """Raise where the file is not as this run left it: it was closed, removed, moved, replaced or written."""
         if self.file < 0:
             remedy = "call make_private again, which goes on with it"
             raise InvalidParameter("ledger", self.path, "a run that is not closed", remedy)
+        file = os.fstat(self.file)
         try:
-            is_there = os.path.samestat(os.fstat(self.file), os.stat(self.path))
+            moved = "" if os.path.samestat(file, os.stat(self.path)) else "another file was put in its place"
         except OSError:
-            raise self.moved("it was removed or moved away") from None
-        if not is_there:
-            raise self.moved("another file was put in its place")
-
-    def moved(self, why: str) -> InvalidParameter:
-        """The error for a file that something else than this run has changed, and how to go on."""
-        return InvalidParameter(
-            "ledger", self.path, "a ledger that stays where it is and that only this run writes",
-            f"{why}, and nothing was released since: put back the file as this run left it, and resume",
-        )  # fmt: skip
+            moved = "it was removed or moved away"
+        if moved or not (self.unsure or file.st_size == self.size):
+            expected = "a ledger that stays where it is and that only this run writes"
+            remedy = "and nothing was released since: put back the file as this run left it, and resume"
+            raise InvalidParameter("ledger", self.path, expected, f"{moved or 'it was changed meanwhile'}, {remedy}")
 
     def close(self) -> None:
         """Close the file, so that another process may write the ledger."""
         if self.file >= 0:
             try:
-                if self.kept < self.releases:
+                if self.kept < self.account.spent:
                     self.keep_count()
             finally:
                 os.close(self.file)
@@ -753,7 +703,7 @@ class LedgerVerdict(Verdict):
     @property
     def missing(self) -> int:
         """The number of releases that were planned and are not there, over all phases that were begun."""
-        return self.account.missing
+        return self.account.planned.spent - self.account.spent
 
 
 def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
@@ -762,48 +712,15 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     Raises :class:`InvalidParameter` for a ledger that is damaged or opens no phase, and whatever computing the epsilon
     of a plan raises.
     """
-    reading = parse_begun(content, path)
-    account = reading.account
-    plans = list(_plans_under_targets(reading))
+    reader = parse_begun(content, path)
+    account = reader.account
+    # A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each
+    # phase when it began, after what was made before.
+    plans = [before.to_end() for before in (*reader.replaced, account) if before.target]
     claims = {
-        AS_WRITTEN: not reading.half_opened and _opened_as_written(reading),
-        **({KEPT: all(map(_is_kept, plans))} if plans else {}),
+        AS_WRITTEN: reader.as_written and not reader.half_opened,
+        **({KEPT: all("delta" in (plan.target or {}) and not plan.overspent() for plan in plans)} if plans else {}),
         WITHIN_PLAN: all(made <= planned_releases(entry) for entry, made in account.phases),
         SECRET: not account.insecure,
     }
     return LedgerVerdict(claims, account)
-
-
-def _opened_as_written(reading: "_Reading") -> bool:
-    """True if each phase is opened in the very words of the tool, which opens none again before it is made."""
-    before: dict[str, Any] = {}
-    said: set[str] = set()
-    for i, entry in enumerate(reading.openings):
-        phase = json.loads(json.dumps(phase_from(entry["phase"], {}, f"{reading.path}: phase {i + 1}").as_dict()))
-        marks = {mark for mark in MARKS if mark in entry}
-        own = {"phase": phase, **{key: entry[key] for key in ("target", *MARKS) if key in entry}}
-        again = phase == before and Account(reading.account.phases[:i]).left > 0 and not marks
-        if again or marks & said or json.dumps(own) != json.dumps(entry):
-            return False
-        before, said = phase, said | marks
-    return True
-
-
-def _plans_under_targets(reading: "_Reading") -> Iterator[Account]:
-    """For each target of the file the last plan that it was in force for: all made before, and that phase to its end.
-
-    A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each phase
-    when it began, after what was made before.
-    """
-    target: dict[str, Any] = {}
-    for i, entry in enumerate(reading.openings):
-        target = entry.get("target") or target
-        replaced = i + 1 == len(reading.openings) or "target" in reading.openings[i + 1]
-        if target and (replaced or "order" in target):
-            yield Account(reading.account.phases[: i + 1], target).to_end
-
-
-def _is_kept(plan: Account) -> bool:
-    """True if the plan meets its target; a target that lacks its epsilon says nothing, one without delta too little."""
-    target = plan.target or {}
-    return not plan.overspent() if "epsilon" in target and "delta" in target else target.keys() == {"delta"}

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,14 +32,27 @@ ENTRY_KEYS = ("name", "query", "mechanism", "bound", *EXPECTED)
 
 
 @dataclass(frozen=True)
-class _ExpectedBound:
-    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are ``expected``."""
+class Entry:
+    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are ``expected``.
 
+    Once it was checked it has its ``result``, where that is finite, the ``problem`` with it, empty where there is none,
+    and how many ``seconds`` the answer took.
+    """
+
+    file: str
     name: str
     query: str
     given: dict[str, Any]
     place: str
     expected: dict[str, Any]
+    result: Result | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing is wrong with the entry."""
+        return not self.problem
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -52,24 +66,19 @@ class _ExpectedBound:
         with within(self.place):
             return spec.answer_entry(self.query, self.given)
 
-    def check(self) -> "CheckVerdict":
-        """The verdict: a finite answer, of the pinned status, within tolerance, and not above ``at_most``."""
-        began = time.perf_counter()
-        problem, result = self._answered()
-        return CheckVerdict(self, problem, result, time.perf_counter() - began)
-
-    def _answered(self) -> tuple[str, Result | None]:
-        """What is wrong with the answer, in words, and the answer where it is finite."""
+    def checked(self) -> "Entry":
+        """The entry held against a finite answer: of the pinned status, within tolerance, not above ``at_most``."""
+        began, result = time.perf_counter(), None
         try:
-            result = self.ask()
+            answer = self.ask()
+            problem = f"no finite answer (outcome {answer.outcome})"
+            if answer.outcome is Outcome.OK and answer.value is not None and math.isfinite(answer.value):
+                result, problem = answer, self._problem_with(answer, self.expected)
         except Unanswered as error:
-            return f"no answer: {error}", None
-        value = None if result.value is None else float(result.value)
-        if result.outcome is not Outcome.OK or value is None or not math.isfinite(value):
-            return f"no finite answer (outcome {result.outcome})", None
-        return self.judged(result, self.expected), result
+            problem = f"no answer: {error}"
+        return replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
 
-    def judged(self, result: Result, expected: Mapping[str, Any]) -> str:
+    def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
         """What is wrong with a finite answer, in words; empty if nothing is."""
         value, status = float(result.value or 0.0), expected.get("status", result.status)
         expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
@@ -90,48 +99,28 @@ class _ExpectedBound:
             return f"; {result.bound} is at version {now} as before: look for what changed in the entry"
         return f"; {result.bound} went from version {then} to {now}, which may move its values: CHANGELOG.md says why"
 
+    @property
+    def rewritten(self) -> dict[str, Any]:
+        """What of the entry the answer changes: ``expect`` and ``bound_version``, where it has them and they differ."""
+        if self.result is None or self.result.value is None:
+            return {}
+        value, old = self.result.value, self.given.get("expect")
+        new = {"expect": int(value) if isinstance(old, int) and value == int(value) else float(value)}
+        new["bound_version"] = self.result.bound_version
+        return {key: now for key, now in new.items() if self.given.get(key, now) != now}
+
+    def updated(self) -> "Entry":
+        """The entry after it was rewritten with its answer; without one it stays."""
+        held = {key: value for key, value in self.expected.items() if key != "expect"}
+        return self if self.result is None else replace(self, problem=self._problem_with(self.result, held))
+
 
 def change_words(before: float, now: float) -> str:
     """By how much a number changed, in per cent of what it was."""
     return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
 
 
-@dataclass(frozen=True)
-class CheckVerdict:
-    """What became of an entry: the ``problem`` with it, empty where it holds, and its answer, where that is finite.
-
-    With it goes how many ``seconds`` the answer took.
-    """
-
-    entry: _ExpectedBound
-    problem: str
-    result: Result | None = None
-    seconds: float = 0.0
-
-    @property
-    def holds(self) -> bool:
-        """True if nothing is wrong with the entry."""
-        return not self.problem
-
-    def updated(self) -> "CheckVerdict":
-        """The verdict after the entry was rewritten with the answer; without one it stays."""
-        if self.result is None:
-            return self
-        held = {key: value for key, value in self.entry.expected.items() if key != "expect"}
-        return replace(self, problem=self.entry.judged(self.result, held))
-
-    @property
-    def rewritten(self) -> dict[str, Any]:
-        """What of the entry the answer changes: ``expect`` and ``bound_version``, where it has them and they differ."""
-        if self.result is None or self.result.value is None:
-            return {}
-        value, old = self.result.value, self.entry.given.get("expect")
-        new = {"expect": int(value) if isinstance(old, int) and value == int(value) else float(value)}
-        new["bound_version"] = self.result.bound_version
-        return {key: now for key, now in new.items() if self.entry.given.get(key, now) != now}
-
-
-def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[_ExpectedBound]:
+def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
     """The entries of a regression file; raises :class:`InvalidParameter` that names the file, the entry and the key."""
     for key in data:
         if key != "bound":
@@ -139,18 +128,18 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
     entries = data.get("bound")
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
-    found = [_entry_from(entry, f"{where}: entry {i + 1}") for i, entry in enumerate(entries)]
-    names = [entry.name for entry in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidParameter(f"{where}: name", name, "a name for each entry, used once")
-    return found
+    read = [_entry_from(entry, where, i + 1) for i, entry in enumerate(entries)]
+    (name, count), *_ = Counter(entry.name for entry in read).most_common(1)
+    if count > 1:
+        raise InvalidParameter(f"{where}: name", name, "a name for each entry, used once")
+    return read
 
 
-def _entry_from(entry: Any, where: str) -> _ExpectedBound:
+def _entry_from(entry: Any, file: str, number: int) -> Entry:
     """One entry of a regression file, its keys and parameters checked."""
+    where = f"{file}: entry {number}"
     given = spec.with_unique_keys(entry, where)
-    name = given.get("name", where.rsplit(": ", 1)[-1])
+    name = given.get("name", f"entry {number}")
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
         query = spec.check_type("query", given.get("query", "epsilon"), TEXT)
@@ -164,7 +153,7 @@ def _entry_from(entry: Any, where: str) -> _ExpectedBound:
         raise_within(error, label)
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
-    return _ExpectedBound(name, query, given, label, expected)
+    return Entry(file, name, query, given, label, expected)
 
 
 def _expectations_from(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -553,7 +553,7 @@ class AgreementVerdict(Verdict):
     @property
     def planned(self) -> int:
         """The number of releases that the ledger would have at the end of its plan and of the statement's."""
-        return max(self.ledger.account.releases_planned, self.statement.statement.account.spent)
+        return max(self.ledger.account.planned.spent, self.statement.statement.account.spent)
 
     @property
     def missing(self) -> int:

@@ -17,7 +17,7 @@ from flint import arb, ctx
 
 from privproj.composition.allocation import blocks_of
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step, step_pairs
+from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter
 from privproj.rigorous.composition import (
@@ -271,7 +271,7 @@ def propose_epochs(
         beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
         shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=composed), beyond)
         step = shape.deviation / (fineness * RESOLUTION)
-        pair = step_pairs(profile, whole, shape, step).above
+        pair = shape.pairs(step).above
         losses = pair.step * pair.cells
         atoms = np.exp(losses), pair.masses * np.exp(-losses)
         places = np.exp(step * shape.knots(step, fineness * RESOLUTION))

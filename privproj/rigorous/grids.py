@@ -12,9 +12,7 @@ from privproj.composition.dominating_pairs import (
     FloatArray,
     Outline,
     distinct_cells,
-    is_one_sided,
     outline_step,
-    step_pairs,
 )
 from privproj.curves.profile import PrivacyProfile
 from privproj.rigorous.composition import Grid, Window
@@ -50,16 +48,11 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
         top = float(largest[0][-1])
         step = top / math.ceil(top / step)
     knots = [
-        _place_knots(shape, losses, step, fineness, log_delta - math.log(run.steps), is_one_sided(profile, run))
-        for shape, losses, (profile, run) in zip(shapes, largest, phases, strict=True)
+        _place_knots(shape, losses, step, fineness, log_delta - math.log(shape.run.steps), shape.has_two_orders)
+        for shape, losses in zip(shapes, largest, strict=True)
     ]
-    orders: list[FloatPairs] = [
-        [
-            (step_pairs(profile, run, shape, step).above, run.steps)
-            for (profile, run), shape in zip(phases, shapes, strict=True)
-        ]
-    ]
-    if any(is_one_sided(*phase) for phase in phases):
+    orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]
+    if any(shape.has_two_orders for shape in shapes):
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
     # Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only.
     windows = tuple(_window(order, step, log_delta + math.log(1e-6)) for order in orders)

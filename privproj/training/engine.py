@@ -320,11 +320,11 @@ class _Start:
         found = self.search
         if book is None:
             return found
-        made = [(json.dumps(entry), steps) for entry, steps in book.earlier]
+        made = [(json.dumps(entry), steps) for entry, steps in book.account.phases[:-1]]
         if any((json.dumps(entry), steps) not in made for entry, steps in found.phases):
             remedy = "one ledger for both stages"
             raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
-        return Account(book.earlier)
+        return Account(book.account.phases[:-1])
 
     def run(self, plan: Plan, algorithm: Algorithm) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
         """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger."""
@@ -397,7 +397,7 @@ def _epoch_secrets(
     """
     if book is None or plan.batches is None:
         return EpochSecrets(seed)
-    place = f"{book.releases - book.steps} {json.dumps(plan.phase(plan.steps).as_dict())}"
+    place = f"{book.account.spent - book.steps} {json.dumps(plan.phase(plan.steps).as_dict())}"
     mark = sha256(place.encode()).hexdigest()
 
     def keep(epoch: int, secret: str) -> None:

@@ -20,7 +20,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     run = Run(steps=400, sampling_rate=0.02)
     profile = gaussian(1.0)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
+    pair = shape.pairs(shape.deviation / 64).above
     sparse = fourier.Composition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted_sum(theta).frequencies) < 2000
@@ -36,7 +36,7 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
 def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
+    pair = shape.pairs(shape.deviation / 64).above
     whole = fourier.Composition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
@@ -48,7 +48,7 @@ def test_a_tilt_at_which_masses_are_lost_is_refused():
     """Where ``theta loss`` has no digit behind the point, what is tilted says nothing (C19)."""
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
+    pair = shape.pairs(shape.deviation / 64).above
     whole = fourier.Composition([(pair, 100)], deep=True)
     for theta in (1e17, 1e80):
         with pytest.raises(GridLimit, match="losses that doubles can follow"):
@@ -58,7 +58,7 @@ def test_a_tilt_at_which_masses_are_lost_is_refused():
 def test_convolution_without_fourier_agrees():
     profile, run = gaussian(1.5), Run(steps=4, sampling_rate=0.2)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, 0.02).above
+    pair = shape.pairs(0.02).above
     dense = np.zeros(int(pair.cells[-1] - pair.cells[0]) + 1)
     dense[pair.cells - pair.cells[0]] = pair.masses
     law = dense
@@ -75,10 +75,10 @@ def test_convolution_without_fourier_agrees():
 def test_many_frequencies_are_summed_in_blocks_within_their_errors(monkeypatch):
     profile, run = gaussian(1.0), Run(steps=2, sampling_rate=0.01)
     shape = dominating_pairs.outline_step(profile, run)
-    pair = dominating_pairs.step_pairs(profile, run, shape, shape.deviation / 64).above
+    pair = shape.pairs(shape.deviation / 64).above
     blocks = fourier.Composition([(pair, 2)])
     found = [blocks.delta(eps) for eps in (0.01, 0.1, 0.3)]
-    assert any(tilt.blocks is not None for tilt in blocks.tilts.values())
+    assert any(blocks.tilted_sum(blocks.tilt_for(eps)).blocks is not None for eps in (0.01, 0.1, 0.3))
     monkeypatch.setattr(fourier, "FEWEST_IN_BLOCKS", 2**40)
     singly = fourier.Composition([(pair, 2)])
     for one, eps in zip(found, (0.01, 0.1, 0.3), strict=True):
@@ -90,10 +90,7 @@ def test_many_frequencies_are_summed_in_blocks_within_their_errors(monkeypatch):
 def test_phases_are_multiplied_in_any_order_and_split_anyhow():
     run = Run(steps=400, sampling_rate=0.02)
     shapes = [dominating_pairs.outline_step(gaussian(z), run) for z in (1.0, 1.3)]
-    pairs = [
-        dominating_pairs.step_pairs(gaussian(z), run, shape, shapes[0].deviation / 64).above
-        for z, shape in zip((1.0, 1.3), shapes, strict=True)
-    ]
+    pairs = [shape.pairs(shapes[0].deviation / 64).above for z, shape in zip((1.0, 1.3), shapes, strict=True)]
     one, two = pairs
     ways = ([(one, 300), (two, 100)], [(two, 100), (one, 300)], [(one, 100), (two, 60), (one, 200), (two, 40)])
     found = [fourier.Composition(way).delta(1.5) for way in ways]

@@ -49,7 +49,7 @@ def test_orders_that_are_left_out_change_neither_end():
     for steps, rate, mu in ((500, 0.02, 1.0), (3, 0.4, 2.0), (40, 0.9, 0.3)):
         profile, run = gaussian(1.0 / mu), Run(steps=steps, sampling_rate=rate)
         shape = outline_step(profile, run)
-        curve = compose_on_lattice([(profile, run)], [shape], shape.deviation / 32)
+        curve = compose_on_lattice([shape], shape.deviation / 32)
         below = [make() for make in curve.below]
         assert len(curve.above) == len(below) == 2
         for eps in (0.0, 0.2, 1.0, 2.5):

@@ -105,7 +105,7 @@ OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
         ([event(CONCENTRATED, "x"), event(DISCRETE, "y")], "phase x .*ZCDpEvent.*phase y .*DiscreteLaplace"),
         ([event(CONCENTRATED, "x"), LAPLACE], "phase counts has no Renyi divergences"),
         ([event(dp_event.GaussianDpEvent(2.0), "x", "replace"), OVER_BOTH], "phase x: .* over the clip.* phase ours"),
-        ([event(CONCENTRATED, "x"), BINS], "phase bins no Renyi divergences"),
+        ([event(CONCENTRATED, "x"), BINS], "phase bins has no Renyi divergences"),
     ],
     ids=["unsupported", "relation", "neither", "no Renyi bound", "scales", "batches"],
 )

@@ -23,7 +23,6 @@ ELSEWHERE = {
     "accounting/column_kernels": "columns against scalars, and asked back: tests/accounting/test_columns.py",
     "accounting/first_guess": "where to look, never what to claim: tests/accounting/test_calibration.py",
     "audit/faults": "names of faults: tests/audit/test_scenes.py plants each",
-    "composition/capped": "tests/composition/test_compose.py: no answer is above a simple bound",
     "composition/good_event": "tests/accounting/test_question.py: the reference run",
     "runs/targets": "what may be asked: tests/accounting/test_calibration.py, tests/accounting/test_attack_risk.py",
     "curves/epsilon_delta": "rules: tests/mechanisms/test_every_bound.py",

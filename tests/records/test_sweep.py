@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tomllib
-from itertools import islice
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from helpers import needs
@@ -18,16 +19,8 @@ from privproj_cli.main import exit_code
 from records.grids import GRID, table, written
 
 import privproj
-from privproj import InvalidParameter
-from privproj.records.sweep import (
-    Journal,
-    column_names,
-    complete_rows,
-    grid_from,
-    run_in_processes,
-    run_on_dask,
-    run_sweep,
-)
+from privproj.errors import InvalidParameter, NotConverged
+from privproj.records.sweep import complete_rows, grid_from, open_pool, rows_in_order, run_sweep
 
 
 def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
@@ -105,7 +98,7 @@ def test_parquet_holds_the_same_numbers(tmp_path):
     run_sweep(grid, tmp_path / "out.parquet")
     found = pyarrow.read_table(tmp_path / "out.parquet").to_pydict()
     rows = table(tmp_path / "out.csv")
-    assert list(found) == column_names(grid) == list(rows[0])
+    assert list(found) == grid.names == list(rows[0])
     assert [None if not row["value"] else float(row["value"]) for row in rows] == found["value"]
     assert run_sweep(grid, tmp_path / "out.parquet") == run_sweep(grid, tmp_path / "out.csv")
 
@@ -123,6 +116,7 @@ def test_parquet_holds_the_same_numbers(tmp_path):
         {"query": "meaning"},
         {"mechanism": "m3"},
         {"grid": {"dim": list(range(2, 5000)), "rank": list(range(1, 5000))}},
+        {"grid": {name: list(range(2, 9999)) for name in ("dim", "rank", "steps", "columns", "change_rank")}},
     ],
 )
 def test_a_grid_that_is_none_is_refused_before_anything_is_written(tmp_path, change, capsys):
@@ -142,10 +136,14 @@ def test_bad_places_and_workers_are_refused(tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+def rows_of(grid, work=None):
+    """The rows of a grid, which it computes itself or another one in its place."""
+    return csv.reader((work or grid)(range(len(grid))).splitlines())
+
+
 def test_every_row_has_every_column():
     grid = grid_from(GRID)
-    rows = csv.reader(grid.work()(list(grid.points())))
-    assert all(len(row) == len(column_names(grid)) for row in rows)
+    assert all(len(row) == len(grid.names) for row in rows_of(grid))
 
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -197,20 +195,25 @@ LARGE = {
 """A grid that is asked in columns, but for its runs of two releases."""
 
 
+def row_alone(grid, number):
+    """The row of a point in a grid that has no other point, and so is too small for columns."""
+    alone = dataclasses.replace(grid, axes={name: [value] for name, value in grid.point(number).items()})
+    return alone(range(1))
+
+
 @pytest.mark.parametrize("query", ["delta", "epsilon", "sigma"])
 def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
     axes = dict(LARGE["grid"])
     if query != "epsilon":
-        axes["epsilon"] = [0.0, 1.0] if query == "delta" else [0.01, 1.0]
+        axes["epsilon"] = [0.0, 1.0] if query == "delta" else [0.01, 0.1, 0.5, 1.0, 2.0, 8.0]
     for name in {"delta": ["delta"], "epsilon": [], "sigma": ["noise_multiplier"]}[query]:
         del axes[name]
     grid = grid_from({**LARGE, "query": query, "grid": axes})
-    points = list(grid.points())
-    large = dataclasses.replace(grid.work(), size=1000)
-    small = dataclasses.replace(grid.work(), size=1)
+    assert len(grid) >= 64
     differ = 0
-    for one, other in zip(csv.reader(large(points)), csv.reader(small(points)), strict=True):
-        one, other = (dict(zip(column_names(grid), row, strict=True)) for row in (one, other))
+    for number, one in enumerate(rows_of(grid)):
+        (other,) = csv.reader([row_alone(grid, number)])
+        one, other = (dict(zip(grid.names, row, strict=True)) for row in (one, other))
         for name in one:
             if name in ("value", "lower", "upper", "epsilon", "delta", "log10_delta", "noise_multiplier") and one[name]:
                 differ += one[name] != other[name]
@@ -222,9 +225,9 @@ def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
 
 def test_chunks_and_workers_do_not_change_a_row():
     grid = grid_from(LARGE)
-    work, points = grid.work(), list(grid.points())
-    assert work(points) == [row for i in range(0, len(points), 7) for row in work(points[i : i + 7])]
-    assert work(points[::-1])[::-1] == work(points)
+    points = range(len(grid))
+    assert len(grid) > 64 and grid(points) == "".join(grid(points[i : i + 7]) for i in points[::7])
+    assert grid(points[::-1]).splitlines()[::-1] == grid(points).splitlines()
 
 
 def test_a_risk_is_an_axis_whatever_the_size_of_the_grid(tmp_path):
@@ -241,35 +244,35 @@ def test_a_risk_is_an_axis_whatever_the_size_of_the_grid(tmp_path):
 # --- the journal --------------------------------------------------------------------------------------
 
 
-def first_rows(grid, count):
-    return grid.work()(list(islice(grid.points(), count)))
+def journal_of(out):
+    return out.with_name(f"{out.name}.journal")
+
+
+def begin(grid, out, count):
+    """A sweep that was killed once so many rows were on the disk."""
+    journal_of(out).write_text(grid.head + grid(range(count)))
 
 
 def test_a_journal_of_another_grid_is_refused_and_kept(tmp_path):
     out = tmp_path / "out.csv"
-    book = Journal(f"{out}.journal", grid_from(GRID).title())
-    book.add(first_rows(grid_from(GRID), 1))
-    book.close()
-    before = (tmp_path / "out.csv.journal").read_bytes()
-    with pytest.raises(privproj.InvalidParameter, match="this very question"):
-        run_sweep(grid_from({**GRID, "epsilon": 2.0}), out)
-    assert (tmp_path / "out.csv.journal").read_bytes() == before
+    begin(grid_from(GRID), out, 1)
+    before = journal_of(out).read_bytes()
+    for change in ({"epsilon": 2.0}, {"grid": {**GRID["grid"], "rank": [4, 101]}}):
+        with pytest.raises(privproj.InvalidParameter, match="this very question"):
+            run_sweep(grid_from({**GRID, **change}), out)
+    assert journal_of(out).read_bytes() == before and not out.exists()
 
 
 def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
-    out, kept = tmp_path / "out.csv", tmp_path / "out.csv.journal"
-    grid = grid_from(GRID)
+    out, grid = tmp_path / "out.csv", grid_from(GRID)
     run_sweep(grid, out)
     whole = out.read_bytes()
-    book = Journal(kept, grid.title())
-    for row in first_rows(grid, len(grid)):
-        book.add([row])
-    book.close()
-    content = kept.read_bytes()
+    begin(grid, out, len(grid))
+    content = journal_of(out).read_bytes()
     random.seed(3)
     for cut in (0, 1, len(content), *random.sample(range(len(content)), 25)):
         out.unlink(missing_ok=True)
-        kept.write_bytes(content[:cut])
+        journal_of(out).write_bytes(content[:cut])
         run_sweep(grid, out)
         assert out.read_bytes() == whole
 
@@ -277,53 +280,60 @@ def test_a_journal_cut_anywhere_gives_the_same_table(tmp_path):
 def test_only_what_is_missing_is_asked(tmp_path):
     grid, calls = grid_from(GRID), []
 
-    def counting(work, batches):
-        for batch in batches:
-            calls.extend(batch)
-            yield work(batch), 0.1
+    @contextmanager
+    def counting():
+        def start(timed, work, numbers):
+            calls.extend(numbers)
+            return lambda: timed(work, numbers)
 
-    book = Journal(tmp_path / "out.csv.journal", grid.title())
-    book.add(first_rows(grid, 5))
-    book.close()
+        yield start, 1
+
+    begin(grid, tmp_path / "out.csv", 5)
     run_sweep(grid, tmp_path / "out.csv", counting)
-    assert calls == list(grid.points())[5:]
+    assert calls == [*range(5, len(grid))]
 
 
 def test_two_sweeps_cannot_share_a_journal(tmp_path):
-    book = Journal(tmp_path / "out.csv.journal", grid_from(GRID).title())
-    with pytest.raises(privproj.InvalidParameter, match="no other process"):
-        run_sweep(grid_from(GRID), tmp_path / "out.csv")
-    book.close()
+    grid, out = grid_from(GRID), tmp_path / "out.csv"
+    other = complete_rows(numbered, 3, journal_of(out), "others\n", open_pool, print)
+    with other, pytest.raises(privproj.InvalidParameter, match="no other process"):
+        run_sweep(grid, out)
+    assert journal_of(out).read_text() == "others\n" + numbered(range(3))
+
+
+def numbered(numbers):
+    return "".join(f"row,{i}\n" for i in numbers)
 
 
 def test_rows_come_in_their_order_and_what_is_not_whole_is_cut_off(tmp_path):
-    book = Journal(tmp_path / "journal", {"of": "numbers"})
-    for start in range(0, 100, 10):
-        book.add([f"row,{i}" for i in range(start, start + 10)])
-    book.close()
-    content = (tmp_path / "journal").read_bytes()
+    path, seen = tmp_path / "journal", []
+    with complete_rows(numbered, 100, path, "numbers\nof rows\n", open_pool, seen.append) as rows:
+        assert rows.read().decode() == "of rows\n" + numbered(range(100))
+    assert seen[0] == 0 and sum(seen) == 100
+    content = path.read_bytes()
     for torn in (b"", b"row,10", b"\0" * 20, b"row,\0\0\0\nrow,101\n"):
-        (tmp_path / "journal").write_bytes(content + torn)
-        again = Journal(tmp_path / "journal", {"of": "numbers"})
-        assert list(again.rows()) == [f"row,{i}" for i in range(100)] and len(again) == 100
-        again.close()
-        assert (tmp_path / "journal").read_bytes() == content
+        path.write_bytes(content + torn)
+        seen.clear()
+        with complete_rows(numbered, 100, path, "numbers\nof rows\n", open_pool, seen.append) as rows:
+            assert rows.read().decode() == "of rows\n" + numbered(range(100)) and seen == [100]
+        assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("workers", [1, 2, 16])
-def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(tmp_path, workers):
+def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(workers):
     """Rows are taken in their order, so those of many processes come in bursts: what counts is how long each took."""
     sizes = []
 
-    def bursts(work, batches):
-        while waiting := list(islice(batches, 4 * workers)):
-            sizes.append(len(waiting[-1]))
-            yield from ((work(batch), 0.01 * len(batch)) for batch in waiting)
+    @contextmanager
+    def slow():
+        def start(timed, work, numbers):
+            sizes.append(len(numbers))
+            return lambda: (work(numbers), 0.01 * len(numbers))
 
-    book = Journal(tmp_path / "journal", {"of": "bursts"})
-    complete_rows(lambda tasks: [str(i) for i in tasks], range(20_000), book, bursts, lambda count: None)
-    book.close()
-    assert len(book) == 20_000 and 40 <= sizes[-2] <= 50 and max(sizes) <= 50
+        yield start, 4 * workers
+
+    lines = "".join(rows_in_order(numbered, range(20_000), slow))
+    assert lines == numbered(range(20_000)) and 40 <= sizes[-2] <= 50 and max(sizes) <= 50
 
 
 # --- workers ------------------------------------------------------------------------------------------
@@ -332,19 +342,25 @@ def test_batches_take_about_half_a_second_whatever_order_they_are_done_in(tmp_pa
 @pytest.mark.full
 def test_a_worker_that_dies_is_replaced(tmp_path):
     marker = tmp_path / "died"
-    book = Journal(tmp_path / "journal", {"of": "deaths"})
-    tasks = [(str(marker), i) for i in range(12)]
-    complete_rows(mortal, tasks, book, run_in_processes(2), lambda count: None)
-    book.close()
-    assert marker.exists() and list(book.rows()) == [str(i * i) for i in range(12)]
+    rows = "".join(rows_in_order(partial(mortal, str(marker)), range(12), partial(open_pool, 2)))
+    assert marker.exists() and rows.split() == [str(i * i) for i in range(12)]
 
 
-def mortal(tasks):
-    for marker, i in tasks:
-        if i == 5 and not os.path.exists(marker):
-            open(marker, "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-    return [str(i * i) for _, i in tasks]
+def mortal(marker, numbers):
+    if 5 in numbers and not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "".join(f"{i * i}\n" for i in numbers)
+
+
+@pytest.mark.full
+def test_work_that_kills_its_process_again_and_again_is_given_up():
+    with pytest.raises(NotConverged, match="enough memory"):
+        list(rows_in_order(deadly, range(1), partial(open_pool, 2)))
+
+
+def deadly(numbers):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.full
@@ -364,6 +380,6 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path):
             if len(seen) == 4:
                 os.kill(pids[0], signal.SIGKILL)
 
-        run_sweep(grid, tmp_path / "out.csv", run_on_dask(cluster.scheduler_address), progress)
+        run_sweep(grid, tmp_path / "out.csv", partial(open_pool, 1, cluster.scheduler_address), progress)
     assert len(seen) > 4 and sum(seen) == len(grid)
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

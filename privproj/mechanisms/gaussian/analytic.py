@@ -1,31 +1,19 @@
 """The exact profile of the Gaussian mechanism, as a trade-off function, and the tail of its loss (C3)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import ClippedSum, Gaussian
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, in_balls
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
-
-if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: ClippedSum) -> PrivacyProfile:
     """The exact profile of one release at ``mu = 1/z``."""
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
     return gaussian_profile(mechanism.joint_mu)
-
-
-def provable(mechanism: ClippedSum, steps: int) -> "BallProfile":
-    """The exact profile of ``steps`` releases in balls."""
-    from privproj.rigorous.profiles import BallGaussianProfile
-
-    # T releases are one at mu = sqrt(T)/z (C3).
-    return BallGaussianProfile(mechanism.z, steps)
 
 
 ANALYTIC = Bound(
@@ -35,11 +23,11 @@ ANALYTIC = Bound(
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="Balle, Wang 2018, Theorem 8",
     proof="C3",
-    example="privproj epsilon gaussian --noise-multiplier 1 --delta 1e-5",
     representation=representation,
     version=3,
     allows=lambda mechanism: (representation(mechanism),),
-    provable=provable,
+    # T releases are one at mu = sqrt(T)/z (C3).
+    provable=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
     columns=lambda mechanism, mu: (GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)),
     provable_steps=True,
     exact=True,
@@ -66,7 +54,6 @@ TWO_SIDED = Bound(
     summary="tail of the absolute privacy loss; loose",
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
-    example="privproj epsilon gaussian --bound two-sided --noise-multiplier 1 --delta 1e-5",
     representation=_two_sided_of,
     version=3,
     counts_clipped=True,
@@ -79,7 +66,6 @@ GDP = Bound(
     summary="trade-off function, exact; composes in closed form",
     formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
     source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
-    example="privproj epsilon gaussian --bound gdp --noise-multiplier 20 --steps 100 --delta 1e-5",
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
     # T releases are mu sqrt(T)-GDP (Corollary 3.3).
     representation=lambda mechanism: replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False),

@@ -25,7 +25,7 @@ CLASSICAL = Bound(
     summary="textbook rule, proved for 0 < epsilon < 1 only",
     formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
     source="Dwork, Roth 2014, Theorem A.1",
-    example="privproj epsilon gaussian --bound classical --noise-multiplier 10 --delta 1e-5",
+    options="--noise-multiplier 10",
     # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     representation=lambda mechanism: _classical_rule(mechanism.joint_mu, 1.25),
     counts_clipped=True,
@@ -38,7 +38,7 @@ CLASSICAL_2 = Bound(
     summary="textbook rule with constant 2; printed without a limit on epsilon, accepted below 1 only",
     formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
     source="arXiv 2601.21719, early version, Lemma 1",
-    example="privproj epsilon gaussian --bound classical-2 --noise-multiplier 10 --delta 1e-5",
+    options="--noise-multiplier 10",
     # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
     representation=lambda mechanism: _classical_rule(mechanism.joint_mu, 2.0),
     counts_clipped=True,

@@ -20,7 +20,6 @@ RDP = Bound(
     summary="Renyi curve, converted at the best order",
     formula="D(alpha) = alpha mu^2/2, mu = 1/z",
     source="Mironov 2017, Corollary 3; conversion Canonne, Kamath, Steinke 2020",
-    example="privproj epsilon gaussian --bound rdp --noise-multiplier 1 --delta 1e-5",
     representation=rdp_of,
     renyi=True,
     counts_clipped=True,
@@ -40,7 +39,6 @@ ZCDP = Bound(
     summary="zero-concentrated DP with its closed-form conversion",
     formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
-    example="privproj epsilon gaussian --bound zcdp --noise-multiplier 1 --delta 1e-5",
     representation=_zcdp_of,
     counts_clipped=True,
 )

@@ -37,10 +37,7 @@ class JLClip(NoisyMechanism):
     )
     remedy = "more noise or more probes"
     probes: int | None = parameter(
-        whole_number("a whole number of probes from 1 to 1e6", 1, 10**6),
-        "Gaussian vectors from which one norm is estimated.",
-        "R",
-        is_needed=True,
+        whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True
     )
     noise_multiplier: float | None = parameter(
         NOISE, "z = noise standard deviation / clip.", "Z", is_needed=True, is_found=True

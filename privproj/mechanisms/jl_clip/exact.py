@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 from privproj.laws.profiles import any_rank_profile, rank_one_profile
 from privproj.laws.squared_shift import log_gaussian_delta_at, log_gaussian_delta_slope
 from privproj.mechanisms import JLClip
-from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
-    from privproj.rigorous.profiles import BallProfile
 
 NODE_RELATIVE_ERROR = 1e-15
 """Relative error allowed to a node of the quadrature, a few units of rounding. Soundness."""
@@ -110,14 +109,6 @@ def law(mechanism: JLClip) -> InverseGamma:
     return InverseGamma(half, mechanism.mu**2 * half)
 
 
-def provable(mechanism: JLClip, steps: int) -> "BallProfile":
-    """The integral of the profile in balls."""
-    from privproj.rigorous.profiles import BallRandomClip
-
-    assert mechanism.probes is not None
-    return BallRandomClip(mechanism.probes, mechanism.z)
-
-
 EXACT = Bound(
     name="exact",
     mechanism=JLClip,
@@ -125,12 +116,11 @@ EXACT = Bound(
     formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the law of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
     proof="C32",
-    example="privproj epsilon jl-clip --probes 30 --noise-multiplier 1 --delta 1e-5",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=3,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
-    provable=provable,
+    provable=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
     exact=True,
     **OF_ONE_RECORD,
 )
@@ -150,7 +140,7 @@ ANY_RECORDS = Bound(
     formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C32",
-    example="privproj epsilon jl-clip --bound any-records --group-size 2 --probes 30 --noise-multiplier 2 --delta 1e-5",
+    options="--group-size 2 --probes 30 --noise-multiplier 2",
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     version=3,

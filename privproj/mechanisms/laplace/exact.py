@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Laplace
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, in_balls
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
-    from privproj.rigorous.profiles import BallProfile
 
 
 def representation(mechanism: Laplace) -> PrivacyProfile:
@@ -35,22 +34,14 @@ def representation(mechanism: Laplace) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=256.0)
 
 
-def provable(mechanism: Laplace, steps: int) -> "BallProfile":
-    """The closed form in balls."""
-    from privproj.rigorous.profiles import BallLaplaceProfile
-
-    return BallLaplaceProfile(mechanism.z)
-
-
 BOUND = Bound(
     name="exact",
     mechanism=Laplace,
     summary="exact privacy profile",
     formula="delta(eps) = 1 - e^((eps - mu)/2) for eps < mu = 1/z, else 0",
     source="the likelihood ratio of two Laplace laws at distance mu",
-    example="privproj epsilon laplace --noise-multiplier 1 --delta 1e-5",
     representation=representation,
     version=3,
-    provable=provable,
+    provable=in_balls("BallLaplaceProfile", lambda mechanism, steps: (mechanism.z,)),
     exact=True,
 )

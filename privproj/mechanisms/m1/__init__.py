@@ -8,8 +8,11 @@ from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.validation import WHOLE, flag, number, parameter, whole, whole_number
 
-SIZE = number("a number from 0 to 1e100", 0.0, 1e100)
+SIZE = number()
 """The range of a norm."""
+
+MISALIGNMENT = number(high=2.0, open_high=True)
+"""The range of ``1 - cos``, but for opposite vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +60,11 @@ class M1(NoisyMechanism):
         "the seed of the matrix cannot be guessed by anyone who can shape the data",
     )
     with_rank = "falls"
-    dim: int | None = parameter(
-        whole_number("a whole number dim from 1 to 1e7", 1, 10**7),
-        "Side of the layer that is projected.",
-        "D",
-        is_needed=True,
-    )
-    rank: int | None = parameter(
-        whole_number("a whole number rank from 1 to 1e7", 1, 10**7), "Rank of the projection (may exceed D).", "R"
-    )
-    columns: int | None = parameter(
-        whole_number("a whole number columns from 1 to 1e7", 1, 10**7), "The layer's other side.", "M"
-    )
+    dim: int | None = parameter(whole_number(high=10**7), "Side of the layer that is projected.", "D", is_needed=True)
+    rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")
+    columns: int | None = parameter(whole_number(high=10**7), "The layer's other side.", "M")
     misalignment: float | None = parameter(
-        number("a misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
-        "Promise on a unit vector (columns 1): 1 - cos of neighbours.",
-        "M",
+        MISALIGNMENT, "Promise on a unit vector (columns 1): 1 - cos of neighbours.", "M"
     )
     span_dim: int | None = parameter(
         WHOLE, "Promise: the unchanged columns span this many dimensions.", "K", is_rare=True
@@ -81,19 +73,10 @@ class M1(NoisyMechanism):
         SIZE, "Norm of the changed column orthogonal to them.", "K[,K']", is_rare=True
     )
     other_residual_norm: float | None = parameter(SIZE)
-    residual_misalignment: float | None = parameter(
-        number("a residual misalignment from 0 to below 2", 0.0, 2.0, open_high=True),
-        "Promise: 1 - cos of these parts.",
-        "M",
-        is_rare=True,
-    )
+    residual_misalignment: float | None = parameter(MISALIGNMENT, "Promise: 1 - cos of these parts.", "M", is_rare=True)
     shift_in_span: float = parameter(SIZE, "Promise: largest change within the span.", "A", default=0.0, is_rare=True)
     changed_columns: int = parameter(
-        whole_number("a whole number changed_columns from 1 to 1e7", 1, 10**7),
-        "Columns that change (a chain).  [default: 1]",
-        "C",
-        default=1,
-        is_rare=True,
+        whole_number(high=10**7), "Columns that change (a chain).  [default: 1]", "C", default=1, is_rare=True
     )
     fixed_projection: bool = flag("One projection for all steps.")
 

@@ -14,6 +14,7 @@ no residual.
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
 from privproj.curves.gaussian import gaussian_profile
@@ -189,6 +190,10 @@ def promises(mechanism: M1) -> tuple[str, ...]:
     )
 
 
+OF_COLUMN: dict[str, Any] = {"mechanism": M1, "groups": False, "status": Status.CONDITIONAL, "promises_of": promises}
+"""What all bounds on changed columns have."""
+
+
 @dataclass(frozen=True)
 class _ColumnBound:
     """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
@@ -259,21 +264,17 @@ def _shares_from_odds(odds: float) -> tuple[float, float]:
 
 COLUMN = Bound(
     name="column",
-    mechanism=M1,
     summary="the published bound on changed columns, its second lemma corrected",
     formula="eps_R + eps_C: eps_R the largest residual loss within quantiles, eps_C the Gaussian epsilon at |C x| <= "
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
     proof="C13",
-    example="privproj epsilon m1 --bound column --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
-    "--noise-multiplier 20 --delta 1e-5",
+    options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|.
     representation=_ColumnBound,
-    groups=False,
     splits=True,
-    status=Status.CONDITIONAL,
-    promises_of=promises,
     version=2,
+    **OF_COLUMN,
 )
 
 
@@ -306,23 +307,19 @@ def status_of(mechanism: M1) -> Status:
 
 COLUMN_PUBLISHED = Bound(
     name="column-published",
-    mechanism=M1,
     summary="the published bound on one changed column; false where the rank exceeds the span of the other columns",
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, "
     "delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
-    example="privproj epsilon m1 --bound column-published --dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 "
-    "--noise-multiplier 1e4 --delta 1e-5",
+    options="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(
         partial(_published_epsilon, mechanism), margin=1.0, inverse_spacing=ANSWER_SPACING
     ),
-    groups=False,
-    status=Status.REFUTED,
     status_of=status_of,
-    promises_of=promises,
     reason="it treats rows that depend on the data as independent. Let the rank grow: M tends to the identity, so M1 "
     "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
     "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
     "column, or known-projection, which asks nothing of the data",
     version=2,
+    **{**OF_COLUMN, "status": Status.REFUTED},
 )

@@ -10,9 +10,8 @@ from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.m1.column import correlated_profile, is_told_apart, promises, residual_profile
+from privproj.mechanisms.m1.column import OF_COLUMN, correlated_profile, is_told_apart, residual_profile
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
-from privproj.result import Status
 from privproj.runs import Run
 
 NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
@@ -49,19 +48,15 @@ def _column_exact_of(mechanism: M1) -> TwoParts | PrivacyProfile:
 
 COLUMN_EXACT = Bound(
     name="column-exact",
-    mechanism=M1,
     summary="one changed column, in the span of the others or orthogonal to it: both parts exactly",
     formula="delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)], L_R as in residual, |C x|^2 = |x|^2 X_k (X_k + "
     "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
     source="privproj: exact law of the correlated part, in place of arXiv 2601.21719, Lemma 14",
     proof="C13",
-    example="privproj epsilon m1 --bound column-exact --dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 "
-    "--noise-multiplier 20 --delta 1e-5",
+    options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     representation=_column_exact_of,
-    groups=False,
-    status=Status.CONDITIONAL,
-    promises_of=promises,
     version=4,
+    **OF_COLUMN,
 )
 
 
@@ -79,19 +74,15 @@ def refuses(mechanism: M1) -> str | None:
 
 RESIDUAL = Bound(
     name="residual",
-    mechanism=M1,
     summary="the residual of one changed column, exact; noise ignored, so it stays finite without any",
     formula="L = p ln A - q ln tau + (W/2)(tau/A - 1), p = (d+1-r)/2, q = (d+r-2k-1)/2, A = rho + sqrt(1-rho^2) T_(r-k)"
     "/sqrt(r-k), W ~ chi2_2q",
     source="arXiv 2601.21719, Lemma 2, averaged exactly",
     proof="C9",
-    example="privproj epsilon m1 --bound residual --dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 "
-    "--noise-multiplier 20 --delta 1e-5",
+    options="--dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 --noise-multiplier 20",
     # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
     representation=lambda mechanism: residual_profile(mechanism) or NOTHING_LOST,
-    groups=False,
-    status=Status.CONDITIONAL,
-    promises_of=promises,
     refuses=refuses,
     version=4,
+    **OF_COLUMN,
 )

@@ -35,7 +35,6 @@ KNOWN_PROJECTION = Bound(
     "the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
-    example="privproj epsilon m1 --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     allows=allowed,
@@ -51,8 +50,6 @@ KNOWN_PROJECTION_RANK1 = Bound(
     "sqrt(x)",
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",
-    example="privproj epsilon m1 --bound known-projection-rank1 --dim 1000 --rank 256 --noise-multiplier 20 "
-    "--delta 1e-5",
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     allows=allowed,

@@ -31,7 +31,6 @@ BOUND = Bound(
     "fixed projection",
     source="arXiv 2601.21719, Equation 5, with the exact Gaussian profile",
     proof="C16",
-    example="privproj epsilon m1 --bound operator-norm --dim 1000 --rank 256 --noise-multiplier 20 --delta 1e-5",
     representation=representation,
     any_projection=True,
     splits=True,

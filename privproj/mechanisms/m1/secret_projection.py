@@ -48,8 +48,7 @@ BOUND = Bound(
     "(g/r) cos eta xi], g ~ chi2_r/r, xi ~ N(0,1), tau^2 = sigma^2 + g/r, s = 2 sin eta",
     source="privproj: given the projected length the release is a Gaussian pair",
     proof="C8",
-    example="privproj epsilon m1 --bound secret-projection --dim 1000 --rank 64 --columns 1 --misalignment 1.25e-3 "
-    "--noise-multiplier 20 --delta 1e-5",
+    options="--dim 1000 --rank 64 --columns 1 --misalignment 1.25e-3 --noise-multiplier 20",
     representation=representation,
     version=3,
     status=Status.CONDITIONAL,

@@ -138,10 +138,8 @@ class M2(ClippedSum):
         WHOLE_GRADIENT_CLIPPED,
         "the seed of the projection cannot be guessed by anyone who can shape the data",
     )
-    dim: int | None = parameter(
-        whole_number("a whole number dim >= 1", 1, 10**12), "Side of the layer that is projected.", "D"
-    )
-    rank: int | None = parameter(whole_number("a whole number rank >= 1"), "Rank of the projection.", "R")
+    dim: int | None = parameter(whole_number(high=10**12), "Side of the layer that is projected.", "D")
+    rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
         LAYERS,
         "N layers projected from D to R; DxD: not projected, whatever its other side. May be repeated.",
@@ -155,13 +153,9 @@ class M2(ClippedSum):
         "One clip C for all layers, or one each (C^2 is the sum of their squares).",
         default="joint",
     )
-    columns: int | None = parameter(
-        whole_number("a whole number of columns >= 1", 1, 10**12), "The layer's other side.", "M", is_rare=True
-    )
+    columns: int | None = parameter(whole_number(high=10**12), "The layer's other side.", "M", is_rare=True)
     change_rank: int | None = parameter(
-        whole_number("a whole number change_rank >= 1"),
-        "Promise: one record changes the gradient by at most this rank.",
-        "K",
+        whole_number(), "Promise: one record changes the gradient by at most this rank.", "K"
     )
     fixed_projection: bool = flag("One projection for all steps.")
 

@@ -196,8 +196,7 @@ BETA_TAIL = Bound(
     summary="the published bound, tau optimised; union over the k directions of the change",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
-    example="privproj epsilon m2 --bound beta-tail --dim 2048 --rank 16 --change-rank 10"
-    " --noise-multiplier 0.7787 --delta 1e-5",
+    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
     # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
     representation=lambda mechanism: _profile(mechanism, sharp=False),
     version=3,
@@ -214,8 +213,7 @@ BETA_TAIL_SHARP = Bound(
     summary="the published bound with the exact Gaussian term",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
-    example="privproj epsilon m2 --bound beta-tail-sharp --dim 2048 --rank 16 --change-rank 10"
-    " --noise-multiplier 0.7787 --delta 1e-5",
+    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
     # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
     representation=lambda mechanism: _profile(mechanism, sharp=True),
     version=3,

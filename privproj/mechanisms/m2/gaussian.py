@@ -1,8 +1,8 @@
 """M2 without its amplification: projecting is post-processing of the Gaussian mechanism."""
 
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.gaussian.analytic import provable, representation
+from privproj.mechanisms.bound import Baseline, Bound, in_balls
+from privproj.mechanisms.gaussian.analytic import representation
 
 BOUND = Bound(
     name="gaussian",
@@ -11,11 +11,10 @@ BOUND = Bound(
     formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
     source="post-processing; Balle, Wang 2018, Theorem 8",
     proof="C3",
-    example="privproj epsilon m2 --bound gaussian --dim 2048 --rank 16 --noise-multiplier 3.7306 --delta 1e-5",
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3): projecting is post-processing (F2).
     representation=representation,
     version=3,
-    provable=provable,
+    provable=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
     provable_steps=True,
     any_projection=True,
     baseline=Baseline("plain Gaussian"),

@@ -16,8 +16,7 @@ GOOD_EVENT = Bound(
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
     proof="C16",
-    example="privproj epsilon m2 --bound good-event --dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974"
-    " --sampling-rate 0.01 --steps 2000 --delta 1e-5",
+    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism)),
     splits=True,
@@ -35,8 +34,7 @@ GOOD_EVENT_Q = Bound(
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
     proof="C16",
-    example="privproj epsilon m2 --bound good-event-q --dim 2048 --rank 16 --change-rank 10"
-    " --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000 --delta 1e-5",
+    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True),
     splits=True,

@@ -83,7 +83,6 @@ BOUND = Bound(
     formula="D(alpha) = ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1); sampled: a binomial mixture",
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     proof="C15",
-    example="privproj epsilon m2 --bound mixture-rdp --dim 2048 --rank 16 --noise-multiplier 0.3814 --delta 1e-5",
     representation=representation,
     allows=allowed,
     columns=columns,

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from privproj.mechanisms.base import Mechanism
 from privproj.validation import number, parameter, real, whole_number
 
+NOISE_SIZE = number(low=0.01, high=1e12)
+"""The range of what is aimed at, and of a deviation."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing(Mechanism):
@@ -46,20 +49,10 @@ class Mixing(Mechanism):
     default_relation = "add-remove"
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"
-    rank: int | None = parameter(
-        whole_number("a whole number rank from 1 to 1e9", 1, 10**9), "Rows of the sketching matrix.", "R"
-    )
-    gamma: float = parameter(
-        number("a gamma from 0.01 to 1e12", 0.01, 1e12),
-        "Eigenvalue and noise aimed at together, over B^2.",
-        "G",
-        is_needed=True,
-    )
+    rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
+    gamma: float = parameter(NOISE_SIZE, "Eigenvalue and noise aimed at together, over B^2.", "G", is_needed=True)
     eigen_noise: float = parameter(
-        number("a noise of the eigenvalue from 0.01 to 1e12", 0.01, 1e12),
-        "Noise deviation of the released eigenvalue over B^2.",
-        "Z",
-        is_needed=True,
+        NOISE_SIZE, "Noise deviation of the released eigenvalue over B^2.", "Z", is_needed=True
     )
 
     def noise_variance(self, released: float, norm: float) -> float:

@@ -44,7 +44,6 @@ BOUND = Bound(
     "or int phi(u) h(eps + ln R; nu) du in the other order, R the smallest; whichever is larger",
     source="privproj: the noise of the eigenvalue is integrated out",
     proof="C33",
-    example="privproj epsilon mixing --rank 100 --gamma 65 --eigen-noise 7 --delta 1e-6",
     representation=representation,
     version=3,
     **OF_ONE_RECORD,

@@ -34,6 +34,4 @@ class R1SMG(NoisyMechanism):
     example = "dim=100 noise_multiplier=1.64"
     can_be_sampled = False
     poisson = False
-    dim: int | None = parameter(
-        whole_number("a whole number dim from 3 to 1e9", 3, 10**9), "Length of the vector.", "M", is_needed=True
-    )
+    dim: int | None = parameter(whole_number(low=3, high=10**9), "Length of the vector.", "M", is_needed=True)

@@ -7,7 +7,7 @@ from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
 from privproj.validation import flag, number, parameter, whole_number
 
-SIZE = number("a positive number up to 1e100", 0.0, 1e100, open_low=True)
+SIZE = number(open_low=True)
 """The range of a norm or a standard deviation."""
 
 MATRIX_PARAMETERS = ("eigen_floor", "frobenius_bound", "sensitivity", "sketch_sigma", "noise_sigma")
@@ -58,20 +58,11 @@ class Sketch(Mechanism):
     default_relation = "replace"
     poisson = False
     remedy = "more noise (a larger gamma)"
-    rank: int | None = parameter(
-        whole_number("a whole number rank from 1 to 1e9", 1, 10**9), "Rows of the sketching matrix.", "R"
-    )
+    rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
     gamma: float | None = parameter(
-        number("a gamma above 0 and up to 1e15", 0.0, 1e15, open_low=True),
-        "(eigenvalue floor + noise)/change, instead of the five options below.",
-        "G",
+        number(high=1e15, open_low=True), "(eigenvalue floor + noise)/change, instead of the five options below.", "G"
     )
-    eigen_floor: float = parameter(
-        number("a number from 0 to 1e100", 0.0, 1e100),
-        "Promise: smallest eigenvalue of Q Q^T.  [default: 0]",
-        "LAM",
-        default=0.0,
-    )
+    eigen_floor: float = parameter(number(), "Promise: smallest eigenvalue of Q Q^T.  [default: 0]", "LAM", default=0.0)
     frobenius_bound: float | None = parameter(SIZE, "Largest |Q|_F.", "BF")
     sensitivity: float | None = parameter(SIZE, "Largest |Q - Q'|_F of neighbours.", "BS")
     sketch_sigma: float | None = parameter(
@@ -79,17 +70,10 @@ class Sketch(Mechanism):
     )
     noise_sigma: float | None = parameter(SIZE, "Deviation of the noise.", "SG")
     eigenvalues: int | None = parameter(
-        whole_number("a whole number of eigenvalues >= 1", 1, 10**12),
-        "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.",
-        "N",
-        is_rare=True,
+        whole_number(high=10**12), "Rank of Q Q^T - Q' Q'^T, for the bounds as printed.", "N", is_rare=True
     )
     layer_count: int = parameter(
-        whole_number("a whole number of layers from 1 to 1e6", 1, 10**6),
-        "Independent sketches in one release.  [default: 1]",
-        "L",
-        default=1,
-        is_rare=True,
+        whole_number(high=10**6), "Independent sketches in one release.  [default: 1]", "L", default=1, is_rare=True
     )
     step_smoothness: float | None = parameter(
         SIZE, "Learning rate times smoothness (lora-by-design).", "EB", is_rare=True

@@ -1,19 +1,15 @@
 """The exact profile of the secret sketch when one record is one column of the query."""
 
 import math
-from typing import TYPE_CHECKING
 
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
-from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
 from privproj.mechanisms.sketch import column_promises, has_several_layers
 from privproj.numerics.enclosure import Enclosure
 from privproj.result import Status
 from privproj.runs.sampling import NeighbouringRelation
-
-if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
@@ -48,13 +44,6 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
-def provable(mechanism: Sketch, steps: int) -> "BallProfile":
-    """The closed form in balls, for any number of releases."""
-    from privproj.rigorous.profiles import BallSecretSketch
-
-    return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
-
-
 def attained(mechanism: Sketch) -> bool:
     """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
@@ -70,10 +59,16 @@ BOUND = Bound(
     "the same with nu -> -k and upper tails, whichever is larger",
     source="privproj: the likelihood ratio of two Gaussians that differ in one direction",
     proof="C14",
-    example="privproj epsilon sketch --bound exact-rank1 --rank 16 --gamma 1000 --delta 1e-5",
     representation=representation,
     version=3,
-    provable=provable,
+    # T releases are one of rank T r (C14).
+    provable=in_balls(
+        "BallSecretSketch",
+        lambda mechanism, steps: (
+            steps * mechanism.needed_rank * mechanism.layer_count,
+            mechanism.gamma_of_one_column,
+        ),
+    ),
     provable_steps=True,
     independent_layers=has_several_layers,
     status=Status.CONDITIONAL,

@@ -110,7 +110,7 @@ RDP = Bound(
     summary="the published Renyi curve, with a factor for the number of eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
-    example="privproj epsilon sketch --bound rdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
+    options="--rank 16 --gamma 1000 --eigenvalues 768",
     # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism)),
     refuses=refuses_infinite_divergence,
@@ -123,7 +123,6 @@ RDP_TIGHT = Bound(
     summary="the published Renyi curve without its factor n",
     formula="D(alpha) = r/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
-    example="privproj epsilon sketch --bound rdp-tight --rank 16 --gamma 1000 --delta 1e-5",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices),
     refuses=refuses_infinite_divergence,
@@ -145,7 +144,6 @@ RDP_BEST = Bound(
     formula="D(alpha) = r/(2(alpha-1)) min of alpha ln(1-1/G) - ln(1-alpha/G), 1 < alpha < G, and "
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
-    example="privproj epsilon sketch --rank 16 --gamma 1000 --delta 1e-5",
     representation=_rdp_best_of,
     refuses=refuses_infinite_divergence,
     **OF_MATRICES,
@@ -171,7 +169,7 @@ TCDP = Bound(
     summary="truncated concentrated DP, closed-form conversion",
     formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
-    example="privproj epsilon sketch --bound tcdp --rank 16 --gamma 1000 --eigenvalues 768 --delta 1e-5",
+    options="--rank 16 --gamma 1000 --eigenvalues 768",
     representation=_tcdp_of,
     refuses=refuses,
     **OF_MATRICES,
@@ -199,8 +197,7 @@ LORA_ONE_STEP = Bound(
     summary="one LoRA step: the noisy sketch G A^T is released and A is discarded",
     formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
-    example="privproj epsilon sketch --bound lora-one-step --rank 16 --frobenius-bound 1 --sensitivity 0.01 "
-    "--noise-sigma 1 --enforced --delta 1e-5",
+    options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
     # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
     representation=lambda mechanism: _OneStep(_rdp_best_of(mechanism)),
     refuses=refuses_infinite_divergence,

@@ -38,12 +38,8 @@ class PublicSketch(NoisyMechanism):
         "the seed of the sketch cannot be guessed by anyone who can shape the data",
     )
     with_rank = "falls"
-    rank: int | None = parameter(
-        whole_number("a whole number rank from 1 to 1e6", 1, 10**6), "Rows of the sketching matrix.", "R"
-    )
-    dim: int | None = parameter(
-        whole_number("a whole number dim >= 1", 1, 10**12), "Columns of the sketching matrix; plays no role.", "D"
-    )
+    rank: int | None = parameter(whole_number(high=10**6), "Rows of the sketching matrix.", "R")
+    dim: int | None = parameter(whole_number(high=10**12), "Columns of the sketching matrix; plays no role.", "D")
     fixed_projection: bool = flag("One sketching matrix for all steps.")
 
     def lift(self) -> Lift | None:

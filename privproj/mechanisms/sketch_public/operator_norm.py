@@ -29,7 +29,6 @@ BOUND = Bound(
     formula="delta = T d0 + delta of the Gaussian run at mu (1 + sqrt(2 ln(1/d0)/r))",
     source="Gaussian concentration of a Lipschitz function, as in arXiv 2601.21719, Equation 5",
     proof="C16",
-    example="privproj epsilon sketch-public --bound operator-norm --rank 16 --noise-multiplier 1 --delta 1e-5",
     representation=representation,
     splits=True,
     baseline=Baseline("operator norm", "unsampled"),

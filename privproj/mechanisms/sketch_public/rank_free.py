@@ -8,11 +8,10 @@ from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
 from privproj.laws.squared_shift import ScaledGamma
 from privproj.mechanisms import PublicSketch
-from privproj.mechanisms.bound import OF_RANK_ONE, Bound
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound, in_balls
 
 if TYPE_CHECKING:
     from privproj.curves.columns import RowOfLaw
-    from privproj.rigorous.profiles import BallProfile
 
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
@@ -39,13 +38,6 @@ def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT), *even)
 
 
-def _rank_free_in_balls(mechanism: PublicSketch, steps: int) -> "BallProfile":
-    """The bound in balls; its tangent is the witness of the certificate."""
-    from privproj.rigorous.profiles import BallAnyRank
-
-    return BallAnyRank(mechanism.needed_rank, mechanism.z)
-
-
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=PublicSketch,
@@ -53,21 +45,13 @@ RANK_FREE = Bound(
     formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
-    example="privproj epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     allows=allowed,
-    provable=_rank_free_in_balls,
+    provable=in_balls("BallAnyRank", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
     columns=_columns,
     version=5,
 )
-
-
-def _rank_one_in_balls(mechanism: PublicSketch, steps: int) -> "BallProfile":
-    """The integral of the exact profile in balls."""
-    from privproj.rigorous.profiles import BallRandomSensitivity
-
-    return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)
 
 
 EXACT_RANK1 = Bound(
@@ -77,11 +61,10 @@ EXACT_RANK1 = Bound(
     formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
     source="privproj: the privacy loss given the sketch is Gaussian",
     proof="C4",
-    example="privproj epsilon sketch-public --bound exact-rank1 --rank 16 --noise-multiplier 1 --delta 1e-5",
     # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     allows=lambda mechanism: allowed(mechanism)[:1],
-    provable=_rank_one_in_balls,
+    provable=in_balls("BallRandomSensitivity", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
     columns=lambda mechanism, mu: _columns(mechanism, mu, any_rank=0.0),
     exact=True,
     version=5,

@@ -46,22 +46,14 @@ class Wishart(Mechanism):
     poisson = False
     remedy = "a smaller misalignment"
     with_rank = "u-shaped"
-    dim: int | None = parameter(
-        whole_number("a whole number dim from 1 to 1e7", 1, 10**7), "Dimension of the vector.", "D", is_needed=True
-    )
-    rank: int | None = parameter(
-        whole_number("a whole number rank from 1 to 1e7", 1, 10**7),
-        "Degrees of freedom of the matrix (may exceed D).",
-        "R",
-    )
+    dim: int | None = parameter(whole_number(high=10**7), "Dimension of the vector.", "D", is_needed=True)
+    rank: int | None = parameter(whole_number(high=10**7), "Degrees of freedom of the matrix (may exceed D).", "R")
     misalignment: float | None = parameter(
-        number("a misalignment from 1e-15 to below 2", 1e-15, 2.0, open_high=True),
-        "Promise: 1 - cos of neighbouring vectors is at most this.",
-        "M",
+        number(low=1e-15, high=2.0, open_high=True), "Promise: 1 - cos of neighbouring vectors is at most this.", "M"
     )
     alignment: float | None = parameter(NUMBER, "The same promise as a cosine.", "RHO")
     norm_ratio: float = parameter(
-        number("a ratio of norms from 1 to 1e6", 1.0, 1e6),
+        number(low=1.0, high=1e6),
         "Promise: norms of neighbouring vectors differ by at most this factor.",
         "K",
         default=1.0,

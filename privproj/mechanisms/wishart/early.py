@@ -165,7 +165,7 @@ EARLY = Bound(
     "sqrt((1-rho^2)(t+eta))",
     source="early version of arXiv 2601.21719, Theorem 1",
     proof="C11",
-    example="privproj epsilon wishart --bound early --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    options="--dim 50 --rank 40 --misalignment 1e-12",
     representation=_early_of,
     refuses=refuses,
     **OF_ALIGNMENT,
@@ -190,21 +190,14 @@ def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
     import numpy as np
     from scipy import special
 
-    def integrand(s: float) -> float:
-        w = math.exp(s)
-        x = t * math.exp(w)
-        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) (m e^(w/2) - 2 sinh(w/2))/sqrt(1-rho^2), X = t e^w, w = e^s.
-        z = math.sqrt(t) * (m * math.exp(0.5 * w) - 2.0 * math.sinh(0.5 * w)) / spread
-        return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank) + s
-
-    def at_many(s: "Array") -> "Array":
+    def integrand(s: "Array") -> "Array":
         w = np.exp(s)
-        # The same z with m e^(w/2) - 2 sinh(w/2) = e^(-w/2) (m e^w - (e^w - 1))
+        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) e^(-w/2) (m e^w - (e^w - 1))/sqrt(1-rho^2), X = t e^w, w = e^s.
         z = math.sqrt(t) * np.exp(-0.5 * w) * (m * np.exp(w) - np.expm1(w)) / spread
         return special.log_ndtr(z) + _log_fronts(rank, math.log(t / rank) + w) + s
 
     width = max(spread / math.sqrt(t), m, 1e-15)
-    value, error = log_integral(integrand, math.log(width), 0.5, math.log(40.0), at_many)
+    value, error = log_integral(integrand, math.log(width), 0.5, math.log(40.0), takes_arrays=True)
     return value + error + 1e-12
 
 
@@ -216,18 +209,13 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
     import numpy as np
     from scipy import special
 
-    def integrand(u: float) -> float:
-        x = math.exp(-u)
+    def integrand(u: "Array") -> "Array":
         # z = (t - rho X)/sqrt((1-rho^2) X) with rho = 1 - m, X = e^-u.
-        z = (t - x + m * x) / (spread * math.sqrt(x))
-        return float(special.log_ndtr(z)) + log_gamma_front(0.5 * rank, (x - rank) / rank, x / rank)
-
-    def at_many(u: "Array") -> "Array":
         z = (t - np.exp(-u) * (1.0 - m)) / (spread * np.exp(-0.5 * u))
         return special.log_ndtr(z) + _log_fronts(rank, -u - math.log(rank))
 
     middle = max(min(float(rank), spread * spread * rank), 2.0 * t)
-    value, error = log_integral(integrand, -math.log(middle), 0.5, -math.log(t), at_many)
+    value, error = log_integral(integrand, -math.log(middle), 0.5, -math.log(t), takes_arrays=True)
     return value + error + 1e-12
 
 
@@ -246,7 +234,7 @@ EARLY_EXACT_TAIL = Bound(
     "of delta",
     source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
     proof="C11",
-    example="privproj epsilon wishart --bound early-exact-tail --dim 50 --rank 40 --misalignment 1e-12 --delta 1e-5",
+    options="--dim 50 --rank 40 --misalignment 1e-12",
     # The early rule with the exact tail in place of its bound.
     representation=lambda mechanism: _early_rule(mechanism, cache(partial(log_mixed_tail, mechanism))),
     refuses=refuses,

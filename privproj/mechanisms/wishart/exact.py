@@ -47,7 +47,6 @@ BOUND = Bound(
     "delta(eps) = E[max(0, 1 - e^(eps - L))], L infinite where A <= 0",
     source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly",
     proof="C9",
-    example="privproj epsilon wishart --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     representation=representation,
     provable=provable,
     exact=True,

@@ -113,7 +113,6 @@ QUANTILE = Bound(
     "and chi2_(r+d-1) that leave out delta_T and delta_W",
     source="arXiv 2601.21719, Theorem 1",
     proof="C11",
-    example="privproj epsilon wishart --bound quantile --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
     representation=lambda mechanism: QuantileBound(mechanism, published_loss),
     splits=True,
@@ -153,7 +152,6 @@ QUANTILE_SHARP = Bound(
     formula="eps = max over A in [a_-, a_+] and W within its quantiles of (d+1-r)/2 ln A + (W/2)(1/A - 1)",
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",
-    example="privproj epsilon wishart --bound quantile-sharp --dim 1000 --rank 16 --misalignment 8e-6 --delta 1e-5",
     # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
     representation=lambda mechanism: QuantileBound(mechanism, _largest_loss),
     splits=True,

@@ -34,8 +34,6 @@ class WishartMatrix(Mechanism):
     can_be_sampled = False
     default_relation = "replace"
     poisson = False
-    dim: int | None = parameter(whole_number("a whole number dim >= 1"), "Rows of the matrix query.", "D")
-    rank: int | None = parameter(
-        whole_number("a whole number rank >= 1"), "Degrees of freedom of the Wishart matrix.", "R"
-    )
-    columns: int | None = parameter(whole_number("a whole number columns >= 1"), "Columns of the matrix query.", "M")
+    dim: int | None = parameter(whole_number(), "Rows of the matrix query.", "D")
+    rank: int | None = parameter(whole_number(), "Degrees of freedom of the Wishart matrix.", "R")
+    columns: int | None = parameter(whole_number(), "Columns of the matrix query.", "M")
