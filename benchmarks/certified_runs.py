@@ -22,6 +22,7 @@ from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.records.certificate import (
     _profiles_in_floats,
     ball_meets,
+    certified_epsilon,
     check_provable,
     is_run,
     prove_run,
@@ -133,7 +134,7 @@ def _compare(data, power, long):
         return {"outcome": f"no epsilon: {plain.outcome}"}
     seconds_float, start = time.process_time() - start, time.process_time()
     run = prove_run(asked.phases, math.log(delta), plain.value)
-    certified = run.epsilon(math.log(delta), plain.value)
+    certified = certified_epsilon(run, math.log(delta), plain.value)
     seconds = time.process_time() - start
     target, findings = target_field(plain), []
     # delta at the float value is at least its certified lower end; at the float lower end at most its upper end.
@@ -152,7 +153,7 @@ def _compare(data, power, long):
         "lower": plain.lower,
         "certified": certified,
         "gap": certified / plain.value - 1 if plain.value > 0 else 0.0,
-        "cells": max(window.size for window in run.grids.grid.windows),
+        "cells": max(window.size for window in run.grid.windows),
         "bits": run.bits,
         "steps": sum(question.run.steps for question in asked.phases),
         "seconds": round(seconds, 2),

@@ -52,9 +52,9 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     computed anew and compared, and a word that could not be checked is refused or fails. Exit code 1 if any claim
     fails, 2 if the file is malformed.
 
-    A certificate (--certificate): the enclosure anew, of one release at a higher precision, of a run composed again
-    on the grid that the file names. Bound, status and promises are printed as the tool says them of the question in
-    the file.
+    A certificate (--certificate): the enclosure is proved anew, that of one release at a higher precision. Where it
+    could not be, the verdict is "not proved", which does not say that it is false. Bound, status and promises are
+    printed as the tool says them of the question in the file.
 
     A ledger (of `privproj train`): every line as privproj writes it and chained to those before it, the targets it
     names. The chain has no key: whoever has the file can write another run's ledger, or cut lines off its end. Where
@@ -86,7 +86,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
             write(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
         raise
     write(render.as_json(shown) if json else words)
-    return 1 if shown["verdict"] == "fails" else 0
+    return 0 if all(shown["claims"].values()) else 1
 
 
 def verdict_on(file: str, content: bytes, delta: float | None) -> Shown:

@@ -1,7 +1,7 @@
 """Prove an answer, save the proof, and check it later.
 
 A certificate encloses delta at one epsilon in ball arithmetic. Whoever gets the file can verify it without trusting its
-writer: everything in it is computed again, at another precision and by other code.
+writer: its number is proved again, at another precision, from the question alone.
 
 Needs: the extra certify.
 Run:   python examples/certificate.py

@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 
-from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.curves.profile import Curve, Phases, PrivacyProfile
 from privproj.errors import Refused
 from privproj.runs import Run
-
-Phases = list[tuple[PrivacyProfile, Run]]
-"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
 
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:

@@ -18,17 +18,17 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from privproj.composition.compose import Phases
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
 from privproj.composition.grid import ComposedCurve, GridCurve
 from privproj.composition.moments import MomentCurve, log_delta_columns
-from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.curves.profile import Phases, PrivacyProfile, SplitTable
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp, next_up
@@ -206,8 +206,18 @@ class DepthCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """The shares ``w_i`` of epsilon in basic composition."""
-        return _even_shares(self.releases)
+        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
+        if len(self.releases) == 1:
+            return [1.0 / self.releases[0][1]]
+        # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are
+        # sound. Speed only.
+        sizes = [
+            max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
+            for profile, _ in self.releases
+        ]
+        sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]
+        total = math.fsum(steps * size for size, (_, steps) in zip(sizes, self.releases, strict=True)) * (1.0 + 1e-15)
+        return [size / total for size in sizes]
 
     def log_basic(self, eps: float) -> float:
         """The log of the bound by basic composition at ``eps`` (nats), rounded up (C23)."""
@@ -273,17 +283,13 @@ class _Level:
 
     def read(self, on_grid: Callable[[Grid], Enclosure], by_moments: float) -> Enclosure:
         """What is found on the grid and, next to the first level, on the ordinary one, and the bound by moments."""
-        found, upper, self.numerics = [], math.inf, MOMENTS_NUMERICS
+        found: list[tuple[Enclosure, Grid]] = []
         for grid in (self.grid, self.ordinary):
-            try:
-                if grid is not None and not isinstance(grid, PrecisionLimit):
-                    found.append(on_grid(grid))
-                    self.numerics = grid.numerics if found[-1].upper < upper else self.numerics
-                    upper = min(upper, found[-1].upper)
-            except PrecisionLimit:
-                continue
-        self.numerics = self.numerics if upper <= by_moments else MOMENTS_NUMERICS
-        return LateEnclosure(lambda: max((ends.lower for ends in found), default=-math.inf), min(upper, by_moments))
+            with suppress(PrecisionLimit):
+                found += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
+        upper = min([by_moments, *(ends.upper for ends, _ in found)])
+        self.numerics = next((grid.numerics for ends, grid in found if ends.upper == upper), MOMENTS_NUMERICS)
+        return LateEnclosure(lambda: max((ends.lower for ends, _ in found), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
@@ -334,18 +340,3 @@ def _log_ever_sampled(runs: list[Run]) -> float:
     # (i) ln(1 - prod_i (1 - q_i)^T_i)
     untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
     return min(log1m_exp(untouched) + 1e-12, 0.0)
-
-
-def _even_shares(releases: list[tuple[PrivacyProfile, int]]) -> list[float]:
-    """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to what one release spends at a small delta."""
-    if len(releases) == 1:
-        return [1.0 / releases[0][1]]
-    # Phases share epsilon as they spend it where delta is this many nats below ``ln delta(0)``. Any shares are sound.
-    # Speed only.
-    sizes = [
-        max(profile.epsilon(min(profile.log_delta(0.0).upper, 0.0) - 20.0).upper, LEAST_CAPPED_EPSILON)
-        for profile, _ in releases
-    ]
-    sizes = [min(size, LARGEST_CAPPED_EPSILON) for size in sizes]
-    total = math.fsum(steps * size for size, (_, steps) in zip(sizes, releases, strict=True)) * (1.0 + 1e-15)
-    return [size / total for size in sizes]

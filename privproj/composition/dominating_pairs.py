@@ -403,12 +403,8 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
         def mirror(end: FloatArray, factor: float) -> FloatArray:
             return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
 
-        return ExcessBounds(
-            np.concatenate([-right[:0:-1], right]),
-            mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR),
-            lambda: mirror(find_delta(), 1.0 - SAMPLING_MAP_RELATIVE_ERROR),
-            step,
-        )
+        cells, above = np.concatenate([-right[:0:-1], right]), mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
+        return ExcessBounds(cells, above, lambda: mirror(find_delta(), 1.0 - SAMPLING_MAP_RELATIVE_ERROR), step)
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inside = np.expm1(step * cells) / q > -1.0
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]

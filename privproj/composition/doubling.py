@@ -36,8 +36,7 @@ product the ``r`` of both factors add up. ``growth`` is this ``r``, and what is 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
-from itertools import starmap
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -469,7 +468,5 @@ def compose_laws(laws: list[tuple[AtomLaw, int]], depth: float = 1.0, *, below: 
     where losses reach :data:`LARGEST_REACH`.
     """
     care = _GridCare(GRID_RELATIVE_ERROR / 4.0, ROUGH_EXCESS * depth, GRID_POINT_LIMITS[1], depth)
-    return reduce(
-        lambda one, two: _multiply_laws(one, two, care, below=below),
-        starmap(partial(_compose_steps, depth=depth, below=below), laws),
-    )
+    composed = (_compose_steps(law, steps, depth, below=below) for law, steps in laws)
+    return reduce(lambda one, two: _multiply_laws(one, two, care, below=below), composed)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray, repeat
+from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
 from privproj.errors import GridLimit
 
 Spectrum = NDArray[np.complex128]
@@ -128,6 +128,12 @@ class _Factor(NamedTuple):
         masses = np.add.reduceat(every, starts)
         return np.add.reduceat(every * self.pair.losses, starts) / masses, np.log(masses)
 
+    def gain(self) -> float:
+        """The finite part of delta at ``eps = 0`` of one release, rounded up."""
+        # sum_(j > 0) p_j (1 - e^(-j h))
+        above = self.pair.losses > 0.0
+        return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
+
 
 class Composition:
     """The composition of phases, each a pair and its number of releases: ``delta(eps)`` with a proved error (C19).
@@ -151,7 +157,7 @@ class Composition:
             math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
-        self.basic = sum(p.steps * (self.gain(p) + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
+        self.basic = sum(p.steps * (p.gain() + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
         most = MOST_THINNED if deep else THINNED_ATOMS
         # 20: how many atoms of a phase are looked at where there are many phases. Speed only.
         thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), 20)) for p in self.phases]
@@ -168,13 +174,6 @@ class Composition:
         self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
         self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
-
-    @staticmethod
-    def gain(phase: _Factor) -> float:
-        """The finite part of delta at ``eps = 0`` of one release, rounded up."""
-        # sum_(j > 0) p_j (1 - e^(-j h))
-        above = phase.pair.losses > 0.0
-        return -float(phase.pair.masses[above] @ np.expm1(-phase.pair.losses[above])) * (1.0 + 3e-6)
 
     @property
     def single(self) -> bool:
@@ -429,10 +428,7 @@ class TiltedSum:
         # a = floor(first), and n is at least the number of cells up to last.
         start, count = math.floor(first), math.ceil(last) - math.floor(first) + 1
         if not 0 < count <= MOST_WINDOW_CELLS:
-            raise GridLimit(
-                f"expected a composed grid of at most {MOST_WINDOW_CELLS:.2g} cells, got {count:.2g} of "
-                f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
-            )
+            raise _too_long(count, MOST_WINDOW_CELLS, self.step)
         # Errors (i) tail and (ii) aliasing: the mass beyond both ends is at most 2 PROBABILITY_OUTSIDE_WINDOW.
         return start, _even_length(count), 2.0 * PROBABILITY_OUTSIDE_WINDOW * (1.0 + 1e-6)
 
@@ -470,10 +466,7 @@ class TiltedSum:
         most = max(10 * n, MOST_OF_A_PHASE if n > self.whole.most_fft else 0) * len(phases)
         by_fft = wanted is None or len(wanted) * atoms > most
         if by_fft and n > self.whole.most_fft:
-            raise GridLimit(
-                f"expected a composed grid of at most {self.whole.most_fft:.2g} cells, got {n:.2g} of "
-                f"discretization={self.step:.3g}; give a larger discretization, {REMEDY}"
-            )
+            raise _too_long(n, self.whole.most_fft, self.step)
         kept = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
         value = np.ones(len(kept), complex)
         bound, log_size, relative = np.zeros((3, len(kept)))
@@ -491,7 +484,7 @@ class TiltedSum:
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
             # taken as exp(sum T_i ln r_i + 8 T u).
             size = np.sqrt(squares) + e
-            value *= repeat(phi, phase.steps, lambda one, two, _: one * two)
+            value *= _spectrum_power(phi, phase.steps)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
         powers = 8.0 * UNIT_ROUNDING * self.steps
@@ -644,6 +637,12 @@ class TiltedSum:
         return DeltaValue(scale * value, error, -scale * second_sum)
 
 
+def _too_long(cells: int, most: int, step: float) -> GridLimit:
+    """The error of a window that has more cells than it may have."""
+    given = f"{cells:.2g} of discretization={step:.3g}; give a larger discretization"
+    return GridLimit(f"expected a composed grid of at most {most:.2g} cells, got {given}, {REMEDY}")
+
+
 def _log_sum_exp(logs: FloatArray) -> float:
     """``ln sum e^logs``."""
     top = float(logs.max())
@@ -709,6 +708,16 @@ def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatA
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     fall = math.exp(-x)
     return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
+
+
+def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
+    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
+    result = np.ones_like(base)
+    while exponent:
+        result = result * base if exponent % 2 else result
+        exponent //= 2
+        base = base * base if exponent else base
+    return result
 
 
 def _even_length(count: int) -> int:

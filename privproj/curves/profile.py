@@ -183,6 +183,9 @@ class PrivacyProfile:
         return 2.0**-53 if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
 
 
+Phases = list[tuple[PrivacyProfile, Run]]
+"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
+
 _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
 """The ends of what a search for the inverse of a profile looks at. Contract."""
 

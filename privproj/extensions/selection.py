@@ -13,6 +13,7 @@ and for a Poisson ``K`` and every ``tau >= 0``, with ``c = e^tau - 1`` and ``X``
 import math
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -453,10 +454,8 @@ def _with_comparison(question: _SelectedQuestion, found: Result, target: Target)
     every = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(found.numerics)
     for name, asked in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", every)):
-        try:
+        with suppress(PrivprojError):
             numerics[name] = solve_epsilon(asked, target).value
-        except PrivprojError:
-            continue
     warnings, whole = found.warnings, numerics.get("epsilon_of_all_trials")
     if whole is not None and found.value is not None and whole <= found.value:
         warnings = (*warnings, f"exactly {count} trials, all of them released, cost no more: fix their number instead")

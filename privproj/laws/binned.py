@@ -7,10 +7,11 @@ deviation.
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from privproj.errors import PrecisionLimit
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.search import find_crossing
+
+Law = TypeVar("Law")
+"""A law of which copies are added up."""
 
 BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
@@ -201,11 +205,7 @@ def _ratio(s: float) -> tuple[float, float]:
 
 def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
     """Return the first index from 0 to ``last`` from which on a condition is true, or ``last``."""
-    low, high = 0, last
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_true(middle) else (middle + 1, high)
-    return low
+    return bisect_left(range(last), True, key=is_true)
 
 
 def _divide(s: Array, finer: Array) -> tuple[Array, NDArray[np.intp] | None]:
@@ -389,9 +389,8 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
-        atoms = np.convolve(
-            atoms, _convolve_n_times(_spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width), n)
-        )
+        layer = _spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width)
+        atoms = np.convolve(atoms, _add_copies(layer, n, _convolve))
     atoms = np.pad(atoms, (0, 3))
     # What lies beyond the last atom is put at the supremum, which is at least 1: the shares add up to 1.
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
@@ -482,13 +481,20 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
     # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
     end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
     layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
+    return _add_copies(layer, n, lambda one, other: one.plus(other, most))
+
+
+def _add_copies(law: Law, count: int, add: Callable[[Law, Law], Law]) -> Law:
+    """Return the law of a sum of ``count`` copies, by repeated doubling."""
     found = None
-    for digit in reversed(f"{n:b}"):
-        if digit == "1":
-            found = layer if found is None else found.plus(layer, most)
-        layer = layer.plus(layer, most) if n > 1 else layer
-    assert found is not None
-    return found
+    while True:
+        if count % 2:
+            found = law if found is None else add(found, law)
+        count //= 2
+        if not count:
+            assert found is not None
+            return found
+        law = add(law, law)
 
 
 def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
@@ -519,18 +525,10 @@ def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     return atoms
 
 
-def _convolve_n_times(atoms: Array, count: int) -> Array:
-    """Return the law of a sum of ``count`` copies by repeated squaring; without FFT all terms are positive."""
-    result = np.ones(1)
-    while count:
-        if count % 2:
-            result = _drop_tail(np.convolve(result, atoms))
-        count //= 2
-        if count:
-            atoms = _drop_tail(np.convolve(atoms, atoms))
-    return result
+def _convolve(one: Array, other: Array) -> Array:
+    """Return the law of a sum without its far tail of mass below 1e-45; without FFT all terms are positive.
 
-
-def _drop_tail(atoms: Array) -> Array:
-    """Return the atoms without their far tail of mass below 1e-45; :data:`MASS_LOST_TO_CUTS` covers all such cuts."""
+    :data:`MASS_LOST_TO_CUTS` covers all such cuts.
+    """
+    atoms = np.convolve(one, other)
     return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]

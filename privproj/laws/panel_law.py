@@ -2,13 +2,13 @@
 
 ``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable
 (:mod:`privproj.laws.shift_densities`): all functions are analytic and decay at both ends, so the sum converges
-geometrically. Panels are halved where two Gauss rules disagree, and remembered: an epsilon after the first costs little
-more than the Gaussian profile at the nodes. The difference of the two rules is added as an error; that it bounds the
-error is observed, not proved.
+geometrically. The first panels are kept: an epsilon after the first costs little more than the Gaussian profile at
+their nodes. Panels are halved where two Gauss rules disagree. The difference of the two rules is added as an error;
+that it bounds the error is observed, not proved.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -114,17 +114,13 @@ class _Nodes:
 
 @dataclass
 class _LawPanels:
-    """All panels of a law, by level: those of level 0 span the law, and each further level halves them.
-
-    ``kept[level][index]`` holds the rows ``x`` and ``weighted`` of a panel that was evaluated before.
-    """
+    """The panels that span a law, which are kept; where an integrand needs finer ones, they are halved."""
 
     law: LogDensity
-    kept: dict[int, dict[int, tuple[Array, Array]]] = field(default_factory=dict)
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
-        """The panels of level 0 as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
+        """The panels as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
         low, high, width = self.law.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
@@ -178,26 +174,9 @@ class _LawPanels:
             most = INTERPOLATION_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(known).max(axis=1)
         return polynomials, good & (error < most)
 
-    def at(self, level: int, indices: NDArray[np.intp]) -> _Nodes:
-        """Return the nodes of the panels of this level with these indices, from memory where they are there."""
-        low, width, _ = self.grid
-        if level == 0:
-            return _Nodes(
-                *(part[indices] for part in (self.base.left, self.base.right, self.base.x, self.base.weighted))
-            )
-        width /= 2.0**level
-        memory = self.kept.setdefault(level, {})
-        missing = np.array([i for i in indices.tolist() if i not in memory], dtype=float)
-        if len(missing):
-            found = self.evaluate_panels(low + missing * width, low + (missing + 1.0) * width)
-            memory.update({int(i): (found.x[j], found.weighted[j]) for j, i in enumerate(missing)})
-        rows = [memory[int(i)] for i in indices.tolist()]
-        left = np.asarray(low + indices * width, dtype=np.float64)
-        return _Nodes(left, left + width, np.stack([r[0] for r in rows]), np.stack([r[1] for r in rows]))
-
     @cached_property
     def base(self) -> _Nodes:
-        """The nodes of level 0. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
+        """Their nodes. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
         found = self.evaluate_panels(left, left + width)
@@ -249,22 +228,20 @@ class _LawPanels:
             # Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only.
             negligible = most < 1e-17 * (mass * edges[:-1]).max()
             counted, error = np.flatnonzero(~negligible), float(most[negligible].sum())
-            pieces.append((self.at(0, counted), counted))
+            base = self.base
+            pieces.append(_Nodes(*(part[counted] for part in (base.left, base.right, base.x, base.weighted))))
         if place > whole:
             ends = np.array([low + whole * width]), np.array([low + place * width])
-            pieces.append((self.evaluate_panels(*ends), None))
-        for piece, indices in pieces:
-            part, gap = self.integrate_panels(eps, scale, piece, indices)
+            pieces.append(self.evaluate_panels(*ends))
+        for piece in pieces:
+            part, gap = self.integrate_panels(eps, scale, piece)
             value, error = value + part, error + gap
         return value, error / value if value > 0.0 else 0.0
 
-    def integrate_panels(
-        self, eps: float, scale: float, piece: _Nodes, indices: NDArray[np.intp] | None
-    ) -> tuple[float, float]:
+    def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
         """Return the integral of ``h_eps(scale X)`` over the panels of ``piece``, and its absolute error.
 
-        Panels are halved where both rules disagree. ``indices`` are theirs if they are of level 0, so that their halves
-        can be remembered.
+        Panels are halved where both rules disagree.
         """
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
@@ -279,32 +256,28 @@ class _LawPanels:
             error += float(np.minimum(gap, fine)[~wide].sum())
             if not wide.any():
                 return value, error
-            if indices is not None:
-                indices = np.concatenate([2 * indices[wide], 2 * indices[wide] + 1])
-                piece = self.at(level + 1, indices)
-            else:
-                middle = 0.5 * (piece.left[wide] + piece.right[wide])
-                ends = np.concatenate([piece.left[wide], middle]), np.concatenate([middle, piece.right[wide]])
-                piece = self.evaluate_panels(*ends)
+            middle = 0.5 * (piece.left[wide] + piece.right[wide])
+            ends = np.concatenate([piece.left[wide], middle]), np.concatenate([middle, piece.right[wide]])
+            piece = self.evaluate_panels(*ends)
         raise AssertionError
 
-    def bins(self, scale: float, count: int = PANEL_BINS) -> "Bins":
-        """Return the law of ``scale X`` in about ``count`` bins for composition (:class:`privproj.laws.binned.Bins`).
+    def bins(self, count: int) -> "Bins":
+        """Return the law in about ``count`` bins for composition (:class:`privproj.laws.binned.Bins`).
 
         Each bin is a panel of one level. The first bin holds what is below the panels, and the last, which has no end,
         what is beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
         """
         from privproj.laws.binned import LEAST_DIVIDED_MASS, Bins
 
-        _, width, panels = self.grid
+        low, width, panels = self.grid
         mass, moment = self.above
         # Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only.
         end = int(np.argmax(mass < 1e-45)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
         # The first level with at least ``count`` panels: each level has twice as many as the one before.
         level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
-        indices = np.arange(start << level, end << level)
-        nodes = self.at(level, indices)
+        left = np.asarray(low + width / 2.0**level * np.arange(start << level, end << level), float)
+        nodes = self.evaluate_panels(left, left + width / 2.0**level)
         masses, moments = (nodes.sums(v)[0] for v in (np.ones_like(nodes.x), nodes.x))
         edges = np.exp(np.append(nodes.left, nodes.right[-1]))
         # The first bin holds what is below the panels, the last what is beyond them.
@@ -314,7 +287,7 @@ class _LawPanels:
         edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
         mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > LEAST_DIVIDED_MASS)
         mean = np.clip(mean, edges[:-1], edges[1:])
-        return Bins(scale * edges, masses * (1.0 + DENSITY_MARGIN), scale * mean, unbounded=True)
+        return Bins(edges, masses * (1.0 + DENSITY_MARGIN), mean, unbounded=True)
 
 
 @dataclass(frozen=True)
@@ -369,7 +342,10 @@ class ScaledEnergy:
 
     def bins(self, finer: int = 1) -> "Bins":
         """Return the law in bins, for composition; ``finer`` times as many as usual."""
-        return self.panels.bins(self.scale, finer * PANEL_BINS)
+        from privproj.laws.binned import Bins
+
+        unit = _bins_of(self.law, finer * PANEL_BINS)
+        return Bins(self.scale * unit.edges, unit.mass, self.scale * unit.mean, unbounded=True)
 
 
 def _horner(coefficients: list[float], t: float) -> float:
@@ -446,3 +422,9 @@ def _mills_slopes(x: Array) -> Array:
 def panels_of(law: LogDensity) -> _LawPanels:
     """Return the panels of a law, kept for the next question."""
     return _LawPanels(law)
+
+
+@lru_cache(maxsize=64)
+def _bins_of(law: LogDensity, count: int) -> "Bins":
+    """Return a law in bins, kept likewise: a composition asks for them more than once."""
+    return panels_of(law).bins(count)

@@ -24,6 +24,7 @@ from privproj.laws.panel_law import LEAST_SHAPE_OVER_LENGTH, ROWS_AT_ONCE, SCAN_
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
+from privproj.numerics.search import find_crossing
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,7 @@ def _reach_above_centre(a: float, b: float) -> float:
         cost_n = n * (np.expm1(0.5 * s) - 0.5 * s)
         return float(np.min(cost_b + cost_n))
 
-    low, high = 0.0, 1.0
-    while log_tail(high) < 720.0:
-        low, high = high, 2.0 * high
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if log_tail(middle) < 720.0 else (low, middle)
-    return high
+    return find_crossing(lambda v: 720.0 - log_tail(v), 1.0, low=1e-9, high=1e9, rtol=1e-9).upper
 
 
 LEAST_CENTRE_OVER_XI = 40.0

@@ -139,12 +139,8 @@ class _IntegralPanels:
 
     def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
         """Return these panels and others after them."""
-        return _IntegralPanels(
-            np.concatenate([self.index, other.index]),
-            np.concatenate([self.kind, other.kind]),
-            np.concatenate([self.low, other.low]),
-            np.concatenate([self.high, other.high]),
-        )
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _IntegralPanels(*(np.concatenate(pair) for pair in both))
 
     def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
         """Return more panels: each is cut in so many parts of equal width."""

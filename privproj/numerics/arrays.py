@@ -5,12 +5,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.numerics.enclosure import (
-    FUNCTION_RELATIVE_ERROR,
-    LOG_OF_ZERO_FROM_ABOVE,
-    PARAMETER_RELATIVE_ERROR,
-    RELATIVE_ERROR_PER_NAT,
-)
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, outward_margin
 from privproj.numerics.quadrature import gauss_legendre
 
 Array = NDArray[np.float64]
@@ -29,13 +24,7 @@ def gauss_nodes(count: int) -> tuple[Array, Array]:
 
 def widen_outward_each(log_values: Array, error: Array | float, steepness: Array | float) -> tuple[Array, Array]:
     """Return :func:`privproj.numerics.enclosure.widen_outward` of each entry; an undefined one says nothing."""
-    # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
-    margin = (
-        FUNCTION_RELATIVE_ERROR
-        + error
-        + RELATIVE_ERROR_PER_NAT * np.abs(log_values)
-        + PARAMETER_RELATIVE_ERROR * steepness
-    )
+    margin = outward_margin(log_values, error, steepness)
     lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
     upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)

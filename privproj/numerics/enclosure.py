@@ -61,14 +61,11 @@ class LateEnclosure(Enclosure):
         return (self.lower, self.upper)[end]
 
 
-def outward_margin(log_value: float, error: float, steepness: float) -> float:
-    """Return how far :func:`widen_outward` moves either end, in nats (C20). It is a kernel."""
+def outward_margin(log_value: Any, error: Any, steepness: Any) -> Any:
+    """Return how far :func:`widen_outward` moves either end, in nats (C20). It is a kernel, and takes arrays too."""
     # 1e-12 + error + 4e-15 |ln delta| + 1e-15 |d ln delta / d ln parameter| (C20)
     return (
-        FUNCTION_RELATIVE_ERROR
-        + error
-        + RELATIVE_ERROR_PER_NAT * math.fabs(log_value)
-        + PARAMETER_RELATIVE_ERROR * steepness
+        FUNCTION_RELATIVE_ERROR + error + RELATIVE_ERROR_PER_NAT * abs(log_value) + PARAMETER_RELATIVE_ERROR * steepness
     )
 
 

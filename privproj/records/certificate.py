@@ -2,22 +2,21 @@
 
 A certificate holds a question, as a run file does, an epsilon, and two decimal numbers between which the delta of the
 bound lies at this epsilon (each double taken exactly). It has no words of its own: what the number rests on is said by
-whoever reads the question. Nothing in it is taken on trust when it is checked. The enclosure is computed again, that
-of one release at another precision. Claims C21 and C29 say what is proved.
+whoever reads the question. Nothing in it is taken on trust when it is checked: the enclosure is proved anew.
+Claims C21 and C29 say what is proved.
 
-For a run the phases are composed in balls on a grid (C29), which is a free parameter of the proof: any grid proves a
-bound, a good one a tight one. It is proposed in floats, kept in the certificate, and read again as what it is, plain
-numbers.
+A proof has free parameters: the grid on which the phases of a run are composed in balls (C29), or for one release for
+instance a tangent. Any of them prove a bound, good ones a tight one. They are proposed in floats, by whoever certifies
+and again by whoever verifies. Where other floats propose others, the check can only fail to prove.
 """
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question, question_about
@@ -35,16 +34,19 @@ from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.runs.targets import delta_target
-from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, number, quoted, real, whole_number
+from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, number, quoted
 
 if TYPE_CHECKING:
     from flint import arb
 
     from privproj.rigorous.allocation import EpochGrid
-    from privproj.rigorous.composition import Grid, Releases, Window
+    from privproj.rigorous.composition import Grid, Releases, RunInBalls
     from privproj.rigorous.profiles import BallProfile
 
-SCHEMA = 4
+T = TypeVar("T")
+"""An enclosure of some kind."""
+
+SCHEMA = 5
 """Version of the certificate's fields. Contract."""
 
 WRITTEN_SPREAD = Decimal("4e-19")
@@ -53,8 +55,14 @@ WRITTEN_SPREAD = Decimal("4e-19")
 The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
 """
 
+CHOICE_SPREAD = Decimal("2e-13")
+"""The same for a bound with free parameters, which other floats may choose a little differently: it is flat there.
+
+An answer in floats lies further above its enclosure, so that its target is met.
+"""
+
 RUN_SPREAD = Decimal("1e-9")
-"""The same for a run, whose free parameters the floats of another machine may choose a little differently.
+"""The same for a run, whose grid other floats may choose a little differently.
 
 The upper end of a run lies so much above the bound that was computed, and the target is met by it. Contract.
 """
@@ -64,6 +72,9 @@ MOST_TRIES = 12
 
 WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
+
+NOT_PROVED = "not proved"
+"""The verdict on a certificate whose enclosure could not be proved anew, or does not meet its target. Contract."""
 
 DIGITS = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
 """How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
@@ -88,23 +99,14 @@ MOST_RANK = 10**5
 LEAST_LOG10_DELTA = -250.0
 """Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
 
-MOST_KNOTS = 20_000
-"""Most places at which the profile of a phase is looked at. Contract."""
-
 MOST_IN_GROUP = 32
 """Records of a person that a certificate is about at most: each value of a profile takes as many. Contract."""
 
 MOST_PHASES = 100
 """Most phases of a run that is certified. Contract."""
 
-MOST_EPOCH_GRIDS = 16
-"""Most grids of one epoch. Contract."""
-
-MOST_LEVEL = 900
-"""Largest ratio of a release, and finest step of ratios, as powers of two. Contract."""
-
-LARGEST_LOSS = 1e5
-"""Largest loss of one release, in nats, at which a profile is looked at. Contract."""
+MOST_EFFORT = 256
+"""Most work of all phases, in Gaussian ones: grids of more are too large, as is seen here in less time. Contract."""
 
 LEAST_BITS = 128
 """Least working precision of a run, in bits. Speed only."""
@@ -114,47 +116,6 @@ MOST_BITS = 4096
 
 LEAST_EPSILON = 1e-9
 """Least epsilon above 0 that is sought. Contract."""
-
-ORDER = number("an order of Chernoff's bound above 0 and at most 1e6", 0.0, 1e6, open_low=True)
-"""An order of Chernoff's bound. Contract."""
-
-CELLS = f"3 to {MOST_KNOTS} whole numbers in increasing order as knots"
-"""What knots are, in words."""
-
-KNOTS = Kind(
-    CELLS,
-    lambda cells: (
-        isinstance(cells, list)
-        and 3 <= len(cells) <= MOST_KNOTS
-        and all(type(cell) is int for cell in cells)
-        and all(a < b for a, b in pairwise(cells))
-    ),
-    {},
-    lambda name, cells: tuple(cells),
-)
-"""Places at which a profile is looked at. Contract."""
-
-SIZE = Kind(
-    f"a power of two from 2 to {MOST_CELLS} as the size of a window",
-    lambda size: type(size) is int and 2 <= size <= MOST_CELLS and size.bit_count() == 1,
-    {},
-)
-"""Cells of a window. Contract."""
-
-WINDOW = {
-    "first": whole_number("a window whose first cell is at most 2^40 away", -(1 << 40), 1 << 40),
-    "size": SIZE,
-    "right": ORDER,
-    "left": ORDER,
-}
-"""What a window holds. Contract."""
-
-EPOCH = {
-    "level": whole_number(f"a level of at most {MOST_LEVEL} in size", -MOST_LEVEL, MOST_LEVEL),
-    "knots": KNOTS,
-    "window": TABLE,
-}
-"""What a grid of an epoch holds. Contract."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +130,7 @@ class Certificate:
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
         lower: The lower end of delta, as decimal text, since it may lie below double precision; "0" if not known.
         upper: The upper end of delta, as decimal text.
-        bits: A working precision that is enough for the enclosure.
-        grid: The free parameters of the proof: the grid of a run, or for one release for instance a tangent. Any values
-            prove the statement.
+        bits: The working precision of the proof, at which the check of a run begins.
         schema: The version of these fields.
 
     >>> from privproj import Gaussian, epsilon
@@ -187,7 +146,6 @@ class Certificate:
     lower: str
     upper: str
     bits: int
-    grid: dict[str, Any]
     schema: int = SCHEMA
 
     @property
@@ -296,40 +254,9 @@ def _one_layer(mechanism: Mechanism) -> Mechanism:
     return mechanism.alike if isinstance(mechanism, M2) else mechanism
 
 
-@dataclass(frozen=True)
-class _RunGrids:
-    """The free parameters of the proof of a run: its grid, and those of the epochs of phases that have such."""
-
-    grid: "Grid"
-    epochs: "tuple[tuple[tuple[EpochGrid, ...], ...], ...]" = ()
-
-
-def _releases_in_balls(phases: Sequence[Phase], grids: _RunGrids) -> "list[Releases]":
-    """The releases of all phases in balls, sampled as their runs say."""
-    from privproj.rigorous.allocation import epochs_in_balls
-    from privproj.rigorous.composition import BallGroup, BallPhase
-
-    found, epochs = [], iter(grids.epochs)
-    for phase in phases:
-        run, profile = phase.run, ball_profile(phase)
-        if _in_epochs(phase):
-            found += epochs_in_balls(profile, run, next(epochs))
-        elif run.group_size > 1:
-            z = phase.mechanism.noise_multiplier or 0.0
-            found.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))
-        else:
-            found.append(BallPhase(profile, run.steps, run.sampling_rate, _is_one_sided(phase)))
-    return found
-
-
 def _in_epochs(phase: Phase) -> bool:
     """True where a record picks its batches at random, and an epoch is one release."""
     return phase.run.allocates and not phase.run.single
-
-
-def _is_one_sided(phase: Phase) -> bool:
-    """True where the pair of a release is not its own mirror image."""
-    return _in_epochs(phase) or (phase.run.sampling_rate < 1.0 and phase.run.scheme.is_one_sided)
 
 
 def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, Run]]:
@@ -343,118 +270,114 @@ def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, R
     return found
 
 
-class CertifiedRun:
-    """A run in balls on one grid, at one working precision: what is proved of its delta at every epsilon."""
+def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "RunInBalls":
+    """The run in balls on the first grid whose epsilon at the delta ``e^log_delta`` is close to the guess, or the last.
 
-    def __init__(self, phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
-        from flint import ctx
-
-        from privproj.rigorous.composition import RunInBalls
-
-        self.grids, self.bits = grids, bits
-        _check_work(phases, grids, bits)
-        with ctx.workprec(bits):
-            self.run = RunInBalls(_releases_in_balls(phases, grids), grids.grid)
-
-    def upper(self, epsilon: float) -> "arb":
-        """An upper bound of delta, an exact number."""
-        from flint import ctx
-
-        with ctx.workprec(self.bits):
-            return self.run.upper(epsilon)
-
-    def lower(self, epsilon: float) -> "arb":
-        """A lower bound of the delta of the bound, an exact number; 0 where none is known."""
-        from flint import ctx
-
-        with ctx.workprec(self.bits):
-            return self.run.lower(epsilon)
-
-    def is_sharp(self, log_delta: float) -> bool:
-        """True if the precision is enough: the radii of the balls are at most a millionth of delta."""
-        blur = self.run.blur
-        if not blur.is_finite():
-            return False
-        return not blur > 0 or float(blur.log()) <= log_delta + math.log(1e-6)
-
-    def epsilon(self, log_delta: float, guess: float) -> float:
-        """The least epsilon, to about a relative 1e-9, whose delta is certainly at most ``e^log_delta``."""
-
-        def excess(eps: float) -> float:
-            upper = self.upper(eps)
-            return (float(upper.log()) if upper > 0 else -math.inf) - log_delta
-
-        if excess(0.0) <= 0.0:
-            return 0.0
-        start = guess if LEAST_EPSILON < guess < math.inf else 1.0
-        found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
-        if found == math.inf:
-            raise PrecisionLimit(
-                "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
-                "whose errors are bounded too, or ask for a larger delta"
-            )
-        return found
-
-
-def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> CertifiedRun:
-    """The run in balls on a grid that is good near the delta ``e^log_delta``, where epsilon is about ``guess``.
-
-    Grids up to four times as coarse as the default one are tried until one does not take too much work, and then
-    grids up to four times as fine until the certified epsilon is close to the guess. Raises :class:`PrecisionLimit`
-    where even a coarse one takes too long a window or too high a precision.
+    Raises as :func:`_proofs` does.
     """
+    enough = guess * (1.0 + 5e-4)
+    return _first_or_last(_proofs(phases, log_delta), lambda run: certified_epsilon(run, log_delta, guess) <= enough)
+
+
+def _first_or_last(found: Iterator[T], is_enough: Callable[[T], bool]) -> T:
+    """The first that is enough, or the last; none after it is asked for."""
+    best = next(found)
+    while not is_enough(best) and (better := next(found, None)) is not None:
+        best = better
+    return best
+
+
+def certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
+    """The least epsilon, to about a relative 1e-9, whose delta is certainly at most ``e^log_delta``."""
+    from privproj.rigorous.balls import log_of_upper_end
+
+    def excess(eps: float) -> float:
+        return log_of_upper_end(run.upper(eps)) - log_delta
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    start = guess if LEAST_EPSILON < guess < math.inf else 1.0
+    found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
+    if found == math.inf:
+        raise PrecisionLimit(
+            "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
+            "whose errors are bounded too, or ask for a larger delta"
+        )
+    return found
+
+
+def _proofs(phases: Sequence[Phase], log_delta: float, bits: int = 0) -> "Iterator[RunInBalls]":
+    """The run in balls on grids that are good near the delta ``e^log_delta``, each finer than the one before.
+
+    The first is the default one, or the first of coarser ones that does not take too much work; the last is up to four
+    times as fine. ``bits`` is the least precision. Raises :class:`PrecisionLimit` where even a coarse grid takes too
+    long a window or too high a precision.
+    """
+    for mechanism in (_one_layer(phase.mechanism) for phase in phases):
+        if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
+            raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
+    if sum(map(_effort, phases)) > MOST_EFFORT:
+        raise PrecisionLimit(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
+    # Whoever verifies a delta that was proved meets the grids on which it was proved.
+    log_delta, fineness, run = float(math.floor(log_delta)), 1.0, None
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    best, fineness = None, 1.0
-    while True:
+    while fineness <= 4.0:
         try:
-            best = _prove_on_grid(phases, log_delta, fineness)
+            run = _prove_on_grid(phases, log_delta, fineness, bits)
         except PrecisionLimit:
-            if best is None and fineness > 0.25:
-                fineness *= 0.5
-                continue
-            if best is None:
+            if run is not None:
+                return
+            if fineness <= 0.25:
                 raise
-            return best
-        if fineness >= 4.0 or best.epsilon(log_delta, guess) <= guess * (1.0 + 5e-4):
-            return best
+            fineness *= 0.5
+            continue
+        yield run
         fineness *= 2.0
 
 
-def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> CertifiedRun:
+def _effort(phase: Phase) -> int:
+    """How much work the phase is, where Gaussian releases of one record are 1: each value of its profile, or a grid."""
+    return ball_profile(phase).effort * phase.run.group_size * (10 if _in_epochs(phase) else 1)
+
+
+def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, bits: int) -> "RunInBalls":
     """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
+    from flint import arb, ctx
+
     from privproj.rigorous.allocation import propose_epochs
+    from privproj.rigorous.composition import RunInBalls
     from privproj.rigorous.grids import propose_grid
 
-    profiles = _profiles_in_floats(phases)
-    releases = [release for phase in profiles for release in releases_of(*phase)]
-    grid = propose_grid(releases, log_delta, fineness)
-    chosen = [floats for floats, phase in zip(profiles, phases, strict=True) if _in_epochs(phase)]
-    composed = sum(run.steps for _, run in releases)
-    grids = _RunGrids(grid, tuple(propose_epochs(*floats, log_delta, composed, fineness) for floats in chosen))
     steps = sum(phase.run.steps for phase in phases)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
-    bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
+    bits = max(bits, LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
+    dearest = max(ball_profile(phase).effort * phase.run.group_size for phase in phases)
+    profiles = _profiles_in_floats(phases)
+    releases = [release for phase in profiles for release in releases_of(*phase)]
+    grid = propose_grid(releases, log_delta, fineness, 64 * MOST_PLACES // (bits * dearest))
+    composed = sum(run.steps for _, run in releases)
+    epochs = [
+        propose_epochs(*floats, log_delta, composed, fineness) if _in_epochs(phase) else ()
+        for floats, phase in zip(profiles, phases, strict=True)
+    ]
     while bits <= MOST_BITS:
-        found = CertifiedRun(phases, grids, bits)
-        if found.is_sharp(log_delta):
-            return found
+        _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, dearest)
+        with ctx.workprec(bits):
+            run = RunInBalls(_releases_in_balls(phases, epochs), grid)
+            # The radii of the balls are at most a millionth of delta.
+            if run.blur <= arb(log_delta).exp() / 10**6:
+                return run
         bits *= 2
     raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
 
 
-def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
-    """Raise :class:`PrecisionLimit` for grids on which a run takes too long, in particular those of a forged file."""
-    for mechanism in (_one_layer(phase.mechanism) for phase in phases):
-        if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
-            raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
-    inner = [grid for phase in grids.epochs for block in phase for grid in block]
-    windows = [window.size for window in grids.grid.windows]
-    cells = len(grids.grid.knots) * sum(windows) + sum(grid.window.size for grid in inner)
-    places = sum(map(len, grids.grid.knots)) + sum(len(grid.knots) for grid in inner)
-    dearest = max(ball_profile(phase).effort * phase.run.group_size for phase in phases)
-    too_large = max(windows) > MOST_CELLS or max(map(len, grids.grid.knots)) > MOST_KNOTS
-    if too_large or cells * bits > 64 * MOST_WORK or places * dearest * bits > 64 * MOST_PLACES:
+def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
+    """Raise :class:`PrecisionLimit` for a run that takes too long, before any work is done in balls."""
+    sizes = [window.size for window in grid.windows]
+    cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
+    places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
+    if max(sizes) > MOST_CELLS or max(cells / MOST_WORK, places * dearest / MOST_PLACES) * bits > 64:
         raise PrecisionLimit(
             f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
             "bits; certify fewer steps or a larger delta, or take the answer in floating point, whose errors are "
@@ -462,60 +385,22 @@ def _check_work(phases: Sequence[Phase], grids: _RunGrids, bits: int) -> None:
         )
 
 
-def grid_record(grids: _RunGrids) -> dict[str, Any]:
-    """The grids as plain values, as a certificate keeps them."""
-    plain: Any = as_plain_value(asdict(grids))
-    return {**plain["grid"], **({"epochs": plain["epochs"]} if grids.epochs else {})}
+def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
+    """The releases of all phases in balls, sampled as their runs say, with the grids of the epochs of each."""
+    from privproj.rigorous.allocation import epochs_in_balls
+    from privproj.rigorous.composition import BallGroup, BallPhase
 
-
-def grid_from_record(given: Any, phases: Sequence[Phase]) -> _RunGrids:
-    """The grids for these phases that plain values describe; raises :class:`InvalidParameter` for what is none."""
-    from privproj.composition.allocation import blocks_of
-    from privproj.rigorous.composition import Grid
-
-    # How many batches each block of an epoch has, or 1 for other releases: one number for each release in balls.
-    blocks = [[size for size, _ in blocks_of(phase.run)] if _in_epochs(phase) else [1] for phase in phases]
-    chosen = [sizes for sizes, phase in zip(blocks, phases, strict=True) if _in_epochs(phase)]
-    places, orders = sum(map(len, blocks)), 2 if any(map(_is_one_sided, phases)) else 1
-    kinds = {
-        "step": number("a step above 0 and at most 100 nats", 0.0, 100.0, open_low=True),
-        "knots": files.list_of("knots for this run", KNOTS, places, places),
-        "windows": files.list_of("windows for this run", replace(TABLE, check=_window_from), orders, orders),
-    }
-    table = files.read_table("grid", given, kinds | ({"epochs": files.LIST} if chosen else {}))
-    for cells in table["knots"]:
-        if 0 not in cells or max(map(abs, cells)) * table["step"] > LARGEST_LOSS:
-            words = f"{CELLS}, 0 among them, for losses of at most {LARGEST_LOSS:g} nats"
-            raise InvalidParameter("grid", quoted(cells), words)
-    grid = Grid(table["step"], table["knots"], table["windows"])
-    if not chosen:
-        return _RunGrids(grid)
-    epochs = files.read_value(
-        "epochs", table["epochs"], files.list_of("epochs for this run", files.LIST, len(chosen), len(chosen))
-    )
-    # Blocks of one batch have no grid.
-    counts = [sum(size > 1 for size in sizes) for sizes in chosen]
-    of_block = files.list_of("grids of an epoch", replace(TABLE, check=_epoch_grid_from), 1, MOST_EPOCH_GRIDS)
-    of_phase = [files.list_of("sizes of blocks", of_block, count, count) for count in counts]
-    return _RunGrids(grid, tuple(files.read_value("epochs", *pair) for pair in zip(epochs, of_phase, strict=True)))
-
-
-def _epoch_grid_from(name: str, given: Any) -> "EpochGrid":
-    """The grid of an epoch that plain values describe."""
-    from privproj.rigorous.allocation import EpochGrid
-
-    table = files.read_table(name, given, EPOCH)
-    cells, level = table["knots"], table["level"]
-    if cells[0] < 1 or cells[-1].bit_length() + level > MOST_LEVEL:
-        raise InvalidParameter(name, quoted(cells), f"{CELLS}, for ratios above 0 and of at most 2^{MOST_LEVEL}")
-    return EpochGrid(level, cells, _window_from(name, table["window"]))
-
-
-def _window_from(name: str, given: Any) -> "Window":
-    """The window that plain values describe."""
-    from privproj.rigorous.composition import Window
-
-    return Window(**files.read_table(name, given, WINDOW))
+    found: list[Releases] = []
+    for phase, grids in zip(phases, epochs, strict=True):
+        run, profile = phase.run, ball_profile(phase)
+        if _in_epochs(phase):
+            found += epochs_in_balls(profile, run, grids)
+        elif run.group_size > 1:
+            z = phase.mechanism.noise_multiplier or 0.0
+            found.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))
+        else:
+            found.append(BallPhase(profile, run.steps, run.sampling_rate, run.scheme.is_one_sided))
+    return found
 
 
 # --- proving ------------------------------------------------------------------------------------------
@@ -581,33 +466,29 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
         result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
-    epsilon = float(result.epsilon or 0.0)
     if is_run(question.phases):
         result, question, run = _prove_run(result, question)
-        epsilon, grid, bits = float(result.epsilon or 0.0), grid_record(run.grids), run.bits
-        shown: dict[str, Any] = {"witness": {}, "grid_step": run.grids.grid.step}
-        ends = _written_ends(run.lower(epsilon), run.upper(epsilon), RUN_SPREAD)
-        if result.quantity == "delta":
-            result = _with_delta(result, Decimal(ends[1]))
+        bits, shown = run.bits, {"witness": {}, "grid_step": run.grid.step}
+        lower, upper = _ends_of_run(run, float(result.epsilon or 0.0), RUN_SPREAD)
     else:
-        profile = ball_profile(question.only, question.only.run.steps)
-        grid = profile.witness(epsilon)
-        ball, bits = enclosure(profile, epsilon, grid)
+        epsilon, profile = float(result.epsilon or 0.0), ball_profile(question.only, question.only.run.steps)
+        witness = profile.witness(epsilon)
+        ball, bits = enclosure(profile, epsilon, witness)
         _check_side(result, ball)
-        shown, ends = {"witness": grid}, _written_ends(ball, ball, WRITTEN_SPREAD)
+        shown = {"witness": witness}
+        lower, upper = _written_ends(ball, ball, CHOICE_SPREAD if witness else WRITTEN_SPREAD)
     certificate = Certificate(
         question=_data_of(question),
-        epsilon=epsilon,
+        epsilon=float(result.epsilon or 0.0),
         target=target_field(result),
-        lower=ends[0],
-        upper=ends[1],
+        lower=lower,
+        upper=upper,
         bits=bits,
-        grid=grid,
     )
-    if not ball_meets(certificate.target, certificate.upper):
+    if not ball_meets(certificate.target, upper):
         raise Refused("the value of this answer is not what its parameters give")
 
-    note = {"lower": ends[0], "upper": ends[1], "bits": bits, **shown}
+    note = {"lower": lower, "upper": upper, "bits": bits, **shown}
     note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
     return replace(result, numerics={**result.numerics, "certified": note}), certificate
 
@@ -627,24 +508,35 @@ def _check_answered(result: Result) -> None:
         )
 
 
-def _prove_run(result: Result, question: Question) -> tuple[Result, Question, CertifiedRun]:
-    """The answer for a run with its epsilon or noise raised to what the balls prove, and the run in balls."""
-    target, epsilon = target_field(result), result.epsilon
-    assert epsilon is not None and result.log10_delta is not None
-    log_delta = result.log10_delta * math.log(10.0)
-    # The target is met by the end that is written, which lies RUN_SPREAD above the one that is computed.
-    goal = (math.log(target["delta"]) if "delta" in target else log_delta) - 2.0 * float(RUN_SPREAD)
+def _prove_run(result: Result, question: Question) -> "tuple[Result, Question, RunInBalls]":
+    """The answer for a run with its number raised to what the balls prove, and the run in balls."""
+    epsilon, goal = result.epsilon, _log_goal(target_field(result))
+    assert epsilon is not None
     if result.quantity == "sigma":
         return _with_enough_noise(result, question, goal)
-    run = prove_run(question.phases, log_delta, epsilon)
+    run = prove_run(question.phases, goal, epsilon)
     _check_run_side(result, run)
     if result.quantity == "epsilon":
-        epsilon = run.epsilon(goal, epsilon)
-        result = _with_value(result, epsilon, epsilon=epsilon)
-    return result, question, run
+        epsilon = certified_epsilon(run, goal, epsilon)
+        return _with_value(result, epsilon, epsilon=epsilon), question, run
+    delta = Decimal(0)
+    while True:
+        delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
+        proved = _with_delta(result, delta)
+        if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
+            return proved, question, run
+        # The check will propose its grids for this delta.
+        goal = _log_goal(target_field(proved))
+        run = prove_run(question.phases, goal, epsilon)
 
 
-def _check_run_side(result: Result, run: CertifiedRun) -> None:
+def _log_goal(target: dict[str, float]) -> float:
+    """``ln`` of the delta that a run is to have so that the end that is written above it meets the target."""
+    log_delta = math.log(target["delta"]) if "delta" in target else target["log10_delta"] * math.log(10.0)
+    return log_delta - 2.0 * float(RUN_SPREAD)
+
+
+def _check_run_side(result: Result, run: "RunInBalls") -> None:
     """Raise :class:`NotConverged` unless the floating-point ends enclose what the balls enclose."""
     assert result.epsilon is not None
     # A lower end of 0 says nothing: where delta is covered at epsilon 0, what is proved there meets the target too.
@@ -653,13 +545,13 @@ def _check_run_side(result: Result, run: CertifiedRun) -> None:
     _check_side(result, run.lower(result.epsilon))
 
 
-def _with_enough_noise(result: Result, question: Question, goal: float) -> tuple[Result, Question, CertifiedRun]:
+def _with_enough_noise(result: Result, question: Question, goal: float) -> "tuple[Result, Question, RunInBalls]":
     """The answer of a sigma query with so much noise that the balls prove the target, and the run in balls."""
     epsilon, sigma = result.epsilon, result.noise_multiplier
     assert epsilon is not None and sigma is not None
     for _ in range(MOST_TRIES):
         run = prove_run(question.phases, goal, epsilon)
-        proved = run.epsilon(goal, epsilon)
+        proved = certified_epsilon(run, goal, epsilon)
         if proved <= epsilon:
             mechanism = {**result.mechanism, "noise_multiplier": sigma}
             return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
@@ -707,6 +599,11 @@ def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float],
     return enclose_to_goal(lambda: profile.delta(arb(epsilon), witness), PRECISION_LADDER[first:])
 
 
+def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
+    """Ends around the delta of a run at this epsilon, as :func:`_written_ends` writes them."""
+    return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
+
+
 def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
     """Ends around two balls as decimal text, each a relative ``spread`` further out; 0 below where nothing is known."""
     from privproj.rigorous.balls import EXACT_DECIMALS, decimal_ends
@@ -740,10 +637,8 @@ def ball_meets(target: dict[str, float], found: "arb | str") -> bool:
 
     with ctx.workprec(320):
         # A decimal number is read as a ball that holds it.
-        upper = arb(found).upper()
-        if "delta" in target:
-            return bool(upper <= arb(target["delta"])) or target["delta"] >= 1.0
-        return bool(upper <= arb(10) ** arb(target["log10_delta"]))
+        most = arb(target["delta"]) if "delta" in target else arb(10) ** arb(target["log10_delta"])
+        return bool(arb(found).upper() <= most) or most >= 1
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -787,8 +682,11 @@ KINDS = {
     "target": TABLE,
     "lower": DECIMAL,
     "upper": DECIMAL,
-    "bits": whole_number("a precision in bits"),
-    "grid": TABLE,
+    "bits": Kind(
+        f"a multiple of 64 from {LEAST_BITS} to {MOST_BITS} bits",
+        lambda bits: type(bits) is int and LEAST_BITS <= bits <= MOST_BITS and bits % 64 == 0,
+        {},
+    ),
     "schema": WHOLE,
 }
 """What the fields of a certificate may be. Contract."""
@@ -838,12 +736,18 @@ class CertificateVerdict(files.Verdict):
     upper: str
     result: Result
 
+    @property
+    def word(self) -> str:
+        """The verdict in words: what could not be proved here need not be false."""
+        return "holds" if self.holds else NOT_PROVED
+
 
 def verify(certificate: Certificate) -> CertificateVerdict:
     """Check a certificate by a new enclosure of delta for its question.
 
-    That of one release has a higher precision. A run is composed again on the grid and at the precision that the
-    certificate names, of which every choice proves a bound. It needs python-flint (the extra ``certify``).
+    Free parameters of the proof, such as the grid of a run, are proposed again, and that of one release has a higher
+    precision. So a claim that does not hold is one that could not be proved here; it need not be false. It needs
+    python-flint (the extra ``certify``).
 
     Args:
         certificate: The certificate, made here or read from a file.
@@ -854,7 +758,7 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     Raises:
         InvalidParameter: python-flint is not installed, or the tool does not write such a certificate.
         Refused: There is no enclosure for this bound or run.
-        PrecisionLimit: The new enclosure stays too wide at every precision.
+        PrecisionLimit: The new enclosure stays too wide at every precision, or takes too long a lattice.
 
     >>> from privproj import M2, epsilon
     >>> from privproj.records import certify, verify
@@ -863,58 +767,40 @@ def verify(certificate: Certificate) -> CertificateVerdict:
     """
     import_extra("flint", "a certificate", "certify")
     with within("certificate"):
-        return _verdict_on(certificate.record)
+        claim = _from_record(certificate.record)
+        question = _question_from(claim.question)
+        if not files.same_json(as_plain_value(_data_of(question)), claim.question):
+            words = "a question in the words in which privproj writes it"
+            raise InvalidParameter("question", quoted(claim.question), words)
+        return _verdict_on(claim, question)
 
 
-def _verdict_on(record: dict[str, Any]) -> CertificateVerdict:
-    """The verdict on the certificate that a JSON object describes."""
-    claim = _from_record(record)
-    question = _question_from(claim.question)
-    if not files.same_json(as_plain_value(_data_of(question)), claim.question):
-        raise InvalidParameter(
-            "question", quoted(claim.question), "a question in the words in which privproj writes it"
-        )
-    of_run = is_run(question.phases)
-    check = _check_run if of_run else _check_release
-    (lower, upper), more = check(claim, question.phases)
-    claims = {
-        "the enclosure holds": Decimal(claim.lower) <= Decimal(lower) <= Decimal(upper) <= Decimal(claim.upper),
-        "the target is met": ball_meets(claim.target, claim.upper),
-        **more,
-    }
-    side = Side.UPPER if of_run else question.side(question.curve())
+def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
+    """The verdict on a certificate about this question."""
+    lower, upper = _first_or_last(_ends_anew(claim, question.phases), lambda ends: _is_settled(claim, *ends))
+    side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
     said = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
+    claims = {
+        "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
+        "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
+        "the target is met": ball_meets(claim.target, claim.upper),
+    }
     return CertificateVerdict(claims, lower, upper, said)
 
 
-def _check_release(claim: Certificate, phases: Sequence[Phase]) -> tuple[tuple[str, str], dict[str, bool]]:
-    """A new enclosure of one release at a higher precision, and the claim about its own precision."""
-    from privproj.rigorous.balls import PRECISION_LADDER
-
-    if claim.bits not in PRECISION_LADDER:
-        raise InvalidParameter("bits", claim.bits, "one of the precisions " + ", ".join(map(str, PRECISION_LADDER)))
-    profile, rung = ball_profile(phases[0], phases[0].run.steps), PRECISION_LADDER.index(claim.bits)
-    _check_free_parameters(claim.grid, profile)
-    bits = enclosure(profile, claim.epsilon, claim.grid, rung)[1]
-    ball = enclosure(profile, claim.epsilon, claim.grid, max(1, rung))[0]
-    return _written_ends(ball, ball), {f"{claim.bits} bits are enough": bits == claim.bits}
+def _is_settled(claim: Certificate, lower: str, upper: str) -> bool:
+    """True where a finer grid could not say more: the new enclosure lies within that of the claim, or apart from it."""
+    new, old = (Decimal(lower), Decimal(upper)), (Decimal(claim.lower), Decimal(claim.upper))
+    return old[0] <= new[0] <= new[1] <= old[1] or new[0] > old[1] or new[1] < old[0]
 
 
-def _check_run(claim: Certificate, phases: Sequence[Phase]) -> tuple[tuple[str, str], dict[str, bool]]:
-    """The enclosure of a run that is composed again, on the grid and at the precision that the certificate states."""
-    if not (LEAST_BITS <= claim.bits <= MOST_BITS and claim.bits % 64 == 0):
-        raise InvalidParameter("bits", claim.bits, f"a multiple of 64 from {LEAST_BITS} to {MOST_BITS}")
-    run = CertifiedRun(phases, grid_from_record(claim.grid, phases), claim.bits)
-    return _written_ends(run.lower(claim.epsilon), run.upper(claim.epsilon)), {}
-
-
-def _check_free_parameters(given: dict[str, Any], profile: "BallProfile") -> None:
-    """Raise :class:`InvalidParameter` for free parameters that prove nothing, or that the profile does not have."""
-    check_keys(given, dict.fromkeys(profile.free, NUMBER))
-    for name in given:
-        top = 1.0 if name == "tau" else 1e300
-        real(name, given[name], f"a {name} above 0 and at most {top:g}", 0.0, top, open_low=True)
-    for name in profile.needed:
-        if name not in given:
-            raise InvalidParameter("grid", "nothing", f"the free parameter {name} of the bound")
+def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> Iterator[tuple[str, str]]:
+    """The ends of new enclosures: of one release at a higher precision, of a run on finer and finer grids."""
+    if is_run(phases):
+        for run in _proofs(phases, _log_goal(claim.target), claim.bits):
+            yield _ends_of_run(run, claim.epsilon)
+    else:
+        profile = ball_profile(phases[0], phases[0].run.steps)
+        ball, _ = enclosure(profile, claim.epsilon, profile.witness(claim.epsilon), first=1)
+        yield _written_ends(ball, ball)

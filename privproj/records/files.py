@@ -143,9 +143,6 @@ LARGEST_TOML = 2 << 20
 STANDARD_INPUT = "-"
 """The name under which a file is read from standard input. Contract."""
 
-LIST = Kind("a list", lambda value: isinstance(value, list), {"type": "array"})
-"""A list within an object."""
-
 
 def read_data(path: str) -> dict[str, Any]:
     """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
@@ -248,10 +245,10 @@ def read_table(name: str, given: Any, kinds: Mapping[str, Kind]) -> dict[str, An
     """
     if not isinstance(given, dict) or set(given) != set(kinds):
         raise InvalidParameter(name, quoted(given), "the keys " + ", ".join(kinds))
-    return {key: read_value(key, given[key], kind) for key, kind in kinds.items()}
+    return {key: _read_value(key, given[key], kind) for key, kind in kinds.items()}
 
 
-def read_value(name: str, value: Any, kind: Kind) -> Any:
+def _read_value(name: str, value: Any, kind: Kind) -> Any:
     """The value of a field of this name, which has to be of the kind and within its range, as a record keeps it."""
     if not kind.fits(value):
         raise InvalidParameter(name, quoted(value), kind.words)
@@ -264,7 +261,7 @@ def list_of(words: str, kind: Kind, low: int, high: int) -> Kind:
         f"{low} {words}" if low == high else f"{low} to {high} {words}",
         lambda values: isinstance(values, list) and low <= len(values) <= high,
         {},
-        lambda name, values: tuple(read_value(name, value, kind) for value in values),
+        lambda name, values: tuple(_read_value(name, value, kind) for value in values),
     )
 
 

@@ -441,18 +441,18 @@ def read_ledger(path: str | Path) -> Account:
     >>> account.spent, account.left
     (4, 6)
     """
-    return LedgerReader(str(path), read_bounded(path, "ledger", LARGEST_LEDGER)).account
+    return _Reader(str(path), read_bounded(path, "ledger", LARGEST_LEDGER)).account
 
 
-def parse_begun(content: bytes, path: str) -> "LedgerReader":
+def parse_begun(content: bytes, path: str) -> "_Reader":
     """The bytes of a ledger that has a phase, read; refused where it has none."""
-    reader = LedgerReader(path, content)
+    reader = _Reader(path, content)
     if not reader.account.phases:
         raise InvalidParameter("ledger", path, "a ledger with a phase; this run was stopped before it began")
     return reader
 
 
-class LedgerReader:
+class _Reader:
     """A ledger as far as it was read or written; ``content`` is what its file has, and ``path`` is for messages.
 
     ``account`` is what it says, and ``replaced`` are accounts that it had when another target began. ``as_written`` is
@@ -539,7 +539,7 @@ Keep = Callable[[int], object]
 """What keeps the number of releases a second time, outside of a ledger."""
 
 
-class Ledger(LedgerReader):
+class Ledger(_Reader):
     """A ledger that this process writes alone.
 
     Opening one with the phase that its last line of work belongs to continues the count; another phase is appended

@@ -417,20 +417,27 @@ def run_sweep(
 
 
 def _is_table_of(grid: Grid, path: Path) -> bool:
-    """True if a file has the columns of the grid, and in them its points."""
+    """True if a file has the columns of the grid, in them its points, and at the first of these its answer."""
     try:
         rows = _read_table(path)
-        return next(rows, None) == grid.names and all(
-            None not in (number, row) and all(map(_says, row, grid.point(number).values()))
-            for number, row in zip_longest(range(len(grid)), rows)
-        )
+        if next(rows, None) != grid.names:
+            return False
+        (first,) = csv.reader([grid(range(1))])
+        for number, row in zip_longest(range(len(grid)), rows):
+            if number is None or row is None:
+                return False
+            wanted = [str(_cell(value)) for value in grid.point(number).values()] if number else first
+            if not all(map(_says, row, wanted)):
+                return False
+        return True
     except (OSError, ValueError, TypeError, csv.Error):
         return False
 
 
-def _says(cell: Any, value: Any) -> bool:
-    """True if the cell has the value, or for a number an equal one."""
-    return str(cell) == str(_cell(value)) or (isinstance(value, int | float) and float(cell) == value)
+def _says(cell: Any, text: str) -> bool:
+    """True if a cell has this text, or the number that it says as another machine may round it."""
+    said = "" if cell is None else str(cell)
+    return said == text or math.isclose(float(said), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:

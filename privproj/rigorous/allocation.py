@@ -10,7 +10,7 @@ The second part of the file proposes such grids in floats; nothing there is trus
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 from flint import arb, ctx
@@ -19,7 +19,6 @@ from privproj.composition.allocation import blocks_of
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step
 from privproj.curves.profile import PrivacyProfile
-from privproj.errors import InvalidParameter
 from privproj.rigorous.composition import (
     BallPair,
     BallPhase,
@@ -31,12 +30,9 @@ from privproj.rigorous.composition import (
     pair_above,
     pair_below,
 )
-from privproj.rigorous.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED
+from privproj.rigorous.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED, chernoff_edge
 from privproj.rigorous.profiles import BallProfile
 from privproj.runs import Run
-
-LARGEST_LEVEL = 1000
-"""Largest level of a grid in size: ``2^level`` is a double that is not 0. Soundness."""
 
 SLACK_SHARE = 10.0
 """How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""
@@ -48,24 +44,16 @@ class EpochGrid:
 
     ``2^level`` is the step of the lattice of both. ``knots`` are the cells above 0, in increasing order, at which the
     profile of a release is looked at. ``window`` holds the cells of ``S``; its orders are Chernoff's for ``S``.
-
-    Raises :class:`InvalidParameter` for what is no grid.
     """
 
     level: int
     knots: tuple[int, ...]
     window: Window
 
-    def __post_init__(self) -> None:
-        if abs(self.level) > LARGEST_LEVEL:
-            raise InvalidParameter("level", self.level, f"a whole number of at most {LARGEST_LEVEL} in size")
-        if not self.knots or self.knots[0] < 1 or any(a >= b for a, b in pairwise(self.knots)):
-            raise InvalidParameter("knots", self.knots[:3], "cells above 0 in increasing order, at least one")
-        if self.window.size < 1:
-            raise InvalidParameter("size", self.window.size, "a whole number size >= 1")
-        for name in ("right", "left"):
-            if not 0.0 < getattr(self.window, name) < math.inf:
-                raise InvalidParameter(name, getattr(self.window, name), f"a finite number {name} > 0")
+    @property
+    def step(self) -> arb:
+        """The step of the lattice, exact."""
+        return arb(2) ** self.level
 
 
 class BallEpochs:
@@ -98,7 +86,7 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
     """Return the sums of an epoch from below, or None where too little is known, and from above."""
     # W = 1 is the cell 0 of the pairs, as the one from below needs it.
     unit = 1 << -grid.level if grid.level <= 0 else 0
-    h = arb(2.0**grid.level)
+    h = grid.step
     knots = [_knot(release, cell - unit, cell * h) for cell in grid.knots]
     pair = pair_below(knots) if unit in grid.knots[2:-2] else None
     return pair and _sum_below(pair, unit, batches, grid), _sum_above(pair_above(knots), unit, batches, grid)
@@ -136,7 +124,7 @@ def _sum_below(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Su
 
 def _ratios(pair: BallPair, unit: int, grid: EpochGrid) -> tuple[tuple[int, ...], list[arb]]:
     """Return the cells of ``W > 0`` and their masses ``q_j = p_j / t_j`` under ``Q``."""
-    cells, h = tuple(cell + unit for cell in pair.cells), arb(2.0**grid.level)
+    cells, h = tuple(cell + unit for cell in pair.cells), grid.step
     return cells, [p / (cell * h) for cell, p in zip(cells, pair.masses, strict=True)]
 
 
@@ -153,7 +141,7 @@ class _Sum:
         composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], step, window)
         # S >= 0
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
-        self.batches, self.h, self.costs, self.above = batches, arb(step), costs, above
+        self.batches, self.h, self.costs, self.above = batches, grid.step, costs, above
         self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
         # Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only.
         with ctx.workprec(64):
@@ -367,10 +355,5 @@ def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, f
     places, masses = law
     mean = float(masses @ places)
     orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))
-    # min over x of (t ln sum_j q_j e^(x side w_j) - ln mass) / x
-    exponents = side * orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
-    top = exponents.max(axis=1)
-    moments = copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
-    edges = (moments - log_mass) / orders
-    best = int(np.argmin(edges))
-    return side * float(edges[best]), float(orders[best])
+    edge, order = chernoff_edge([(side * places, masses, copies)], orders, log_mass)
+    return side * edge, order

@@ -301,10 +301,13 @@ def _or_else(value: arb, known: int) -> arb:
 
 
 class RunInBalls:
-    """The delta of a run, enclosed: the larger of both orders, each from above and, where that is known, from below."""
+    """The delta of a run, enclosed: the larger of both orders, each from above and, where that is known, from below.
+
+    The bounds are computed at the working precision at which this is built, ``bits``.
+    """
 
     def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
-        h = arb(grid.step)
+        self.grid, self.bits, h = grid, ctx.prec, arb(grid.step)
         found = [
             [(cell, phase.excess(cell, h)) for cell in cells] for phase, cells in zip(phases, grid.knots, strict=True)
         ]
@@ -326,18 +329,20 @@ class RunInBalls:
     def upper(self, eps: float) -> arb:
         """Return an upper bound of delta at ``eps >= 0``, an exact number."""
         # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + what infinity costs
-        found = arb(0)
-        for law in self.above:
-            found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
-        return _or_else(found.min(arb(1)).upper(), 1)
+        with ctx.workprec(self.bits):
+            found = arb(0)
+            for law in self.above:
+                found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+            return _or_else(found.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
         """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
         # delta >= the same sum - P(S outside of the window) - what the rests cost
-        found = arb(0)
-        for law in self.below:
-            found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
-        return _or_else(found.lower(), 0)
+        with ctx.workprec(self.bits):
+            found = arb(0)
+            for law in self.below:
+                found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
+            return _or_else(found.lower(), 0)
 
     @property
     def blur(self) -> arb:

@@ -5,6 +5,7 @@ The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mp
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from flint import acb, arb, arb_poly, ctx
@@ -32,21 +33,26 @@ def lower(k: arb, z: arb) -> arb:
     if z > k - 4 * k.sqrt():
         return 1 - z.gamma_upper(k, regularized=1)
     # z^k e^-z / Gamma(k+1) sum_j z^j / (k+1)_j
-    return (k * z.log() - z - (k + 1).lgamma()).exp() * _lower_gamma_series(k, z)
+    return (k * z.log() - z - (k + 1).lgamma()).exp() * _sum_series(lambda j: z / (k + j + 1), arb(0))
 
 
-def _lower_gamma_series(k: arb, z: arb) -> arb:
-    """Return a ball that holds ``sum_j z^j / (k+1)_j`` for ``z`` not above ``k``: its terms fall."""
+def _sum_series(ratio: Callable[[int], arb], limit: arb) -> arb:
+    """Return a ball that holds ``1 + r_0 + r_0 r_1 + ...`` for positive ratios that go to ``limit`` one way.
+
+    So they are at most the larger of the limit and the last one, and a geometric series bounds the rest.
+    """
     total = term = arb(1)
     least = arb(2) ** -ctx.prec
-    for j in range(1, MOST_TERMS):
-        ratio = z / (k + j)
-        term = term * ratio
+    for n in range(MOST_TERMS):
+        last = ratio(n)
+        term = term * last
         total = total + term
-        if j % 16 == 0 and term < least:
-            # The rest is at most term (ratio + ratio^2 + ...), as ratios of terms fall.
-            return total + arb(0).union(term * ratio / (1 - ratio))
-    raise PrecisionLimit(f"expected a series of at most {MOST_TERMS} terms, got shape {float(k):.3g}")
+        if n % 16 == 0 and term < least * total:
+            most = last.max(limit)
+            if not most < 1:
+                break
+            return total + arb(0).union(term * most / (1 - most))
+    raise PrecisionLimit(f"expected a series of at most {MOST_TERMS} terms, got one whose terms hardly fall")
 
 
 def lower_beta(a: arb, b: arb, u: arb) -> arb:
@@ -57,20 +63,8 @@ def lower_beta(a: arb, b: arb, u: arb) -> arb:
     if u * (a + b) > a:
         return 1 - lower_beta(b, a, 1 - u)
     # u^a (1-u)^b / (a Beta(a, b)) sum_n (a+b)_n / (a+1)_n u^n
-    total = term = arb(1)
-    least = arb(2) ** -ctx.prec
-    for n in range(MOST_TERMS):
-        ratio = (a + b + n) / (a + 1 + n) * u
-        term = term * ratio
-        total = total + term
-        if n % 16 == 0 and term < least * total:
-            # Ratios of terms go to u one way, so that they are at most the larger of u and the last one.
-            most = ratio.max(u)
-            if not most < 1:
-                break
-            front = (a * u.log() + b * (-u).log1p() + (a + b).lgamma() - (a + 1).lgamma() - b.lgamma()).exp()
-            return front * (total + arb(0).union(term * most / (1 - most)))
-    raise PrecisionLimit(f"expected a series of at most {MOST_TERMS} terms, got shapes {float(a):.3g}, {float(b):.3g}")
+    front = (a * u.log() + b * (-u).log1p() + (a + b).lgamma() - (a + 1).lgamma() - b.lgamma()).exp()
+    return front * _sum_series(lambda n: (a + b + n) / (a + 1 + n) * u, u)
 
 
 def upper(k: arb, z: arb) -> arb:
@@ -169,22 +163,14 @@ class _Point(NamedTuple):
     series: arb_poly
 
 
-def upper_size(k: arb, z: acb) -> arb:
-    """Return a bound of ``|Q(k, z)|`` on a complex ball with ``Re z > 0``, for ``k >= 1`` (C21).
+def tail_size(k: arb, z: acb, side: int) -> arb:
+    """Return a bound of ``|Q(k, z)|`` (``side = 1``) or ``|P(k, z)|`` (-1) on a complex ball with ``Re z > 0`` (C21).
 
-    ``|Q(k, z)| <= e^(|z| - Re z) Q(k, |z|)``, and Chernoff's bound stands for ``Q(k, |z|)`` above ``k``, 1 below.
+    ``|Q(k, z)| <= e^(|z| - Re z) Q(k, |z|)`` for ``k >= 1``, and so for ``P``. Chernoff's bound stands for ``Q(k,
+    |z|)`` above ``k`` and for ``P(k, |z|)`` below, 1 elsewhere.
     """
-    size = z.abs_lower()
-    return _skew_factor(z) * (_chernoff_bound(k, size) if size > k else arb(1))
-
-
-def lower_size(k: arb, z: acb) -> arb:
-    """Return a bound of ``|P(k, z)|`` on a complex ball with ``Re z > 0`` (C21).
-
-    ``|P(k, z)| <= e^(|z| - Re z) P(k, |z|)``, and Chernoff's bound stands for ``P(k, |z|)`` below ``k``, 1 above.
-    """
-    size = z.abs_upper()
-    return _skew_factor(z) * (_chernoff_bound(k, size) if size < k else arb(1))
+    size = z.abs_lower() if side > 0 else z.abs_upper()
+    return _skew_factor(z) * (_chernoff_bound(k, size) if side * (size - k) > 0 else arb(1))
 
 
 def _chernoff_bound(k: arb, y: arb) -> arb:

@@ -15,6 +15,7 @@ from privproj.composition.dominating_pairs import (
     outline_step,
 )
 from privproj.curves.profile import PrivacyProfile
+from privproj.errors import PrecisionLimit
 from privproj.rigorous.composition import Grid, Window
 from privproj.runs import Run
 
@@ -34,10 +35,13 @@ FloatPairs = list[tuple[DominatingPair, int]]
 """The pairs of the composer for each phase, and how many releases it has."""
 
 
-def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0) -> Grid:
+def propose_grid(
+    phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
+) -> Grid:
     """Return a grid for the run of these phases that is good near the delta ``e^log_delta``.
 
-    Where ``fineness`` is larger, the grid is as much finer than it is by default.
+    Where ``fineness`` is larger, the grid is as much finer than it is by default. Raises :class:`PrecisionLimit` where
+    it would have more knots than this.
     """
     beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
     shapes = [outline_step(profile, run, beyond) for profile, run in phases]
@@ -51,6 +55,12 @@ def propose_grid(phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fin
         _place_knots(shape, losses, step, fineness, log_delta - math.log(shape.run.steps), shape.has_two_orders)
         for shape, losses in zip(shapes, largest, strict=True)
     ]
+    count = sum(map(len, knots))
+    if count > most_knots:
+        raise PrecisionLimit(
+            f"expected a run whose profiles are looked at in at most {most_knots} places to prove it, got {count}; "
+            "certify fewer phases or a larger delta, or take the answer in floating point, whose errors are bounded too"
+        )
     orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]
     if any(shape.has_two_orders for shape in shapes):
         orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
@@ -111,17 +121,27 @@ def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
 
 def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
     """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
-    # min over x of (sum_i T_i ln sum_j p_j e^(x side j h) - ln mass) / x
-    best, order = math.inf, 1.0
     # The pair in balls may end a few cells further out, which a larger order would blow up.
     # Largest order of Chernoff's bound, times the step of the lattice. Speed only.
-    for x in ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS].tolist():
-        moment = 0.0
-        for pair, steps in pairs:
-            exponents = x * side * pair.step * pair.cells + np.log(np.maximum(pair.masses, 1e-320))
-            top = float(exponents.max())
-            moment += steps * (top + math.log(np.exp(exponents - top).sum()))
-        edge = (moment - log_mass) / x
-        if edge < best:
-            best, order = edge, x
-    return side * math.ceil(best / step), order
+    orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
+    laws = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
+    edge, order = chernoff_edge(laws, orders, log_mass)
+    return side * math.ceil(edge / step), order
+
+
+def chernoff_edge(
+    laws: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
+) -> tuple[float, float]:
+    """Return what a sum exceeds with a mass of at most ``e^log_mass``, by Chernoff's bound, and the best order.
+
+    The sum is that of independent copies of laws, each given by its places, masses and the number of copies.
+    """
+    # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
+    moments = np.zeros(len(orders))
+    for places, masses, copies in laws:
+        exponents = orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
+        top = exponents.max(axis=1)
+        moments += copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+    edges = (moments - log_mass) / orders
+    best = int(np.argmin(edges))
+    return float(edges[best]), float(orders[best])

@@ -7,7 +7,6 @@ panel]`` is a short sum for every epsilon.
 """
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,8 +15,8 @@ from flint import arb, ctx
 
 from privproj.laws.squared_shift import log_gaussian_delta_at
 from privproj.rigorous import gaussian
-from privproj.rigorous.gamma import lower_beta
-from privproj.rigorous.laws import BallBetaLaw, BallLaw
+from privproj.rigorous.balls import log_of_upper_end
+from privproj.rigorous.laws import BallLaw
 
 MOST_MOMENTS = 96
 """Moments of a panel that are used at most. Speed only."""
@@ -35,100 +34,11 @@ RADII = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
 """Radii of Cauchy's estimate that are tried. Speed only."""
 
 
-class _Shares(ABC):
-    """A law on ``u >= 0`` whose density is ``edge(u)/u`` times a simple factor: Beta or Gamma, with the shape ``a``."""
-
-    a: arb
-    mean: arb
-    bounded: bool
-    """True if ``u`` is at most 1."""
-
-    @abstractmethod
-    def below(self, u: arb) -> arb:
-        """Return a ball that holds ``P(U <= u)``."""
-
-    @abstractmethod
-    def edge(self, u: arb) -> arb:
-        """Return a ball that holds what an integration by parts leaves at ``u``, see :meth:`moments`."""
-
-    @abstractmethod
-    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the moment of order ``n + 1`` from the two before it and what is left at the ends."""
-
-    def moments(self, mass: arb, left: arb, right: arb, centre: arb, count: int) -> list[arb]:
-        """Return ``E[v^n; left < U <= right]``, ``U = centre (1 + v)``, for ``n < count`` from that of order 0."""
-        found, before = [mass], arb(0)
-        powers = [(end / centre - 1, self.edge(end) / centre) for end in (left, right)]
-        (down, low), (up, high) = powers
-        for n in range(count - 1):
-            # The integral over the panel of d/du [v^n u density(u) ...], which is edge v^n / centre at its ends
-            found.append(self.advance(n, centre, before, found[-1], high - low))
-            before, low, high = found[-2], low * down, high * up
-        return found
-
-    def first_above(self, u: arb, tail: arb) -> arb:
-        """Return a ball that holds ``E[U; U > u]``, where ``tail`` holds ``P(U > u)``."""
-        # E[U; U > u] = E U (P(U > u) + edge(u)/a)
-        return self.mean * (tail + self.edge(u) / self.a)
-
-
-class _BetaShares(_Shares):
-    """The law ``Beta(a, b)``."""
-
-    bounded = True
-
-    def __init__(self, a: arb, b: arb) -> None:
-        self.a, self.b, self.mean = a, b, a / (a + b)
-        self.log_front = (a + b).lgamma() - a.lgamma() - b.lgamma()
-
-    def below(self, u: arb) -> arb:
-        """Return the regularised incomplete Beta function."""
-        if not u < 1:
-            return arb(1)
-        # Arb's own takes minutes where both shapes are large.
-        # Shape of a Beta law above which its incomplete function is summed here. Speed only.
-        balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.mean) < 0.98
-        return lower_beta(self.a, self.b, u) if balanced else u.beta_lower(self.a, self.b, regularized=True)
-
-    def edge(self, u: arb) -> arb:
-        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
-        return (self.a * u.log() + self.b * (-u).log1p() + self.log_front).exp() if u < 1 else arb(0)
-
-    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the next moment by parts: the integral of ``d/du [v^n u^a (1 - u)^b]``."""
-        # (a+b+n) m_(n+1) = n (1-c)/c m_(n-1) + ((n (1-2c) + a)/c - a - b) m_n - ends
-        rest = (n * (1 - 2 * centre) + self.a) / centre - self.a - self.b
-        return (n * (1 - centre) / centre * before + rest * now - ends) / (self.a + self.b + n)
-
-
-class _GammaShares(_Shares):
-    """The law ``Gamma(a)``."""
-
-    bounded = False
-
-    def __init__(self, a: arb) -> None:
-        self.a = self.mean = a
-        self.log_front = -a.lgamma()
-
-    def below(self, u: arb) -> arb:
-        """Return the regularised incomplete Gamma function."""
-        return 1 - u.gamma_upper(self.a, regularized=1)
-
-    def edge(self, u: arb) -> arb:
-        """Return ``u^a e^-u / Gamma(a)``."""
-        return (self.a * u.log() - u + self.log_front).exp()
-
-    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the next moment by parts: the integral of ``d/du [v^n u^a e^-u]``."""
-        # m_(n+1) = n/c m_(n-1) + ((n + a)/c - 1) m_n - ends
-        return n / centre * before + ((n + self.a) / centre - 1) * now - ends
-
-
 class _Panel:
     """The law on ``left < U <= right``, a part of a panel that ends at ``end``: its mass and its other moments."""
 
-    def __init__(self, shares: _Shares, mass: arb, left: float, right: float, end: float) -> None:
-        self.shares, self.mass, self.left, self.right = shares, mass, arb(left), arb(right)
+    def __init__(self, law: BallLaw, mass: arb, left: float, right: float, end: float) -> None:
+        self.law, self.mass, self.left, self.right = law, mass, arb(left), arb(right)
         self.centre, self.rho = (self.left + end) / 2, (end - self.left) / (end + self.left)
         self._moments: list[arb] = []
 
@@ -136,7 +46,7 @@ class _Panel:
         """Return at least ``count`` moments, computed at a precision of so many bits and rounded to the working one."""
         if len(self._moments) < count:
             with ctx.workprec(bits):
-                found = self.shares.moments(self.mass, self.left, self.right, self.centre, count)
+                found = self.law.moments(self.mass, self.left, self.right, self.centre, count)
             self._moments = [+moment for moment in found]
         return self._moments
 
@@ -155,35 +65,35 @@ class PanelLaw:
         self.bits = 2 * ctx.prec + GUARD_BITS
         least = arb(2) ** -ctx.prec
         with ctx.workprec(self.bits):
-            found = law()
-            self.scale, self.mean = found.scale, found.mean
-            self.shares = _BetaShares(found.a, found.b) if isinstance(found, BallBetaLaw) else _GammaShares(found.a)
+            self.law = law()
+            self.scale, self.mean, self.supremum = self.law.scale, self.law.mean, self.law.supremum
             self.edges, self.masses = self._cut_range(least)
             above = [1 - mass for mass in self.masses]
             self.reach = max(edge for edge, tail in zip(self.edges, above, strict=True) if tail > least)
             parts = [b - a for a, b in pairwise(self.masses)]
             self.panels = [
-                _Panel(self.shares, mass, left, right, right)
+                _Panel(self.law, mass, left, right, right)
                 for mass, (left, right) in zip(parts, pairwise(self.edges), strict=True)
             ]
-            self.log_below, self.log_above, self.log_mass = ([_log(x) for x in y] for y in (self.masses, above, parts))
-        self.supremum = self.scale if self.shares.bounded else None
+            self.log_below, self.log_above, self.log_mass = (
+                [log_of_upper_end(x) for x in y] for y in (self.masses, above, parts)
+            )
 
     def _cut_range(self, least: arb) -> tuple[list[float], list[arb]]:
         """Return the edges of the panels, up to tails of the mass ``least``, and the mass below each."""
-        shares, mean = self.shares, float(self.shares.mean)
+        law, mean = self.law, float(self.mean / self.scale)
         # Half the width of a panel in units of its centre, at most. Speed only.
-        half = min(0.08, 2.0 / math.sqrt(float(shares.a)))
-        ratio, top = (1.0 + half) / (1.0 - half), 1.0 if shares.bounded else math.inf
+        half = min(0.08, 2.0 / math.sqrt(float(law.a)))
+        ratio, top = (1.0 + half) / (1.0 - half), math.inf if self.supremum is None else 1.0
         edges = [mean]
-        masses = [shares.below(arb(mean))]
+        masses = [law.share_below(arb(mean))]
         # The first panel begins at this part of the mean, or where hardly any mass lies below. Speed only.
         while edges[0] > mean * 2.0**-28 and masses[0] > least:
             edges.insert(0, edges[0] / ratio)
-            masses.insert(0, shares.below(arb(edges[0])))
+            masses.insert(0, law.share_below(arb(edges[0])))
         while edges[-1] < top and 1 - masses[-1] > least:
             edges.append(min(edges[-1] * ratio, top))
-            masses.append(shares.below(arb(edges[-1])))
+            masses.append(law.share_below(arb(edges[-1])))
         return edges, masses
 
     def expected(self, eps: arb) -> arb:
@@ -204,16 +114,16 @@ class PanelLaw:
     def split(self, eps: arb, cut: float) -> tuple[arb, arb, arb]:
         """Return balls that hold ``E[h_eps(X); U <= cut]``, ``P(U > cut)`` and ``E[X | U > cut]``, ``cut <= reach``."""
         with ctx.workprec(self.bits):
-            below = self.shares.below(arb(cut))
-            beyond = self.scale * self.shares.first_above(arb(cut), 1 - below) / (1 - below)
+            below = self.law.share_below(arb(cut))
+            beyond = self.law.mean_above(arb(cut), 1 - below)
         with ctx.workprec(EVALUATION_BITS):
             if cut <= self.edges[0]:
                 return arb(0).union(self._height(eps, cut)) * below, +(1 - below), +beyond
             last = bisect_left(self.edges, cut) - 1
             with ctx.workprec(self.bits):
-                part = _Panel(self.shares, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
+                part = _Panel(self.law, below - self.masses[last], self.edges[last], cut, self.edges[last + 1])
             height = log_gaussian_delta_at(float(eps.mid()), float(self.scale) * self.edges[last])
-            first, floor = self._first_panel(eps, last, _log(part.mass) + height)
+            first, floor = self._first_panel(eps, last, log_of_upper_end(part.mass) + height)
             found = self._sum(eps, first, last, floor) + self._series(eps, part, floor)
             return found, +(1 - below), +beyond
 
@@ -244,7 +154,7 @@ class PanelLaw:
         # F = dh/dv = F_0 (1+v)^(-1/2) e^(alpha + beta - alpha/(1+v) - beta (1+v))
         x = self.scale * panel.centre
         alpha, beta, front = eps * eps / (2 * x), x / 8, x * gaussian.slope(eps, x)
-        share = floor - _log(front) - _log(panel.mass)
+        share = floor - log_of_upper_end(front) - log_of_upper_end(panel.mass)
         count, radius = _choose_terms(float(alpha), float(beta), float(panel.rho), share)
         if count > MOST_MOMENTS:
             low, high = (gaussian.delta(eps, (self.scale * end).sqrt()) for end in (panel.left, panel.right))
@@ -281,9 +191,3 @@ def _choose_terms(alpha: float, beta: float, rho: float, log_share: float) -> tu
         if count < best:
             best, at = count, radius
     return max(2, math.ceil(min(best, MOST_MOMENTS + 1.0))), at
-
-
-def _log(ball: arb) -> float:
-    """Return about ``ln`` of a ball, to guide a choice; ``-inf`` if it is hardly positive."""
-    top = ball.upper()
-    return float(top.log()) if top > 0 else -math.inf

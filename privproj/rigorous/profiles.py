@@ -1,8 +1,8 @@
 """What can be certified: privacy profiles whose value at an epsilon is enclosed by balls (C21).
 
 A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
-point and written into the certificate. A class here is the twin of a bound: the same formula stands in floats in
-:mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
+point, and again where a certificate is verified. A class here is the twin of a bound: the same formula stands in floats
+in :mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
 """
 
 import math
@@ -15,7 +15,7 @@ from privproj.numerics.search import find_crossing
 from privproj.rigorous import gamma, gaussian
 from privproj.rigorous.balls import UNDEFINED_BALL
 from privproj.rigorous.integral import positive_integral
-from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallInverseGammaLaw, BallLaw
+from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallLaw
 from privproj.rigorous.panels import PanelLaw
 
 Witness = dict[str, float]
@@ -27,12 +27,6 @@ class BallProfile:
 
     Whoever extends it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
     """
-
-    free: tuple[str, ...] = ()
-    """The names of the free parameters."""
-
-    needed: tuple[str, ...] = ()
-    """The names of those among them without which no value is defined."""
 
     effort: int = 1
     """How many values of a law in closed form take as long as one value."""
@@ -71,9 +65,6 @@ class BallBetaTail(BallProfile):
     ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if ``sharp``,
     else the two-sided tail. The witness is ``tau``.
     """
-
-    free: tuple[str, ...] = ("tau",)
-    needed: tuple[str, ...] = ("tau",)
 
     def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
         self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
@@ -151,7 +142,7 @@ class BallRandomClip(BallProfile):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the integral of ``h_eps`` over the law; the witness is empty."""
         half = arb(self.probes) / 2
-        return _expected_delta(eps, BallInverseGammaLaw(half, half / arb(self.noise) ** 2))
+        return _expected_delta(eps, BallGammaLaw(half, half / arb(self.noise) ** 2, sign=-1))
 
 
 class BallAnyRank(BallRandomSensitivity):
@@ -160,8 +151,6 @@ class BallAnyRank(BallRandomSensitivity):
     ``g_p`` is the convex majorant of ``h_eps`` with its tangent at ``p``: ``h`` below the crossing ``c`` of the two,
     and the tangent above. The witness is ``p``; it is empty where ``h_eps`` is convex on the whole range of ``X``.
     """
-
-    free: tuple[str, ...] = ("tangent",)
 
     def witness(self, eps: float) -> Witness:
         """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""

@@ -9,7 +9,7 @@ The same profile stands in floats in :mod:`privproj.laws.wishart_loss` and in mp
 
 with ``C = c_r (1 - m/2)^(r/2) (2m)^(-1/2)``. Both ``g`` rise from 0 to at most 1 (C10, steps 1 and 2), which bounds
 what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are needed
-(:func:`privproj.rigorous.gamma.upper_size`).
+(:func:`privproj.rigorous.gamma.tail_size`).
 """
 
 import math
@@ -149,7 +149,7 @@ class _RatioPair:
 
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
-        below, certain = _BallGain(self.below_at, self.below_around), _BallGain(self.certain, self.certain)
+        below, certain = self.gain(1), _BallGain(self.certain, self.certain)
         if not self.a < 0:
             return self.side(below, 1, arb(0))
         turn = self.eps / -self.a
@@ -163,7 +163,11 @@ class _RatioPair:
         """
         if not self.a > 0:
             return arb(0)
-        return self.side(_BallGain(self.above_at, self.above_around), -1, self.eps / self.a, known=known)
+        return self.side(self.gain(-1), -1, self.eps / self.a, known=known)
+
+    def gain(self, sign: int) -> _BallGain:
+        """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1)."""
+        return _BallGain(partial(self.at, sign), partial(self.around, sign))
 
     def side(self, gain: _BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
         """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
@@ -207,47 +211,31 @@ class _RatioPair:
         decay = arb(1) if sign > 0 else arb(self.r)
         return (log_c - decay * x - (self.r + 1) * (-(-x).expm1()).log()).exp() / decay
 
-    def below_at(self, x: arb, grown: arb) -> arb:
-        """Return ``g_-`` at a real point where ``U2 > 0``."""
+    def at(self, sign: int, x: arb, grown: arb) -> arb:
+        """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1) at a real point where its threshold is positive."""
         # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/(e^x - 1)
-        threshold = (self.a * x + self.eps) / grown
-        if not threshold > 0:
+        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/(e^x - 1)
+        near = (self.a * x + sign * self.eps) / grown
+        if sign > 0 and not near > 0:
             return arb(0).union(1)
-        tilt = (self.eps - self.c * x).exp()
-        return self.upper(threshold) - tilt * self.upper(threshold + threshold * grown)
+        plain, tilted = (near, near + near * grown)[::sign]
+        part = self.upper if sign > 0 else self.lower
+        return part(plain) - (self.eps - sign * self.c * x).exp() * part(tilted)
 
-    def below_around(self, x: acb, analytic: bool) -> acb:
-        """Return ``g_-`` where ``U2 > 0``, as an integrand."""
+    def around(self, sign: int, x: acb, analytic: bool) -> acb:
+        """Return ``g_-`` or ``g_+`` where its threshold is positive, as an integrand."""
         # |Q(k, U2)| + |e^(eps - (r-1)x)| |Q(k, U2 e^x)|, U2 = a B(x) + eps/(e^x - 1)
-        threshold = self.a * bernoulli_ratio(x) + self.eps / x.expm1()
-        if threshold.real > 0:
-            moved = threshold * x.exp()
-            if moved.real > 0:
-                tilt = (self.eps - (self.r - 1) * x.real).exp()
-                return ball_of_size(gamma.upper_size(self.k, threshold) + tilt * gamma.upper_size(self.k, moved))
-        return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
+        # |P(k, U1)| + |e^(eps + (r-1)x)| |P(k, U1 e^-x)|, U1 = a B(-x) + eps/(e^-x - 1)
+        threshold = self.a * bernoulli_ratio(sign * x) + self.eps / (sign * x).expm1()
+        moved = threshold * (sign * x).exp()
+        if not (threshold.real > 0 and moved.real > 0):
+            return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
+        tilt = (self.eps - sign * self.c * x.real).exp()
+        return ball_of_size(gamma.tail_size(self.k, threshold, sign) + tilt * gamma.tail_size(self.k, moved, sign))
 
     def certain(self, x: Any, _: object) -> Any:
         """Return ``g_- = 1 - e^(eps - (r-1)x)`` where ``U2 <= 0``, at a real point or as an integrand."""
         return -(self.eps - (self.r - 1) * x).expm1()
-
-    def above_at(self, x: arb, grown: arb) -> arb:
-        """Return ``g_+`` at a real point where ``U1 > 0``."""
-        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/(e^x - 1)
-        moved = (self.a * x - self.eps) / grown
-        tilt = (self.eps + self.c * x).exp()
-        return self.lower(moved + moved * grown) - tilt * self.lower(moved)
-
-    def above_around(self, x: acb, analytic: bool) -> acb:
-        """Return ``g_+`` where ``U1 > 0``, as an integrand."""
-        # |P(k, U1)| + |e^(eps + (r-1)x)| |P(k, U1 e^-x)|, U1 = a B(-x) + eps/(e^-x - 1)
-        threshold = self.a * bernoulli_ratio(-x) + self.eps / (-x).expm1()
-        if threshold.real > 0:
-            moved = threshold * (-x).exp()
-            if moved.real > 0:
-                tilt = (self.eps + (self.r - 1) * x.real).exp()
-                return ball_of_size(gamma.lower_size(self.k, threshold) + tilt * gamma.lower_size(self.k, moved))
-        return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
 
 
 class _SharedPanels:
@@ -377,19 +365,16 @@ class _SharedPanel:
     def rule(self, pair: "_RatioPair", growth: arb, sign: int) -> arb:
         """Return the Gauss rule on the panel."""
         total = arb(0)
-        for b, n, grown, weight, tilted in self.nodes(pair, sign):
-            if sign > 0:
-                z = b + pair.eps * n
-                total += weight * pair.upper(z) - growth * tilted * pair.upper(z * grown)
-            else:
-                z = b - pair.eps * n
-                total += weight * pair.lower(z * grown) - growth * tilted * pair.lower(z)
+        part, eps = (pair.upper, pair.eps) if sign > 0 else (pair.lower, -pair.eps)
+        for b, n, grown, weight, tilt in self.nodes(pair, sign):
+            near = b + eps * n
+            plain, tilted = (near, near * grown)[::sign]
+            total += weight * part(plain) - growth * tilt * part(tilted)
         return total
 
     def gain_at_end(self, pair: "_RatioPair", growth: arb, sign: int, end: int) -> arb:
         """Return the gain at the lower (0) or the upper end (1) of the panel."""
-        x, grown = self.end[end], self.ends[end][2] - 1
-        return pair.below_at(x, grown) if sign > 0 else pair.above_at(x, grown)
+        return pair.at(sign, self.end[end], self.ends[end][2] - 1)
 
     def largest(self, pair: "_RatioPair", growth: arb, sign: int) -> arb:
         """Return an upper bound of the integral over the panel, as the gain rises with ``x``."""
@@ -407,9 +392,8 @@ class _SharedPanel:
         near, away = b + eps * n, far + eps * more
         if not (near.real > 0 and away.real > 0 and self.size[sign].is_finite()):
             return arb("inf")
-        bound = gamma.upper_size if sign > 0 else gamma.lower_size
-        plain, tilted = (near, away) if sign > 0 else (away, near)
-        gain = bound(pair.k, plain) + growth * self.tilt[sign] * bound(pair.k, tilted)
+        plain, tilted = (near, away)[::sign]
+        gain = gamma.tail_size(pair.k, plain, sign) + growth * self.tilt[sign] * gamma.tail_size(pair.k, tilted, sign)
         # 2.1 h M rho^-2n / (1 - rho^-2) (C20, Gauss rules)
         rho = arb(ELLIPSE)
         return arb(21) / 10 * self.width * self.size[sign] * gain * rho ** (-2 * PANEL_NODES) / (1 - rho**-2)

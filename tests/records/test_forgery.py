@@ -19,6 +19,7 @@ from records.forgers import DIGITS, chained, edited, entries_of, scratched
 
 import privproj
 from privproj.assumptions import PUBLIC_SUBSPACE
+from privproj.records.certificate import is_run
 from privproj.records.files import AS_FAR_AS_IT_GOES
 from privproj.records.ledger import Account
 from privproj.records.statement import account_data, statement_from
@@ -66,8 +67,9 @@ def certificate_of_phases(*phases, epsilon=1.0):
 def judge_certificate(text, said):
     """Its ends enclose delta, by mpmath or for a run by the composer; what is said is the accountant's."""
     claim = json.loads(text)["certificate"]
-    phases, of_run = claim["question"]["phase"], "step" in claim["grid"]
-    found, phase = from_data({"phase": phases}).delta(epsilon=claim["epsilon"]), phases[0]
+    phases = claim["question"]["phase"]
+    schedule, phase = from_data({"phase": phases}), phases[0]
+    found, of_run = schedule.delta(epsilon=claim["epsilon"]), is_run(schedule.phases)
     if len(phases) == 1:
         own = {**parameters_of(phase), **({"layers": phase["layer"]} if "layer" in phase else {})}
         found = privproj.evaluate(f"{phase['mechanism']}.{phase['bound']}.delta", epsilon=claim["epsilon"], **own)

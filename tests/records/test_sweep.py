@@ -45,7 +45,14 @@ def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_p
     first = run_sweep(grid_from(GRID), out)
     before = out.read_bytes(), out.stat().st_mtime_ns
     assert run_sweep(grid_from(GRID), out) == first and (out.read_bytes(), out.stat().st_mtime_ns) == before
-    for other in ({**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}},):
+    axes = GRID["grid"]
+    for other in (
+        {**GRID, "grid": {"dim": [64], "rank": [4], "noise_multiplier": [1.0]}},
+        {**GRID, "grid": {**axes, "noise_multiplier": [0.5, 1.0, 2.0, 2e-3]}},
+        {**GRID, "grid": {**axes, "noise_multiplier": [*axes["noise_multiplier"], 3.0]}},
+        {**GRID, "epsilon": 2.0},
+        {**GRID, "grid": {name: axes[name] for name in reversed(axes)}},
+    ):
         with pytest.raises(privproj.InvalidParameter, match="new file"):
             run_sweep(grid_from(other), out)
     assert (out.read_bytes(), out.stat().st_mtime_ns) == before
@@ -205,7 +212,7 @@ def row_alone(grid, number):
 def test_rows_in_columns_are_the_library_calls_within_their_margins(query):
     axes = dict(LARGE["grid"])
     if query != "epsilon":
-        axes["epsilon"] = [0.0, 1.0] if query == "delta" else [0.01, 0.1, 0.5, 1.0, 2.0, 8.0]
+        axes["epsilon"] = [0.0, 1.0] if query == "delta" else [0.01, 0.1, 0.3, 0.5, 0.8, 1.0]
     for name in {"delta": ["delta"], "epsilon": [], "sigma": ["noise_multiplier"]}[query]:
         del axes[name]
     grid = grid_from({**LARGE, "query": query, "grid": axes})

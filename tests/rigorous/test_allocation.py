@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from itertools import product
 
@@ -20,7 +20,6 @@ import privproj  # noqa: E402
 from privproj import Gaussian  # noqa: E402
 from privproj.composition.compose import releases_of  # noqa: E402
 from privproj.curves.gaussian import gaussian_profile  # noqa: E402
-from privproj.errors import InvalidParameter  # noqa: E402
 from privproj.rigorous import allocation  # noqa: E402
 from privproj.rigorous.allocation import (  # noqa: E402
     BallEpochs,
@@ -133,22 +132,6 @@ def test_infinite_losses_count_in_both_orders(infinite, loss):
             assert_sound(epochs, infinite, loss, batches)
             for eps in (0.4 * loss, -0.4 * loss):
                 assert ends(epochs, eps)[1] <= exact_excess(infinite, loss, batches, eps) + 2e-3
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"level": 2000},
-        {"knots": ()},
-        {"knots": (0, 1)},
-        {"knots": (2, 2)},
-        *({"window": Window(0, *rest)} for rest in ((0, 1.0, 1.0), (8, -1.0, 1.0), (8, 1.0, 0.0), (8, 1.0, math.nan))),
-    ],
-)
-def test_what_is_no_grid_is_refused(fault):
-    fine = EpochGrid(0, (1, 2, 3), Window(0, 8, 1.0, 1.0))
-    with pytest.raises(InvalidParameter):
-        replace(fine, **fault)
 
 
 # --- good grids ----------------------------------------------------------------------------------------

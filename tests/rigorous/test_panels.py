@@ -29,12 +29,12 @@ def reaches(lower, upper):
     return not upper > FAR or bool(upper - lower <= NARROW * upper)
 
 
-def both(shape):
-    """The law of U as a hill in the log or the logit, and in panels."""
+def law_of(shape):
+    """The law of U, in the coordinate ln U or the logit."""
     if isinstance(shape, int):
-        return BallGammaLaw(arb(shape) / 2, arb(1), arb(1)), panels._GammaShares(arb(shape) / 2)
+        return BallGammaLaw(arb(shape) / 2, arb(1), arb(1))
     a, b = arb(shape[1]) / 2, arb(shape[0] - shape[1]) / 2
-    return BallBetaLaw(a, b, arb(1)), panels._BetaShares(a, b)
+    return BallBetaLaw(a, b, arb(1))
 
 
 @settings(max_examples=15, deadline=None)
@@ -42,14 +42,14 @@ def both(shape):
 @example((16, 15), 1.0, 1.06, 3)
 def test_moments_of_a_panel_are_its_integrals(shape, place, ratio, n):
     with ctx.workprec(512):
-        law, shares = both(shape)
-        left = place * shares.mean.mid() / (1 + place * shares.mean.mid() / 2 if shares.bounded else 1)
+        law = law_of(shape)
+        left = place * law.mean.mid() / (1 + place * law.mean.mid() / 2 if law.supremum is not None else 1)
         right = left * ratio
-        if shares.bounded and not right < 1:
+        if law.supremum is not None and not right < 1:
             return
         centre = (left + right) / 2
-        mass = shares.below(right) - shares.below(left)
-        found = shares.moments(mass, left, right, centre, n + 1)[n]
+        mass = law.share_below(right) - law.share_below(left)
+        found = law.moments(mass, left, right, centre, n + 1)[n]
     with ctx.workprec(128):
         ends = law.coordinate(left), law.coordinate(right)
 
@@ -64,12 +64,12 @@ def test_moments_of_a_panel_are_its_integrals(shape, place, ratio, n):
 @given(SHAPES, st.floats(0.05, 3.0))
 def test_the_mean_beyond_a_point(shape, place):
     with ctx.workprec(256):
-        law, shares = both(shape)
-        u = (place * shares.mean / (1 + place * shares.mean if shares.bounded else 1)).mid()
-        tail = 1 - shares.below(u)
+        law = law_of(shape)
+        u = (place * law.mean / (1 + place * law.mean if law.supremum is not None else 1)).mid()
+        tail = 1 - law.share_below(u)
         biased = law.size_biased
     with ctx.workprec(128):
-        assert (shares.first_above(u, tail)).overlaps(shares.mean * biased.tail(biased.coordinate(u)))
+        assert (law.mean_above(u, tail) * tail).overlaps(law.mean * biased.tail(biased.coordinate(u)))
 
 
 @settings(max_examples=200, deadline=None)

@@ -183,6 +183,10 @@ def needs(mechanism: M2) -> str | None:
     return None
 
 
+OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "promises_of": promises, "needs": needs}
+"""What all bounds by a union over the directions of the change have."""
+
+
 def _in_balls(mechanism: M2, sharp: bool) -> "BallProfile":
     """The bound in balls; its ``tau`` is the witness of the certificate."""
     from privproj.rigorous.profiles import BallBetaTail
@@ -192,7 +196,6 @@ def _in_balls(mechanism: M2, sharp: bool) -> "BallProfile":
 
 BETA_TAIL = Bound(
     name="beta-tail",
-    mechanism=M2,
     summary="the published bound, tau optimised; union over the k directions of the change",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
@@ -202,14 +205,12 @@ BETA_TAIL = Bound(
     version=3,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
     columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=False),
-    promises_of=promises,
-    needs=needs,
     baseline=Baseline("published (k={k})", "single"),
+    **OF_CHANGE_RANK,
 )
 
 BETA_TAIL_SHARP = Bound(
     name="beta-tail-sharp",
-    mechanism=M2,
     summary="the published bound with the exact Gaussian term",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
@@ -219,6 +220,5 @@ BETA_TAIL_SHARP = Bound(
     version=3,
     provable=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
     columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=True),
-    promises_of=promises,
-    needs=needs,
+    **OF_CHANGE_RANK,
 )

@@ -4,14 +4,12 @@ Under Poisson sampling a failure matters only where the record is sampled.
 """
 
 from privproj.composition.good_event import GoodEvent
-from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.m2.beta_tail import captured_energy_radius, needs, promises
+from privproj.mechanisms.m2.beta_tail import OF_CHANGE_RANK, captured_energy_radius
 from privproj.runs.sampling import NeighbouringRelation
 
 GOOD_EVENT = Bound(
     name="good-event",
-    mechanism=M2,
     summary="published accounting of many releases: a good event with tau, then a Gaussian run at mu sqrt(tau)",
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
@@ -20,16 +18,14 @@ GOOD_EVENT = Bound(
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism)),
     splits=True,
-    promises_of=promises,
-    needs=needs,
     baseline=Baseline("published (k={k})", "composed", "even"),
     version=5,
+    **OF_CHANGE_RANK,
 )
 
 
 GOOD_EVENT_Q = Bound(
     name="good-event-q",
-    mechanism=M2,
     summary="good-event accounting whose union counts sampled releases only (Poisson sampling)",
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
@@ -38,8 +34,7 @@ GOOD_EVENT_Q = Bound(
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True),
     splits=True,
-    promises_of=promises,
-    needs=needs,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
     version=5,
+    **OF_CHANGE_RANK,
 )
