@@ -283,11 +283,7 @@ def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -
     Every calibration of one release ends with this check. ``curve`` is that of the question, where it is known.
     """
     curve = curve or question.curve()
-    if not question.meets_target(target, curve):
-        return False
-    if question.only.bound.columns is None or question.only.run.steps > 1:
-        return True
-    return meets_in_columns(question.only, target, curve)
+    return meets(curve, target) and meets_in_columns(question.only, target, curve)
 
 
 def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: bool) -> Result:
@@ -349,16 +345,6 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
         aim = min(aim, goal_in_columns(curve, target.log_delta))
     # Beyond that width an aim below would cost more than it saves. Speed only.
     return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
-
-
-def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
-    """Answer :func:`privproj.sigma` at a risk (C30)."""
-    found, lower = _smallest_noise_at_risk(question, target)
-    if found == math.inf:
-        return _vacuous_answer(question, "sigma", **target.fields())
-    answered = question.with_mechanism(noise_multiplier=found)
-    side = _side_at_risk(answered, answered.curve(), target)
-    return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
 def _solve_rank(question: Question, target: FullTarget) -> Result:
@@ -486,7 +472,9 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
         return question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling)
 
     guess = spread_guess(lambda x: [question_at(x).only.guess()], target, 100.0)
-    x, _ = close_crossing(lambda x: question_at(x).excess(target), guess, low=1.0, high=MOST_RARE, rtol=1e-7)
+    x, _ = close_crossing(
+        lambda x: log_excess(question_at(x).curve(), target), guess, low=1.0, high=MOST_RARE, rtol=1e-7
+    )
     x = first_passing(lambda x: _meets(question_at(x), target), x, 1e-9, MOST_RARE)
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
@@ -562,46 +550,42 @@ def smallest_at_risk(
     return first_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
 
 
-def _smallest_noise_at_risk(question: Question, target: RiskTarget) -> tuple[float, float | None]:
-    """The smallest noise multiplier that meets the risk, and a lower end of it where the curve is that of Gaussians.
+def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
+    """Answer :func:`privproj.sigma` at a risk, with a lower end where the curve is that of Gaussians (C30)."""
 
-    The first is ``inf`` where no noise does.
-    """
+    def question_at(z: float) -> Question:
+        return question.with_mechanism(noise_multiplier=z)
 
     @cache
     def curve_at(z: float) -> Curve:
-        return question.with_mechanism(noise_multiplier=z).curve()
+        return question_at(z).curve()
 
+    spread = gaussian_spread(target.value, target.fpr)
     # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
-    guess, rtol = 1.0 / gaussian_spread(target.value, target.fpr), 1e-12
+    guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
     if not question.only.run.single:
-        near = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
-        guess = spread_guess(lambda z: [question.with_mechanism(noise_multiplier=z).only.guess()], target, near)
-    guess = min(max(guess, SMALLEST_NOISE), LARGEST_NOISE)
+        guess = spread_guess(lambda z: [question_at(z).only.guess()], target, guess)
     if numerics_of(curve_at(guess)):
         # Where records pick their batches, curves take seconds. Speed only.
         rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
     found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
-    if found == math.inf or gaussian_mu(curve_at(found)) is None:
-        return found, None
+    if found == math.inf:
+        return _vacuous_answer(question, "sigma", **target.fields())
     # A Gaussian release of a larger mu has a larger risk (C30).
-    lower, step, least = found, FIRST_STEP_DOWN, (1.0 + CLOSED_FORM_MARGIN) * gaussian_spread(target.value, target.fpr)
-    while (gaussian_mu(curve_at(lower)) or 0.0) <= least:
+    lower, step = None if gaussian_mu(curve_at(found)) is None else found, FIRST_STEP_DOWN
+    while lower and (gaussian_mu(curve_at(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
         lower, step = lower * (1.0 - step), 4.0 * step
-        if lower < SMALLEST_NOISE:
-            return found, None
-    return found, lower
+        lower = lower if lower >= SMALLEST_NOISE else None
+    # Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians.
+    is_known = target.fpr is None or gaussian_mu(curve_at(found)) is not None
+    answered = question_at(found)
+    side = answered.side(curve_at(found)) if is_known else Side.UPPER
+    return answered.result("sigma", found, lower, side=side, **target.fields())
 
 
 def gaussian_mu(curve: Curve) -> float | None:
     """The ``mu`` of a curve that is exactly the profile of two Gaussians at this distance; None for any other."""
     return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None
-
-
-def _side_at_risk(question: Question, curve: Curve, target: RiskTarget) -> Side:
-    """Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians."""
-    known = target.fpr is None or gaussian_mu(curve) is not None
-    return question.side(curve) if known else Side.UPPER
 
 
 def read_risk(question: Question, target: RiskTarget) -> Result:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 from privproj.accounting.calibration import sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
 from privproj.accounting.question import Question, ask_by_name
-from privproj.curves.inversion import smallest_passing
+from privproj.curves.inversion import log_excess, meets, smallest_passing
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
 from privproj.mechanisms.base import Lift
@@ -358,7 +358,9 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
 
     def find_gamma(noise: float, guess: float, **search: float) -> float:
         ends = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
-        return find_crossing(lambda gamma: question(gamma, noise).excess(target), guess, **ends, **search).upper
+        return find_crossing(
+            lambda gamma: log_excess(question(gamma, noise).curve(), target), guess, **ends, **search
+        ).upper
 
     @cache
     def least_gamma(log_noise: float) -> float:
@@ -372,5 +374,5 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     if gamma == math.inf:
         raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
     near = find_gamma(noise, gamma, spread=ROUGH, rtol=1e-9)
-    gamma = smallest_passing(lambda x: question(x, noise).meets_target(target), near, 1e-9)
+    gamma = smallest_passing(lambda x: meets(question(x, noise).curve(), target), near, 1e-9)
     return question(gamma, noise).only.mechanism  # pyright: ignore[reportReturnType]

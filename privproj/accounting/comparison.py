@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from privproj.accounting.calibration import solve_sigma
 from privproj.accounting.phase import Phase, check_mechanism, phase_for
-from privproj.accounting.question import answer, ask_by_name, question_about, solve_delta, solve_epsilon
+from privproj.accounting.question import answer, ask_by_name, question_about
 from privproj.accounting.spec import SOLVERS
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.mechanisms import M2, Mechanism
@@ -15,7 +15,7 @@ from privproj.mechanisms.registry import bounds_of, with_role
 from privproj.result import Result, Rows, Status
 from privproj.runs import RunOptions
 from privproj.runs.sampling import scheme_of
-from privproj.runs.targets import EpsilonTarget, Target, delta_target, epsilon_target, target_from
+from privproj.runs.targets import target_from
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,21 +84,20 @@ def compare(
     """
     if (delta is None) == (epsilon is None):
         raise InvalidParameter("delta", delta, "exactly one of delta and epsilon")
-    question_target = delta_target(delta, None) if delta is not None else epsilon_target(epsilon)  # pyright: ignore
+    quantity = "delta" if delta is None else "epsilon"
+    target = target_from({"delta": delta, "epsilon": epsilon}, quantity)
     check_mechanism(mechanism)
     rows = []
     for bound in bounds_of(type(mechanism)):
         phase = phase_for(mechanism, bound, run)
-        rows.append(_compare_one(phase if bound.splits else phase.with_run(split=None), question_target))
+        rows.append(_compare_one(phase if bound.splits else phase.with_run(split=None), quantity, target))
     return Rows(sorted(rows, key=_comparison_order))
 
 
-def _compare_one(phase: Phase, target: Target | EpsilonTarget) -> Comparison:
+def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
     """Ask one bound: the row has its answer, or the reason why there is none."""
     try:
-        if isinstance(target, Target):
-            return Comparison(phase.bound, answer(question_about(phase), "epsilon", solve_epsilon, target))
-        return Comparison(phase.bound, answer(question_about(phase), "delta", solve_delta, target))
+        return Comparison(phase.bound, answer(question_about(phase), quantity, SOLVERS[quantity], target))
     except Unanswered as error:
         return Comparison(phase.bound, error.result, str(error), _short_reason(phase.bound, error))
     except PrivprojError as error:

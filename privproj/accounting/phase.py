@@ -1,6 +1,6 @@
 """A phase of a run: one mechanism, one run and one bound, checked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -111,9 +111,10 @@ class Phase:
             raise InvalidParameter("columns", "nothing", f"{missing} for {bound.name}")
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
-            sentence = f"{bound.name} does not hold under relation={relation}; it holds under {allowed}"
-            sentence += self._other_bound(lambda other: relation in other.relations)
-            raise Refused(sentence)
+            proved = (other for other in bounds_of(type(self.mechanism)) if other.status is Status.PROVED)
+            names = [other.name for other in proved if relation in other.relations]
+            better = f"; --bound {names[0]} does" if names else ""
+            raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}{better}")
         if self.run.split is not None and not bound.splits:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
         reason = bound.refuses(self.mechanism)
@@ -141,12 +142,6 @@ class Phase:
                 f"a clip that adapts to a private count is one clip for all layers; expected clipping=joint with "
                 f"adaptive_clipping_sigma={sigma:g}"
             )
-
-    def _other_bound(self, answers: Callable[[Bound], bool]) -> str:
-        """The first proved bound of the mechanism that has what this one lacks, as the end of a message."""
-        known = bounds_of(type(self.mechanism))
-        names = [bound.name for bound in known if bound.status is Status.PROVED and answers(bound)]
-        return f"; --bound {names[0]} does" if names else ""
 
     @property
     def reuses_projection(self) -> bool:

@@ -14,8 +14,6 @@ from privproj.curves.inversion import (
     LEAST_LOG_VALUE,
     delta_value,
     log10_value,
-    log_excess,
-    meets,
     read_epsilon,
     read_log_delta,
 )
@@ -25,7 +23,7 @@ from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import find_bound
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
-from privproj.runs.targets import AnyTarget, EpsilonTarget, FullTarget, Target, delta_target, epsilon_target
+from privproj.runs.targets import AnyTarget, EpsilonTarget, Target, delta_target, epsilon_target
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 
@@ -125,17 +123,6 @@ class Question:
             phase = phase.with_run(discretization=asked.discretization, composer=asked.composer)
         with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
             return phase.curve()
-
-    def excess(self, target: FullTarget) -> float:
-        """``ln delta(eps) - ln delta`` at the target; above 0 where the bound does not meet it."""
-        return log_excess(self.curve(), target)
-
-    def meets_target(self, target: FullTarget, curve: Curve | None = None) -> bool:
-        """True where the question, asked for its epsilon or its delta, answers no more than the target (C24).
-
-        ``curve`` is that of the question, where it is known.
-        """
-        return meets(curve or self.curve(), target)
 
     def side(self, curve: Curve) -> Side:
         """On which side of the truth the numbers lie that are read from this curve: for several phases above it."""

@@ -342,13 +342,10 @@ class Schedule(Question):
             Refused: A phase has no privacy profile, or no amplification by subsampling.
         """
         planned = tuple(phase for phase in self.phases if phase.planned)
-        if not planned:
-            return [Remaining(self.phases[-1], self.more_steps(self.phases[-1], epsilon=epsilon, delta=delta))]
-        found = []
-        for i, phase in enumerate(planned):
-            count = self.more_steps(phase, epsilon=epsilon, delta=delta, after=planned[:i])
-            found.append(Remaining(phase, count, planned[:i]))
-        return found
+        return [
+            Remaining(phase, self.more_steps(phase, epsilon=epsilon, delta=delta, after=planned[:i]), planned[:i])
+            for i, phase in enumerate(planned or self.phases[-1:])
+        ]
 
 
 def _goes_on(before: Phase, phase: Phase) -> bool:

@@ -192,8 +192,6 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     if special is not None:
         return special(quantity, given)
     mechanism_name, bound, query = _split_name(quantity)
-    for name in (name for name in FOUND.get(query, ()) if name in given):
-        raise InvalidParameter(name, given[name], f"no {name}: it is what {query} finds")
     asked = {name: given[name] for name in target_names(query) if name in given}
     target_from(asked, query)
     run = {name: given[name] for name in RunOptions.__annotations__ if name in given}

@@ -179,12 +179,10 @@ class Run:
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         chosen = WHOLE_DATA if self.sampling is None else known
-        unsaid = self.sampling is None and rate < 1.0 and self.public_size
-        said = (
-            (chosen.why_default, chosen.why_default and self.relation is None),
-            (POISSON_UNLESS_SAID, unsaid),
-        )
-        set_field(self, "notes", (*self.notes, *(words for words, present in said if present)))
+        said = [chosen.why_default] if chosen.why_default and self.relation is None else []
+        if self.sampling is None and rate < 1.0 and self.public_size:
+            said.append(POISSON_UNLESS_SAID)
+        set_field(self, "notes", (*self.notes, *said))
         set_field(self, "sampling", None if rate == 1.0 and not known.counts_epochs else scheme)
         relation = chosen.default_relation if self.relation is None else self.relation
         set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))

@@ -134,6 +134,18 @@ def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, ru
             assert rank is None or privproj.epsilons(kind, **again, delta=deltas[i], bound=bound, **run).value <= eps[i]
 
 
+@pytest.mark.parametrize("count", [None, 2.0], ids=str)
+def test_every_noise_of_a_table_is_nearly_that_of_the_scalar_door(count):
+    eps, deltas = np.array([[0.5], [1.0], [4.0]]), 10.0 ** -np.arange(2.0, 8.0)
+    asked = Gaussian(adaptive_clipping_sigma=count)
+    found = privproj.sigmas(asked, epsilon=eps, delta=deltas)
+    for i, j in np.ndindex(3, 6):
+        least = privproj.sigma(asked, epsilon=float(eps[i, 0]), delta=float(deltas[j]))
+        assert found.outcome[i, j] == least.outcome and found.value[i, j] == pytest.approx(
+            least.value or math.inf, rel=2e-9
+        )
+
+
 def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_too():
     eps, powers = [0.0143666767714, 1.6, 0.3], [-0.006417714377287043, -0.05, -1.0]
     found = privproj.sigmas(Gaussian, epsilon=eps, log10_delta=powers)
