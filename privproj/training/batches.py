@@ -27,7 +27,7 @@ from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batche
 from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
-from privproj.training.quiet import stand_still
+from privproj.training.quiet import Still
 
 
 class BatchTurn:
@@ -309,7 +309,7 @@ class PrivateLoader(BatchTurn):
         first, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
         # The one that is joined alone comes first here too: a number that counts the places is that of both.
         numbers = numbers[first:] + numbers[:first]
-        with secret_numbers(self.streams.forward), stand_still(level):
+        with secret_numbers(self.streams.forward), Still(level):
             records = [dataset[number] for number in numbers]
             self._check_ways(lambda some: copy.deepcopy(records[:some]), len(numbers), alone=alone)
             # So do torch's loaders read, where they can.
