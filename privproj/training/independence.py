@@ -13,7 +13,7 @@ import math
 import operator
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from typing import Any, NoReturn
@@ -425,18 +425,15 @@ _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MOVED_BY_RELEASES = "trained tensors that releases alone change"
 """What is expected of weights."""
 
-_Tensors = Iterable[tuple[str, Tensor]]
-"""Tensors with their names."""
-
-_State = dict[int, tuple[str, int, int]]
-"""By the identity of a tensor its name, a number that changes with what it holds or with where it lies, and its
-version."""
+_States = dict[int, tuple[str, int, int, bool, int | None]]
+"""By the identity of a tensor its name, where it lies, how often it was written, whether it has a gradient that nobody
+asked for, and a number that changes with what it holds; None where that was not read."""
 
 
 class Guard:
     """Compares a module with what it was at named moments: after a release, when a batch was drawn, before a pass.
 
-    A state of tensors is quick, or it sums all that they hold: fused optimizers count no writes.
+    What trained tensors and buffers hold is read at each of these but a pass, for fused optimizers count no writes.
     """
 
     def __init__(self, taps: Taps) -> None:
@@ -445,32 +442,26 @@ class Guard:
         self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
         self.moved = self.is_noted = False
         self.others: list[Tensor] = []
-        self.forget_released()
-        # A plain function, which a copy of the module leaves as it is.
-        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
-
-    def forget_released(self) -> None:
-        """Let the trained tensors be others than after the last release: weights were loaded."""
-        self.released: _State = {}
-        self.sums: _State = {}
+        self.released: _States = {}
+        # A plain function, which a copy of the module leaves as it is. Weights that are loaded are those of no release.
+        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.released.clear()))
 
     def begin(self) -> None:
-        """Note what the module is like before a batch is seen; trained tensors are as the last release left them."""
+        """Note what the module is like when a batch was drawn; trained tensors are as the last release left them."""
         tensors = self.check_trained()
-        self.before, self.is_noted, self.types = _state(tensors), False, {tensor.dtype for _, tensor in tensors}
+        self.is_noted, self.types = False, {tensor.dtype for _, tensor in tensors}
+        now = self.states(tensors, self.read(tensors) - self.released.keys())
+        self.drawn = {**now, **self.released}
         remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
-        _check_same(self.released, _state(self.trained), "changed since the last release", _MOVED_BY_RELEASES, remedy)
-        self.sums = self.sums or _sums(self.trained)
-        self.buffers = _sums(self.plain_tensors(tensors))
+        _check_same(self.drawn, now, "changed since the last release", _MOVED_BY_RELEASES, remedy)
 
-    def begin_step(self) -> None:
-        """Raise where trained tensors or buffers were written in a way that counts no write; note the former."""
-        tensors, found = self.check_trained(), "changed beside the releases"
+    def check_released(self, *, every: bool = False) -> None:
+        """Raise where what is read was written since the batch was drawn; ``every`` tensor is read from now on."""
+        tensors = self.taps.tensors() if every else self.check_trained()
         remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
-        before, self.sums = self.sums, _sums(self.trained)
-        _check_same(before, self.sums, found, _MOVED_BY_RELEASES, remedy)
-        _check_same(self.buffers, _sums(self.plain_tensors(tensors)), found, _NOTHING_KEPT, remedy)
-        self.others = []
+        now = self.states(tensors, {id(tensor) for _, tensor in tensors} if every else self.read(tensors))
+        _check_same(self.drawn, now, "changed beside the releases", _MOVED_BY_RELEASES, remedy)
+        self.drawn, self.is_noted = now, every
 
     def end_step(self, rates: dict[int, float]) -> None:
         """Note what the trained tensors are like after a release.
@@ -478,20 +469,32 @@ class Guard:
         The first one above :data:`LEAST_RATE` has moved all that have a rate; else this raises. ``rates`` are the
         learning rates by the id of a tensor; one that is trained through others has the largest of them.
         """
-        before, self.sums = self.sums, _sums(self.trained)
-        self.released, most = _state(self.trained), max(rates.values(), default=0.0)
+        self.released, most = self.states(self.trained, self.kinds), max(rates.values(), default=0.0)
         if self.moved or most <= LEAST_RATE:
             return
         self.moved = True
-        for name, tensor in self.trained:
+        for key, state in self.released.items():
             # Folded factors are zero again after a step, which has written them.
-            if rates.get(id(tensor), most) > 0.0 and before[id(tensor)] == self.sums[id(tensor)]:
+            if rates.get(key, most) > 0.0 and state[1:] == self.drawn[key][1:]:
                 remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
-                raise InvalidParameter(name, "unmoved after a step", "trained weights that move", remedy)
+                raise InvalidParameter(state[0], "unmoved after a step", "trained weights that move", remedy)
 
-    def plain_tensors(self, tensors: _Tensors) -> _Tensors:
-        """Those of a module's tensors that are no parameters."""
-        return [(name, tensor) for name, tensor in tensors if not isinstance(tensor, nn.Parameter)]
+    def states(self, tensors: Sequence[tuple[str, Tensor]], read: Container[int]) -> _States:
+        """The states of tensors, of those whose identities are in ``read`` with what they hold."""
+        sums = {id(tensor): _bits(tensor) for _, tensor in tensors if id(tensor) in read}
+        if len({(part.dtype, part.device) for part in sums.values()}) > 1:
+            first = next(iter(sums.values()))
+            sums = {key: part.to(first.device, torch.int64) for key, part in sums.items()}
+        # One question to the device for all of them.
+        numbers = dict(zip(sums, torch.stack([*sums.values()]).tolist() if sums else (), strict=True))
+        return {
+            id(t): (name, t.data_ptr(), t._version, t.grad is not None and id(t) not in self.kinds, numbers.get(id(t)))
+            for name, t in tensors
+        }
+
+    def read(self, tensors: Sequence[tuple[str, Tensor]]) -> set[int]:
+        """The identities of trained tensors and buffers, of which it is read what they hold."""
+        return {*self.kinds, *(id(tensor) for _, tensor in tensors if not isinstance(tensor, nn.Parameter))}
 
     def check_trained(self) -> list[tuple[str, Tensor]]:
         """The tensors of the module; raises unless those that make_private saw as trained are so, and no others."""
@@ -513,15 +516,13 @@ class Guard:
 
         Parts of a given ``form`` leave the same whole numbers in attributes.
         """
-        tensors, found = self.taps.tensors(), "changed by the forward pass"
+        now = self.states(self.taps.tensors(), self.drawn if self.is_noted else ())
         remedy = (
             "no running statistics, no max_norm, change weights before the batch is drawn, do not write through .data"
         )
-        _check_same(self.before, _state(tensors), found, _NOTHING_KEPT, remedy)
+        _check_same(self.drawn, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
         if self.is_noted:
-            _check_same(self.all, _sums(tensors), found, _NOTHING_KEPT, remedy)
             self.check_attributes(form, every=True)
-        self.check_gradients(tensors)
 
     def check_leaves(self, losses: Tensor) -> None:
         """Raise where losses ask for the gradient of a parameter that is not trained, where it would be left unclipped.
@@ -552,7 +553,7 @@ class Guard:
         What one record leaves there would reach the next one, even where every record is computed by itself.
         """
         if not self.is_noted:
-            self.is_noted, self.all = True, _sums(self.taps.tensors())
+            self.check_released(every=True)
             self.start, self.made = _attributes(self.taps.module), None
             self.first: dict[str, str | int] = self.start
             self.last: dict[str, str | int] | None = self.start
@@ -592,41 +593,17 @@ class Guard:
         self.last = self.start
 
     def drop_gradients(self) -> None:
-        """Remove the gradients of the trained tensors, and of others that the losses have asked for one."""
-        for tensor in (*(parameter for _, parameter in self.trained), *self.others):
+        """Remove the gradients of the module's tensors, and of others that the losses have asked for one."""
+        for tensor in (*(tensor for _, tensor in (*self.trained, *self.taps.tensors())), *self.others):
             tensor.grad = None
 
-    def check_gradients(self, tensors: _Tensors) -> None:
-        """Raise where one of the module's tensors has a gradient that no release is about, and remove all of these."""
-        found = [(name, part) for name, part in tensors if part.grad is not None and id(part) not in self.kinds]
-        for _, part in found:
-            part.grad = None
-        if found:
-            expected = "gradients of the trained tensors alone"
-            raise InvalidParameter(found[0][0], "a gradient without noise", expected, _FREEZE)
 
-
-def _check_same(before: _State, now: _State, found: str, expected: str, remedy: str) -> None:
-    """Raise where a tensor has another state than before, or or is new or gone; an empty state passes."""
-    for key in {**before, **now} if before else ():
-        if before.get(key) != now.get(key):
-            raise InvalidParameter((now.get(key) or before[key])[0], found, expected, remedy)
-
-
-def _state(tensors: _Tensors) -> _State:
-    """Where tensors lie and how often they were written."""
-    return {id(part): (name, part.data_ptr(), part._version) for name, part in tensors}
-
-
-def _sums(tensors: _Tensors) -> _State:
-    """What tensors hold and how often they were written."""
-    named = list(tensors)
-    sums = [_bits(part) for _, part in named]
-    if len({(part.dtype, part.device) for part in sums}) > 1:
-        sums = [part.to(sums[0].device, torch.int64) for part in sums]
-    # One question to the device for all of them.
-    numbers = torch.stack(sums).tolist() if sums else []
-    return {id(part): (name, number, part._version) for (name, part), number in zip(named, numbers, strict=True)}
+def _check_same(before: _States, now: _States, found: str, expected: str, remedy: str) -> None:
+    """Raise where a tensor has another state than before, is new or gone; what was not read passes."""
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if old is None or new is None or old[1:4] != new[1:4] or (old[4] != new[4] and None not in (old[4], new[4])):
+            raise InvalidParameter((new or old or ("module",))[0], found, expected, remedy)
 
 
 def _attributes(module: nn.Module) -> dict[str, str | int]:

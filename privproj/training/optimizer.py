@@ -367,7 +367,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._turn.close()
         try:
             self._share()
-            self._guard.begin_step()
+            self._guard.check_released()
             self._check_groups()
             self._use(self._boundary.release())
         finally:
