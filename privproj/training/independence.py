@@ -105,44 +105,60 @@ class IndependenceCheck:
         self.seen.add(form)
         return due
 
-    @contextmanager
-    def watch(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool = False) -> Iterator[None]:
-        """Run a block that computes the part with these rows of the batch, and compare some of its records.
+    def take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
+        """Add the part that these rows of the batch are to the release, once some of its records are compared.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
         are computed together once more, quietly, few of them unless the check is due. Random numbers of another
         generator are a difference. Where every record is computed ``alone``, the chosen one is computed twice: what is
-        kept outside the module makes a difference.
+        kept outside the module makes a difference. The sum of the losses comes back.
         """
         records, first, self.alone = rows.stop - rows.start, self.chosen - rows.start, alone
-        due, order = not alone and self.is_due(part, records), list(range(records))
-        if due:
-            self.loader.check_joining(rows)
+        due = not alone and self.is_due(part, records)
+        if due or (alone and self.spot):
+            self.loader.check_joining(rows, alone=alone)
             self.guard.note()
-        elif 0 <= first < records:
+        order = list(range(records))
+        if not due:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
-        else:
-            yield
-            return
+        is_compared = due or 0 <= first < records
         # A copy, for the loss function may write into its part.
-        self.base = take(part, torch.tensor(order), records, self.loader.samples)
-        states = number_states(self.taps.device)
-        yield
-        drawn = number_states(self.taps.device) != states
-        self.places = list(range(len(order))) if drawn else order
-        with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
-            # Where records alone make other draws than beside others, once more with one level for all.
-            for self.still.apart in (due, False):
-                if drawn:
-                    self.pass_over(loss_fn)
-                try:
-                    self.compare(loss_fn, self.pieces(rows.start, due=due), due=due, drawn=drawn)
-                    break
-                except InvalidParameter:
-                    if not (self.still.apart and self.still.is_uneven):
-                        raise
-                    self.taps.clear()
-                    self.guard.restore()
+        self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
+        form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
+        with self.taps.armed(records):
+            losses = self.losses(loss_fn, part, records)
+            self.guard.check_leaves(losses)
+            try:
+                self.pass_back(losses)
+                self.guard.check_unwritten(form)
+            finally:
+                self.guard.drop_gradients()
+            if is_compared:
+                drawn = number_states(self.taps.device) != states
+                self.places = list(range(len(order))) if drawn else order
+                with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
+                    self.check_apart(loss_fn, rows.start, due=due, drawn=drawn)
+            self.boundary.add(records)
+        return losses.detach().sum()
+
+    def check_apart(self, loss_fn: LossFunction, start: int, *, due: bool, drawn: bool) -> None:
+        """Raise where what is computed apart is another one than beside others, in a part from this row of the batch.
+
+        Where records alone make other draws, all is computed once more with one level for all.
+        """
+        for self.still.apart in (due, False):
+            if drawn:
+                self.taps.clear()
+                self.taps.records = len(self.places)
+                self.pass_back(self.losses_again(loss_fn, self.base, self.places, first=True))
+                self.guard.drop_gradients()
+            try:
+                self.compare(loss_fn, self.pieces(start, due=due), due=due, drawn=drawn)
+                break
+            except InvalidParameter:
+                if not (self.still.apart and self.still.is_uneven):
+                    raise
+                self.guard.restore()
         # What counts the records has counted these again.
         self.guard.last = None
 
@@ -215,7 +231,20 @@ class IndependenceCheck:
         finally:
             _checks.pop()
 
-    def losses(self, loss_fn: LossFunction, part: Any, rows: list[int], *, first: bool = False) -> Tensor:
+    def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
+        """The losses of a part; an error that a check, or an output with a row for each, may cause is told as such."""
+        try:
+            return losses_of(loss_fn, part, records)
+        except Exception as error:
+            found, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
+            may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
+            if isinstance(error, PrivprojError) or "out of memory" in found or not may_be_new:
+                raise
+            expected = f"what works for {records} of the records alone, with one row for each"
+            remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
+            raise InvalidParameter(widened or "loss_fn", found, expected, remedy) from error
+
+    def losses_again(self, loss_fn: LossFunction, part: Any, rows: list[int], *, first: bool = False) -> Tensor:
         """The losses of these records in a pass that leaves ``part``, which holds them, as it is.
 
         Weights that autocast has shortened are not taken. Python and numpy draw the same numbers in every pass, so that
@@ -227,29 +256,17 @@ class IndependenceCheck:
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
         # The loss function may write into its part.
-        here = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
-        try:
-            losses = losses_of(loss_fn, here, records)
-        except PrivprojError:
-            raise
-        except Exception as error:
-            if "out of memory" in str(error):
-                raise
-            made, found = self.released(), f"{type(error).__name__}: {error}"
-            expected = f"a loss function that works for {records} of the records alone, as it is checked"
-            remedy = f"strict=True gives it every record by itself; {made} releases were made before"
-            raise InvalidParameter("loss_fn", found, expected, remedy) from error
+        part = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
+        losses = self.losses(loss_fn, part, records)
         self.still.end()
         return losses
 
-    def pass_over(self, loss_fn: LossFunction) -> None:
-        """Compute the records together, so that the taps keep what they see of them."""
-        self.taps.records = len(self.places)
-        self.losses(loss_fn, self.base, self.places, first=True).sum().backward()
+    def pass_back(self, losses: Tensor) -> None:
+        """Let the taps keep what comes back of these losses, one row for each."""
+        losses.sum().backward()
         if self.alone:
             self.taps.join_rows()
-        self.taps.check_rows(len(self.places))
-        self.guard.drop_gradients()
+        self.taps.check_rows(len(losses))
 
     def difference(
         self, loss_fn: LossFunction, rows: list[int], weights: Tensor | None, batch: Any
@@ -266,7 +283,7 @@ class IndependenceCheck:
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
         self.taps.capture(False)
         try:
-            losses = self.losses(loss_fn, batch, rows)
+            losses = self.losses_again(loss_fn, batch, rows)
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 pairs = [
