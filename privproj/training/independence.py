@@ -365,10 +365,7 @@ _MIXED = (
 _KEPT = "when it is computed once more", "keep nothing of a record outside the module, and draw from torch's generator"
 """What a difference between two passes of one record is called, and what helps."""
 
-_PADDED = (
-    "where the record is padded to the length of others",
-    "pad on the right with an attention mask, or to a fixed length, or pass position ids, or use strict=True",
-)
+_PADDED = "where the record is padded to the length of others", "pad on the right with a mask, or use strict=True"
 """What a difference between a padded record and the record by itself is called, and what helps."""
 
 _GIVEN = "with what the collate_fn says of the whole batch", "give no counts or statistics of it, or use strict=True"
@@ -424,10 +421,7 @@ _ROWS = (list, tuple, deque)
 _NOTHING_KEPT = "layers that keep nothing of a batch"
 """What is expected of a forward pass."""
 
-_NO_STATE = (
-    "keep no statistics, no memory and no outputs of a batch in attributes; set what the first batch would set before "
-    "make_private, from public data"
-)
+_NO_STATE = "keep nothing of a batch in attributes; set what the first batch would set before make_private"
 """What helps against state in attributes."""
 
 _AS_SEEN = "the trained tensors that make_private saw"
@@ -460,6 +454,8 @@ class Guard:
         self.moved = self.is_noted = False
         self.others: list[Tensor] = []
         self.released: _States = {}
+        self.whole: dict[Any, tuple[int, int]] = {}
+        self.last: dict[str, str | int] | None = None
         # A plain function, which a copy of the module leaves as it is. Weights that are loaded are those of no release.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.released.clear()))
 
@@ -534,9 +530,7 @@ class Guard:
         Parts of a given ``form`` leave the same whole numbers in attributes.
         """
         now = self.states(self.taps.tensors(), self.drawn if self.is_noted else ())
-        remedy = (
-            "no running statistics, no max_norm, change weights before the batch is drawn, do not write through .data"
-        )
+        remedy = "no running statistics, no max_norm; set weights before the batch is drawn, do not write through .data"
         _check_same(self.drawn, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
         if self.is_noted:
             self.check_attributes(form, every=True)
@@ -546,13 +540,12 @@ class Guard:
 
         Other tensors that ask for one, such as inputs of checkpoints, lose it after the pass.
         """
-        seen, ahead = set(), [losses.grad_fn]
+        seen: set[Any] = {None}
+        ahead: list[Any] = [losses.grad_fn]
         while ahead:
-            node = ahead.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            ahead += [before for before, _ in node.next_functions]
+            if (node := ahead.pop()) not in seen:
+                seen.add(node)
+                ahead += [before for before, _ in node.next_functions]
         known, found = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
         self.others = [leaf for leaf in found if leaf is not None and id(leaf) not in known]
         for leaf in self.others:
@@ -571,10 +564,8 @@ class Guard:
         """
         if not self.is_noted:
             self.check_released(every=True)
-            self.start, self.made = _attributes(self.taps.module), None
-            self.first: dict[str, str | int] = self.start
-            self.last: dict[str, str | int] | None = self.start
-            self.whole: dict[Any, tuple[int, int]] = {}
+            self.start, self.made, self.whole = _attributes(self.taps.module), None, {}
+            self.first = self.last = self.start
             self.plain = [(part, _copied(_plain(part))) for part in self.taps.module.modules()]
 
     def check_attributes(self, form: Any, *, every: bool = False) -> None:

@@ -148,15 +148,6 @@ class Still(TorchFunctionMode):
         return found
 
 
-def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
-    """A softmax in place of one with Gumbel noise."""
-    soft = (logits / tau).softmax(dim)
-    if not hard:
-        return soft
-    one = torch.zeros_like(logits).scatter_(dim, soft.max(dim, keepdim=True).indices, 1.0)
-    return one - soft.detach() + soft
-
-
 def _attention(
     func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
     **kwargs: Any,
@@ -185,7 +176,8 @@ def _likeliest(func: Any, input: Tensor, num_samples: int, *args: Any, **kwargs:
 _torch: Any = torch
 
 _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
-    functional.gumbel_softmax: _gumbel, functional.scaled_dot_product_attention: _attention,
+    functional.gumbel_softmax: lambda _, logits, tau=1, hard=False, eps=0.0, dim=-1: (logits / tau).softmax(dim),
+    functional.scaled_dot_product_attention: _attention,
     # Without training its slope is the mean one.
     **dict.fromkeys(
         (functional.rrelu, torch.rrelu), lambda func, input, low=1 / 8, high=1 / 3, *_, **__: func(input, low, high)
