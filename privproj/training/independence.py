@@ -424,11 +424,11 @@ _NOTHING_KEPT = "layers that keep nothing of a batch"
 _NO_STATE = "keep nothing of a batch in attributes; set what the first batch would set before make_private"
 """What helps against state in attributes."""
 
-_AS_SEEN = "the trained tensors that make_private saw"
-"""What is expected of the tensors that ask for a gradient."""
+_FROZEN = "frozen"
+"""What a tensor is called that asks for no gradient."""
 
-_FREEZE = "freeze it again, or freeze layers before make_private, or call it anew with the same ledger"
-"""What helps where another one asks for one."""
+_FREEZE = "convert, move and freeze layers before make_private, or call it anew with the same ledger"
+"""What helps where one is another one than it was."""
 
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of so many bytes. Contract with torch."""
@@ -450,7 +450,7 @@ class Guard:
     def __init__(self, taps: Taps) -> None:
         self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
-        self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
+        self.kinds = {id(p): _kind_of(p) for _, p in self.trained}
         self.moved = self.is_noted = False
         self.others: list[Tensor] = []
         self.released: _States = {}
@@ -511,17 +511,11 @@ class Guard:
 
     def check_trained(self) -> list[tuple[str, Tensor]]:
         """The tensors of the module; raises unless those that make_private saw as trained are so, and no others."""
-        for name, parameter in self.trained:
-            dtype, device = self.kinds[id(parameter)]
-            if parameter.dtype != dtype or parameter.device != device:
-                expected = f"{dtype} on {device}, as make_private saw it"
-                remedy = "convert and move the module before make_private; for speed use autocast"
-                raise InvalidParameter(name, f"{parameter.dtype} on {parameter.device}", expected, remedy)
         tensors = self.taps.tensors()
         for name, tensor in tensors:
-            if tensor.requires_grad != (id(tensor) in self.kinds):
-                found = "trained" if tensor.requires_grad else "frozen"
-                raise InvalidParameter(name, found, _AS_SEEN, _FREEZE)
+            kind, expected = _kind_of(tensor), self.kinds.get(id(tensor), _FROZEN)
+            if kind != expected:
+                raise InvalidParameter(name, kind, f"{expected}, as make_private saw it", _FREEZE)
         return tensors
 
     def check_unwritten(self, form: Any = None) -> None:
@@ -551,7 +545,7 @@ class Guard:
         for leaf in self.others:
             names = [name for name, tensor in self.taps.tensors() if tensor is leaf]
             if names:
-                raise InvalidParameter(names[0], "trained", _AS_SEEN, _FREEZE)
+                raise InvalidParameter(names[0], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
             if isinstance(leaf, nn.Parameter):
                 found = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
                 remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
@@ -604,6 +598,11 @@ class Guard:
         """Remove the gradients of the module's tensors, and of others that the losses have asked for one."""
         for tensor in (*(tensor for _, tensor in (*self.trained, *self.taps.tensors())), *self.others):
             tensor.grad = None
+
+
+def _kind_of(tensor: Tensor) -> str:
+    """What has to stay so of a tensor: whether it is trained, and then its type and its device."""
+    return f"trained in {tensor.dtype} on {tensor.device}" if tensor.requires_grad else _FROZEN
 
 
 def _check_same(before: _States, now: _States, found: str, expected: str, remedy: str) -> None:
