@@ -132,7 +132,7 @@ class IndependenceCheck:
                 self.pass_back(losses)
                 self.guard.check_unwritten(form)
             finally:
-                self.guard.drop_gradients()
+                self.guard.drop_gradients(every=True)
             if is_compared:
                 drawn = number_states(self.taps.device) != states
                 self.places = list(range(len(order))) if drawn else order
@@ -594,9 +594,10 @@ class Guard:
             part.__dict__.update(_copied(plain))
         self.last = self.start
 
-    def drop_gradients(self) -> None:
-        """Remove the gradients of the module's tensors, and of others that the losses have asked for one."""
-        for tensor in (*(tensor for _, tensor in (*self.trained, *self.taps.tensors())), *self.others):
+    def drop_gradients(self, *, every: bool = False) -> None:
+        """Remove the gradients of the trained tensors, of others that losses asked for one, and of ``every`` other."""
+        inside = self.taps.tensors() if every else ()
+        for tensor in (*(tensor for _, tensor in (*self.trained, *inside)), *self.others):
             tensor.grad = None
 
 
