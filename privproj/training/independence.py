@@ -27,7 +27,7 @@ from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.generators import number_states
-from privproj.training.nested import leaves, move, place_of, take
+from privproj.training.nested import leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
 from privproj.training.release import PrivateRelease
 
@@ -175,7 +175,8 @@ class IndependenceCheck:
         shares = self.boundary.shares(records).cpu()
         # In units of the largest share, so that losses in half precision do not vanish.
         added = signs * shares / shares.max().clamp_min(1e-30)
-        halves = torch.randperm(records).chunk(2) if records > 1 else ()
+        # Not from torch, whose random functions stand still here.
+        halves = torch.tensor(self.draw.sample(range(records), records)).chunk(2) if records > 1 else ()
         counted = [half[added[half] != 0.0].tolist() for half in halves]
         found: list[Piece] = [(rows, added[rows] if len(rows) > 1 else None, None, _MIXED) for rows in counted if rows]
         for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
@@ -205,15 +206,19 @@ class IndependenceCheck:
                 return
 
     def fetched(self, row: int, start: int) -> Iterator[Piece]:
-        """A record of the part and its batch as it is fetched anew, if it may differ from the part cut to it.
+        """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said.
 
         The part begins at row ``start`` of the batch.
         """
-        if self.loader.columns is None and (single := self.loader.alone(start + row)) is not None:
-            place = place_of(single, self.base, row, len(self.places), self.loader.samples)
-            # Without a place it is another one whenever it is read.
-            if place is not None:
-                yield [place[0]], None, single, _PADDED if place[1] else _GIVEN
+        single, records, samples = self.loader.alone(start + row), len(self.places), self.loader.samples
+        place = None if single is None else place_of(single, self.base, row, records, samples)
+        # Without a place it is another one whenever it is read.
+        if place is not None:
+            here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))
+            said = [pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)]
+            is_given = not all(np.array_equal(*pair) for pair in said)
+            if is_given or place[1]:
+                yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
     @contextmanager
     def quietly(self, still: bool) -> Iterator[None]:
@@ -464,7 +469,7 @@ class Guard:
         tensors = self.check_trained()
         self.is_noted, self.types = False, {tensor.dtype for _, tensor in tensors}
         now = self.states(tensors, self.read(tensors) - self.released.keys())
-        self.drawn = {**now, **self.released}
+        self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
         remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
         _check_same(self.drawn, now, "changed since the last release", _MOVED_BY_RELEASES, remedy)
 
@@ -488,7 +493,7 @@ class Guard:
         self.moved = True
         for key, state in self.released.items():
             # Folded factors are zero again after a step, which has written them.
-            if rates.get(key, most) > 0.0 and state[1:] == self.drawn[key][1:]:
+            if rates.get(key, most) > 0.0 and key in self.drawn and state[1:] == self.drawn[key][1:]:
                 remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
                 raise InvalidParameter(state[0], "unmoved after a step", "trained weights that move", remedy)
 
