@@ -147,7 +147,7 @@ class PrivateRelease:
         with self.processes.together():
             self.record()
         with torch.no_grad():
-            means = [self.noisy_mean(view, total) for view, total in zip(self.views, sums, strict=True)]
+            means = self.noisy_means(sums)
             for view in self.views:
                 view.noise_scale = self.norm / self.plan.clip
             if self.plan.adaptive_clipping is not None:
@@ -159,28 +159,32 @@ class PrivateRelease:
         """The sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
-        total = self.processes.sum(like + (count.to(like) if isinstance(count, Tensor) else count))
+        (total,) = self.processes.sum([like + (count.to(like) if isinstance(count, Tensor) else count)])
         if self.processes.first:
             # sum_j (b_j - 1/2) + S xi, the noise once for all processes.
             total.add_(normal((), like, self.streams.noise), alpha=adaptive.sigma)
-        return float(self.processes.spread(total))
+        return float(self.processes.spread([total])[0])
 
-    def noisy_mean(self, view: View, total: Tensor | None) -> Tensor:
-        """The sum over all processes with its noise, divided by the public expected batch ``q N``.
+    def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
+        """The sums over all processes with their noise, divided by the public expected batch ``q N``.
 
-        ``total`` has the shape of the view; it is None where no record contributed, and then the noise alone is
+        There is one for each view, of its shape; it is None where no record contributed, and then the noise alone is
         released.
         """
-        like = view.parameters[0]
-        if total is None:
-            total = per_example.exact(like.new_zeros(view.shape))
-        total = self.processes.sum(total.reshape(view.shape).contiguous())
-        if self.processes.first:
+        likes = [view.parameters[0] for view in self.views]
+        totals = self.processes.sum(
+            [
+                per_example.exact(like.new_zeros(view.shape)) if total is None else total.reshape(view.shape)
+                for view, like, total in zip(self.views, likes, sums, strict=True)
+            ]
+        )
+        for total, like in zip(totals, likes, strict=True) if self.processes.first else ():
             # sum_j c_j G_j + sigma Xi, the noise once for all processes.
-            noise = normal(view.shape, like, self.streams.noise).to(total.device)
+            noise = normal(total.shape, like, self.streams.noise).to(total.device)
             total.add_(noise, alpha=self.plan.noise_over_clip * self.norm)
         # (sum_j c_j G_j + sigma Xi) / (q N).
-        return self.processes.spread(total).div_(self.plan.expected_batch).to(like)
+        means = zip(self.processes.spread(totals), likes, strict=True)
+        return [total.div_(self.plan.expected_batch).to(like) for total, like in means]
 
 
 class BoundedRelease(PrivateRelease):

@@ -433,14 +433,16 @@ def half_the_noise(boundary):
 
 
 def noise_on_the_first_tensor_only(boundary):
-    plain, quiet = boundary.noisy_mean, replace(boundary.plan.mechanism, noise_multiplier=SILENT)
-    loud = boundary.plan
+    plain, loud = boundary.noisy_means, boundary.plan
 
-    def noisy_mean(view, total):
-        boundary.plan = loud if view is boundary.views[0] else replace(loud, mechanism=quiet)
-        return plain(view, total)
+    def noisy_means(sums):
+        first = plain([None if total is None else total.clone() for total in sums])[:1]
+        boundary.plan = replace(loud, mechanism=replace(loud.mechanism, noise_multiplier=SILENT))
+        rest = plain(sums)[1:]
+        boundary.plan = loud
+        return first + rest
 
-    boundary.noisy_mean = noisy_mean
+    boundary.noisy_means = noisy_means
 
 
 def the_same_noise_again(boundary):

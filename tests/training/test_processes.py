@@ -187,6 +187,22 @@ def test_the_command_runs_on_two_processes_and_resumes(tmp_path, capsys, device)
     assert (again["epsilon"], again["test_accuracy"]) == (found["epsilon"], found["test_accuracy"])
 
 
+def test_tensors_are_exchanged_in_few_calls_and_each_gets_its_own_sum(monkeypatch):
+    """Two processes that hold the same: twice of every tensor, whatever its shape, type and place in memory."""
+    from privproj.training import processes
+
+    sizes = []
+    monkeypatch.setattr(processes, "BUCKET", 50)
+    monkeypatch.setattr(processes.distributed, "all_reduce", lambda bucket: sizes.append(bucket.mul_(2).numel()))
+    shapes = [(), (3, 4), (0, 2), (60,), (5, 5), (10,), (7,)]
+    parts = [torch.rand(shape, dtype=torch.float64) for shape in shapes]
+    parts += [torch.rand(4, 6).T, torch.rand(3)]
+    kept = [part.clone() for part in parts]
+    found = processes.Processes(0, 2).sum(parts)
+    assert all(torch.equal(one, 2 * other) for one, other in zip(found, kept, strict=True))
+    assert sizes == [13, 60, 42, 27] and found is parts
+
+
 def test_each_of_several_processes_takes_the_gpu_of_its_number(monkeypatch):
     from privproj.training.processes import own_device
 
