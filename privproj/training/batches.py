@@ -27,7 +27,7 @@ from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batche
 from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
-from privproj.training.quiet import stand_still
+from privproj.training.quiet import Still
 
 
 class BatchTurn:
@@ -49,8 +49,9 @@ class BatchTurn:
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
         if self.drawn is not None:
-            remedy = "empty batches are released too"
-            raise InvalidParameter("optimizer.step", "not called", "one step for every batch", remedy)
+            raise InvalidParameter(
+                "optimizer.step", "not called", "one step for every batch: empty batches are released too"
+            )
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
         self.parts = _states_of(batch)
         self.on_open()
@@ -58,15 +59,13 @@ class BatchTurn:
     def whole(self, batch: Any) -> int:
         """The number of records of a batch that is to be taken in: the very one that was drawn."""
         if self.closed:
-            remedy = "call make_private again, with the ledger of this run"
-            raise InvalidParameter("optimizer", "this run is closed", "an optimizer that is not closed", remedy)
+            raise InvalidParameter("optimizer", "this run is closed", "make_private once more, with the same ledger")
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
-            expected = "the batch that the private loader gave last, as it is, once"
-            raise InvalidParameter("batch", type(batch).__name__, expected, "move it inside the loss function")
+            words = "the batch that the private loader gave last, as it is, once"
+            raise InvalidParameter("batch", type(batch).__name__, words, "move it inside the loss function")
         now = _states_of(self.batch)
         if len(now) != len(self.parts) or not all(map(_is_as_given, self.parts, now)):
-            remedy = "change it inside the loss function"
-            raise InvalidParameter("batch", "changed in place", "the batch as the private loader gave it", remedy)
+            raise InvalidParameter("batch", "changed in place", "a batch that is changed inside the loss function only")
         return self.drawn
 
     def close(self) -> None:
@@ -244,8 +243,10 @@ class PrivateLoader(BatchTurn):
         process has drawn ahead of the others, a record could be in the shares of two.
         """
         if self.plan.batches is not None and position != self.done():
-            found, remedy = f"batch {position + 1} after {self.done()} releases", "one pass over the loader at a time"
-            raise InvalidParameter("data_loader", found, "one release for every batch", remedy)
+            found = f"batch {position + 1} after {self.done()} releases"
+            raise InvalidParameter(
+                "data_loader", found, "one release for every batch, one pass over the loader at a time"
+            )
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())
             if any(other != first for other in others):
@@ -309,7 +310,7 @@ class PrivateLoader(BatchTurn):
         first, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
         # The one that is joined alone comes first here too: a number that counts the places is that of both.
         numbers = numbers[first:] + numbers[:first]
-        with secret_numbers(self.streams.forward), stand_still(level):
+        with secret_numbers(self.streams.forward), Still(level):
             records = [dataset[number] for number in numbers]
             self._check_ways(lambda some: copy.deepcopy(records[:some]), len(numbers), alone=alone)
             # So do torch's loaders read, where they can.
@@ -337,9 +338,8 @@ class PrivateLoader(BatchTurn):
             return
         if (anew or is_as_before(0)) and not all(map(is_as_before, range(1, MOST_JOININGS))):
             return
-        expected = "a collate_fn that joins every record by itself, without statistics over the batch"
-        remedy = "it may draw random numbers, from generators of its own where it holds them itself"
-        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", expected, remedy)
+        words = "a collate_fn that joins every record by itself, but for random numbers"
+        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", words)
 
     def sampler(self, steps: int) -> _CountedBatches:
         """Make a sampler of fresh batches, drawn as the plan says.
@@ -350,14 +350,12 @@ class PrivateLoader(BatchTurn):
         Returns:
             A batch sampler that yields lists of record numbers, this process's share of each batch.
         """
-        plan, records, generator = self.plan, self.plan.dataset_size, self.generator
-        batches: Any
+        plan, generator = self.plan, self.generator
+        kind: Any = FixedBatches if plan.sampling_rate == 1.0 else KINDS[plan.sampling]
         if plan.batches is not None:
-            batches = BinSampler(
-                lambda epoch: self.secrets.of(epoch, self.processes), records, plan.batches, self.done(), steps
-            )
+            secret = partial(self.secrets.of, processes=self.processes)
+            batches: Any = BinSampler(secret, plan.dataset_size, plan.batches, self.done(), steps)
         else:
-            kind: Any = FixedBatches if plan.sampling_rate == 1.0 else KINDS[plan.sampling]
             batches = kind.draw(plan, steps, generator)
         if plan.max_batch_size is not None:
             most, drawn = plan.max_batch_size, batches

@@ -134,25 +134,20 @@ def _digest(dataset: Any) -> str | None:
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     for number in [slice(None)] if type(dataset) is TensorDataset else numbers:
         for leaf in parts_of(dataset[number]):
-            content = _bytes(leaf)
-            if content is None:
+            try:
+                plain = (
+                    leaf.detach().cpu().contiguous().flatten().view(torch.uint8) if isinstance(leaf, Tensor) else leaf
+                )
+                content = np.asarray("nothing" if plain is None else plain)
+            except (RuntimeError, TypeError, ValueError):
+                return None
+            if content.dtype.kind == "O":
                 return None
             # Its form and its length come before it, so that nothing moves from one part to the next.
-            form = f"{number} {getattr(leaf, 'dtype', type(leaf))} {np.shape(leaf)} {len(content)} "
+            form = f"{number} {getattr(leaf, 'dtype', type(leaf))} {np.shape(leaf)} {content.nbytes} "
             found.update(form.encode())
-            found.update(content)
+            found.update(content.tobytes())
     return found.hexdigest()
-
-
-def _bytes(leaf: Any) -> bytes | memoryview | None:
-    """A part of a record as bytes; None for what is neither words nor numbers."""
-    try:
-        if isinstance(leaf, Tensor):
-            return leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-        array = np.asarray("nothing" if leaf is None else leaf)
-    except (RuntimeError, TypeError, ValueError):
-        return None
-    return None if array.dtype.kind == "O" else array.tobytes()
 
 
 def check_identity(
@@ -177,14 +172,22 @@ def check_identity(
         InvalidParameter: The ledger is of other data, or some of its releases are gone, or the file is damaged or lost.
     """
     path = Path(f"{Path(ledger).resolve()}.data")
-    kept["ledger"] = token_hex()
-    remedy = "restore it from a backup, or name another ledger and add both up"
+    kept["ledger"], remedy = token_hex(), "restore it from a backup, or name another ledger and add both up"
     if path.exists():
-        known, releases = _read_identity(path, kept)
+        known, releases = _read_identity(path, kept, remedy)
         if account.spent < releases:
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
-            _check_same(known, found, ledger)
+            # A digest that is missing says nothing.
+            are_told = None not in (known.digest, found.digest)
+            what = "records with other contents or in another order" if are_told and known != found else ""
+            if known.records != found.records:
+                what = f"{found.records} records in place of {known.records}"
+            if what:
+                remedy = (
+                    "go on with that data, or name another ledger for this data, and add both up for who is in both"
+                )
+                raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
             found = found if known.digest is None else known
     elif account.spent:
         remedy = "put it back, or name another ledger and add both up"
@@ -202,28 +205,17 @@ def check_identity(
     return keep
 
 
-def _read_identity(path: Path, kept: dict[str, Any]) -> tuple[Identity, int]:
+def _read_identity(path: Path, kept: dict[str, Any], remedy: str) -> tuple[Identity, int]:
     """The identity in a file and the releases that its ledger had then; ``kept`` gets whatever else is there."""
     try:
         found = parse_json(read_bounded(path).decode())
-        records, digest, releases = found.pop("records"), found.pop("digest"), found.pop("releases")
-        if found.pop("private") == PRIVATE and isinstance(records, int) and isinstance(releases, int):
+        records, digest, releases, words = (found.pop(name) for name in ("records", "digest", "releases", "private"))
+        if words == PRIVATE and isinstance(records, int) and isinstance(releases, int):
             kept.update(found)
             return Identity(records, digest), releases
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    remedy = "restore it from a backup, or name another ledger and add both up"
     raise InvalidParameter("ledger", path, "the identity of the data of this ledger, as privproj wrote it", remedy)
-
-
-def _check_same(known: Identity, found: Identity, ledger: str | Path) -> None:
-    """Raise where data that were known are other ones now. A digest that is missing says nothing."""
-    what = f"{found.records} records in place of {known.records}" if known.records != found.records else ""
-    if None not in (known.digest, found.digest) and known != found:
-        what = what or "records with other contents or in another order"
-    if what:
-        remedy = "go on with that data, or name another ledger for this data, and add both up for who is in both"
-        raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
 
 
 STAMP = "_privproj_releases"

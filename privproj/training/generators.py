@@ -152,24 +152,22 @@ def seeded_generators(function: Any, seed: int) -> Iterator[None]:
 
     They are attributes of it or of a callable that it holds, or variables of the function around it.
     """
-    around = getattr(function, "__closure__", None) or ()
-    cells = [cell for cell in around if type(cell.cell_contents) in _OF_A_SEED]
-    held = [getattr(getattr(function, "__self__", function), "__dict__", {})]
-    inside = [*held[0].values(), *(cell.cell_contents for cell in around)]
-    held += [vars(value) for value in inside if callable(value) and type(getattr(value, "__dict__", None)) is dict]
-    own = [{name: value for name, value in part.items() if type(value) in _OF_A_SEED} for part in held]
-    kept = [cell.cell_contents for cell in cells]
+
+    def held(part: Any) -> list[tuple[Any, str]]:
+        own = getattr(part, "__dict__", None)
+        return [(part, name) for name in own] if type(own) is dict else []
+
+    cells = [(cell, "cell_contents") for cell in getattr(function, "__closure__", None) or ()]
+    places = [*cells, *held(getattr(function, "__self__", function))]
+    places += [place for part, name in places if callable(inside := getattr(part, name)) for place in held(inside)]
+    kept = [(part, name, value) for part, name in places if type(value := getattr(part, name)) in _OF_A_SEED]
     try:
-        for cell, value in zip(cells, kept, strict=True):
-            cell.cell_contents = _OF_A_SEED[type(value)](seed)
-        for part, found in zip(held, own, strict=True):
-            part |= {name: _OF_A_SEED[type(value)](seed) for name, value in found.items()}
+        for part, name, value in kept:
+            object.__setattr__(part, name, _OF_A_SEED[type(value)](seed))
         yield
     finally:
-        for cell, value in zip(cells, kept, strict=True):
-            cell.cell_contents = value
-        for part, found in zip(held, own, strict=True):
-            part |= found
+        for place in kept:
+            object.__setattr__(*place)
 
 
 def number_states(device: torch.device) -> bytes:

@@ -10,9 +10,10 @@ nothing else asks for gradients, and no forward pass leaves anything of a batch 
 """
 
 import math
+import operator
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from typing import Any, NoReturn
@@ -66,8 +67,9 @@ FLOOR = 1e-4
 """The share of the clip, or of a longer gradient, by which it may differ: half an eps of a shorter type. Contract."""
 
 
-Cause = tuple[str, str]
-"""What a difference is called, and what helps."""
+Piece = tuple[list[int], Tensor | None, Any, tuple[str, str]]
+"""Rows of a part, their weights or None for a sum, their batch if it is not cut from the part, and what a difference is
+called and what helps."""
 
 
 class IndependenceCheck:
@@ -103,107 +105,120 @@ class IndependenceCheck:
         self.seen.add(form)
         return due
 
-    @contextmanager
-    def watch(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool = False) -> Iterator[None]:
-        """Run a block that computes the part with these rows of the batch, and compare some of its records.
+    def take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
+        """Add the part that these rows of the batch are to the release, once some of its records are compared.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
         are computed together once more, quietly, few of them unless the check is due. Random numbers of another
         generator are a difference. Where every record is computed ``alone``, the chosen one is computed twice: what is
-        kept outside the module makes a difference.
+        kept outside the module makes a difference. The sum of the losses comes back.
         """
-        records, self.alone = rows.stop - rows.start, alone
-        due, order = not alone and self.is_due(part, records), list(range(records))
-        if due:
-            self.loader.check_joining(rows)
+        records, first, self.alone = rows.stop - rows.start, self.chosen - rows.start, alone
+        due = not alone and self.is_due(part, records)
+        if due or (alone and self.spot):
+            self.loader.check_joining(rows, alone=alone)
             self.guard.note()
-        elif rows.start <= self.chosen < rows.stop:
-            first = self.chosen - rows.start
+        order = list(range(records))
+        if not due:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
-        else:
-            yield
-            return
+        is_compared = due or 0 <= first < records
         # A copy, for the loss function may write into its part.
-        base = take(part, torch.tensor(order), records, self.loader.samples)
-        states = number_states(self.taps.device)
-        yield
-        drawn = number_states(self.taps.device) != states
-        with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
+        self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
+        form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
+        with self.taps.armed(records):
+            losses = self.losses(loss_fn, part, records)
+            self.guard.check_leaves(losses)
+            try:
+                self.pass_back(losses)
+                self.guard.check_unwritten(form)
+            finally:
+                self.guard.drop_gradients(every=True)
+            if is_compared:
+                drawn = number_states(self.taps.device) != states
+                self.places = list(range(len(order))) if drawn else order
+                with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
+                    self.check_apart(loss_fn, rows.start, due=due, drawn=drawn)
+            self.boundary.add(records)
+        return losses.detach().sum()
+
+    def check_apart(self, loss_fn: LossFunction, start: int, *, due: bool, drawn: bool) -> None:
+        """Raise where what is computed apart is another one than beside others, in a part from this row of the batch.
+
+        Where records alone make other draws, all is computed once more with one level for all.
+        """
+        for self.still.apart in (due, False):
             if drawn:
-                self.pass_over(loss_fn, base, len(order), due=due)
-            self.base, self.places = base, list(range(len(order))) if drawn else order
-            if due:
-                self.check_drawn_apart(loss_fn, rows.start)
-            else:
-                self.check_record(loss_fn, 2 if drawn else 1)
+                self.taps.clear()
+                self.taps.records = len(self.places)
+                self.pass_back(self.losses_again(loss_fn, self.base, self.places, first=True))
+                self.guard.drop_gradients()
+            try:
+                self.compare(loss_fn, self.pieces(start, due=due), due=due, drawn=drawn)
+                break
+            except InvalidParameter:
+                if not (self.still.apart and self.still.is_uneven):
+                    raise
+                self.guard.restore()
         # What counts the records has counted these again.
         self.guard.last = None
 
-    def check_drawn_apart(self, loss_fn: LossFunction, start: int) -> None:
-        """Raise as :meth:`check_part` does; where records alone make other draws, once more with one level for all."""
-        try:
-            self.check_part(loss_fn, start)
-        except InvalidParameter:
-            if not self.still.is_uneven:
-                raise
-            self.still.by_row, self.still.is_uneven = [], False
-            self.taps.clear()
-            self.guard.restore()
-            self.pass_over(loss_fn, self.base, len(self.places), due=False)
-            self.check_part(loss_fn, start)
+    def pieces(self, start: int, *, due: bool) -> list[Piece]:
+        """The records of a part that begins at this row, one by one; or, where a check is due, halves and two records.
 
-    def check_record(self, loss_fn: LossFunction, needed: int) -> None:
-        """Raise where the first record of a few is another one by itself; two are ``needed`` where no others were seen.
-
-        The record with the largest entry does not show that all are divided by that, and the second one does. A small
-        difference of one record may be rounding: two more records tell.
-        """
-        known = None
-        for i in range(len(self.places)):
-            worst = self.difference(loss_fn, torch.tensor([i]))
-            if worst is not None:
-                if known is not None or worst[1] > SMALL_SHARE or len(self.places) == 1:
-                    self.refuse(*worst, _KEPT if self.alone else _MIXED)
-                known, needed = worst, i + 1 + RECORDS_ALONE
-            if i + 1 >= needed:
-                return
-
-    def check_part(self, loss_fn: LossFunction, start: int) -> None:
-        """Raise where records of a part have other gradients in a random half of it, or by themselves.
-
-        Halves are compared by sums of what their records add to the release, each with a random sign. Two records are
-        also compared as they are fetched anew, where that is another batch of one record.
+        Halves are compared by sums of what their records add to the release, each with a random sign. The two records
+        are also compared as they are fetched anew, where that may be another batch of one record.
         """
         records = len(self.places)
+        if not due:
+            return [([row], None, None, _MIXED) for row in range(records)]
         signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
         shares = self.boundary.shares(records).cpu()
         # In units of the largest share, so that losses in half precision do not vanish.
         added = signs * shares / shares.max().clamp_min(1e-30)
-        halves = torch.randperm(records).chunk(2) if records > 1 else ()
-        apart = [(rows, None, _MIXED) for half in halves if len(rows := half[added[half] != 0.0])]
+        # Not from torch, whose random functions stand still here.
+        halves = torch.tensor(self.draw.sample(range(records), records)).chunk(2) if records > 1 else ()
+        counted = [half[added[half] != 0.0].tolist() for half in halves]
+        found: list[Piece] = [(rows, added[rows] if len(rows) > 1 else None, None, _MIXED) for rows in counted if rows]
         for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
-            apart += [(torch.tensor([row]), None, _MIXED), *self.fetched(row, start)]
-        for rows, batch, cause in apart:
-            # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
-            self.guard.restore()
-            worst = self.difference(loss_fn, rows, added[rows] if len(rows) > 1 else None, batch)
-            self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
-            if worst is not None:
-                self.refuse(*worst, cause)
+            found += [([row], None, None, _MIXED), *self.fetched(row, start)]
+        return found
 
-    def fetched(self, row: int, start: int) -> Iterator[tuple[Tensor, Any, Cause]]:
+    def compare(self, loss_fn: LossFunction, pieces: list[Piece], *, due: bool, drawn: bool) -> None:
+        """Raise where a piece of a part is another one apart from it: all are compared, or one where no check is due.
+
+        Where functions are random two are: the record with the largest entry does not show that all are divided by
+        that, and the second one does. A small difference of one record may be rounding: two more records tell.
+        """
+        known, needed = None, len(pieces) if due else 1 + drawn
+        for rows, weights, batch, cause in pieces:
+            if due:
+                # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
+                self.guard.restore()
+            worst = self.difference(loss_fn, rows, weights, batch)
+            if due:
+                self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
+            if worst is not None:
+                if due or known or worst[1] > SMALL_SHARE or len(pieces) == 1:
+                    self.refuse(*worst, _KEPT if self.alone else cause)
+                known, needed = worst, 1 + RECORDS_ALONE
+            needed -= 1
+            if not needed:
+                return
+
+    def fetched(self, row: int, start: int) -> Iterator[Piece]:
         """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said.
 
         The part begins at row ``start`` of the batch.
         """
-        single, records = self.loader.alone(start + row), len(self.places)
-        place = None if single is None else place_of(single, self.base, row, records, self.loader.samples)
+        single, records, samples = self.loader.alone(start + row), len(self.places), self.loader.samples
+        place = None if single is None else place_of(single, self.base, row, records, samples)
         # Without a place it is another one whenever it is read.
         if place is not None:
-            here = take(self.base, slice(place[0], place[0] + 1), records, self.loader.samples)
-            given = not all(map(_alike, parts_of(single), parts_of(here)))
-            if given or place[1]:
-                yield torch.tensor([place[0]]), single, _GIVEN if given else _PADDED
+            here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))
+            said = [pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)]
+            is_given = not all(np.array_equal(*pair) for pair in said)
+            if is_given or place[1]:
+                yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
     @contextmanager
     def quietly(self, still: bool) -> Iterator[None]:
@@ -221,86 +236,72 @@ class IndependenceCheck:
         finally:
             _checks.pop()
 
-    def losses(self, loss_fn: LossFunction, part: Any, rows: Sequence[int]) -> Tensor:
+    def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
+        """The losses of a part; an error that a check, or an output with a row for each, may cause is told as such."""
+        try:
+            return losses_of(loss_fn, part, records)
+        except Exception as error:
+            found, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
+            may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
+            if isinstance(error, PrivprojError) or "out of memory" in found or not may_be_new:
+                raise
+            expected = f"what works for {records} of the records alone, with one row for each"
+            remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
+            raise InvalidParameter(widened or "loss_fn", found, expected, remedy) from error
+
+    def losses_again(self, loss_fn: LossFunction, part: Any, rows: list[int], *, first: bool = False) -> Tensor:
         """The losses of these records in a pass that leaves ``part``, which holds them, as it is.
 
-        Weights that autocast has shortened are not taken.
-
-        Python and numpy draw the same numbers in every pass, so that a layer which is skipped is skipped each time.
+        Weights that autocast has shortened are not taken. Python and numpy draw the same numbers in every pass, so that
+        a layer which is skipped is skipped each time.
         """
         records = len(rows)
-        self.still.begin(rows)
+        self.still.begin(rows, first=first)
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
         # The loss function may write into its part.
-        here = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
-        try:
-            losses = losses_of(loss_fn, here, records)
-            self.still.end()
-            return losses
-        except PrivprojError:
-            raise
-        except Exception as error:
-            if "out of memory" in str(error):
-                raise
-            made, found = self.released(), f"{type(error).__name__}: {error}"
-            expected = f"a loss function that works for {records} of the records alone, as it is checked"
-            remedy = f"strict=True gives it every record by itself; {made} releases were made before"
-            raise InvalidParameter("loss_fn", found, expected, remedy) from error
+        part = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
+        losses = self.losses(loss_fn, part, records)
+        self.still.end()
+        return losses
 
-    def pass_over(self, loss_fn: LossFunction, part: Any, records: int, *, due: bool) -> None:
-        """Compute a part, so that the taps keep what they see of it.
-
-        A check that is ``due`` looks at one record first: what is drawn for each record is drawn apart then, for
-        mixing may vanish where all draws are one.
-        """
-        if due:
-            self.taps.capture(False)
-            self.losses(loss_fn, take(part, slice(0, 1), records, self.loader.samples), [0])
-            self.taps.capture(True)
-            self.still.note(whole=False)
-            self.guard.restore()
-        self.taps.records = records
-        losses = self.losses(loss_fn, part, range(records))
-        if due:
-            self.still.note(whole=True)
+    def pass_back(self, losses: Tensor) -> None:
+        """Let the taps keep what comes back of these losses, one row for each."""
         losses.sum().backward()
-        self.guard.check_gradients(self.taps.tensors())
         if self.alone:
             self.taps.join_rows()
-        self.taps.check_rows(records)
-        self.guard.drop_gradients()
+        self.taps.check_rows(len(losses))
 
     def difference(
-        self, loss_fn: LossFunction, rows: Tensor, weights: Tensor | None = None, batch: Any = None
+        self, loss_fn: LossFunction, rows: list[int], weights: Tensor | None, batch: Any
     ) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
 
         It comes with the relative difference; None where all are the same but for rounding. ``batch`` has these rows
         and no others; None is the part cut to them. Without ``weights`` it is their sum.
         """
-        batch = take(self.base, rows, len(self.places), self.loader.samples) if batch is None else batch
-        places = [self.places[row] for row in rows.tolist()]
+        places, samples = [self.places[row] for row in rows], self.loader.samples
+        batch = take(self.base, torch.tensor(rows), len(self.places), samples) if batch is None else batch
         # One record is a slice: no device has to wait for its number.
         part = torch.tensor(places) if len(places) > 1 else slice(places[0], places[0] + 1)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
-        pairs: list[tuple[str, Tensor, Tensor]] = []
         self.taps.capture(False)
         try:
-            losses = self.losses(loss_fn, batch, rows.tolist())
+            losses = self.losses_again(loss_fn, batch, rows)
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
-                for tap in self.taps.taps:
-                    for parameter, one in zip(tap.parameters, tap.gradient_of(part, weights), strict=True):
-                        other = torch.zeros_like(one) if parameter.grad is None else parameter.grad.to(one)
-                        pairs.append((tap.name, one, other))
+                pairs = [
+                    (tap.name, one, torch.zeros_like(one) if parameter.grad is None else parameter.grad.to(one))
+                    for tap in self.taps.taps
+                    for parameter, one in zip(tap.parameters, tap.gradient_of(part, weights), strict=True)
+                ]
                 return first_difference(_norms(pairs), *self.limits())
         finally:
             self.taps.capture(True)
             self.guard.drop_gradients()
 
-    def refuse(self, name: str, share: float, cause: Cause) -> NoReturn:
+    def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
         found, remedy = cause
         if made := self.released():
@@ -366,24 +367,13 @@ _MIXED = (
 )
 """What a difference between a part and its pieces is called, and what helps."""
 
-_KEPT = (
-    "when it is computed once more",
-    "keep nothing of a record outside the module, and draw random numbers from torch, without a generator of your own",
-)
+_KEPT = "when it is computed once more", "keep nothing of a record outside the module, and draw from torch's generator"
 """What a difference between two passes of one record is called, and what helps."""
 
-_PADDED = (
-    "where the record is padded to the length of others",
-    "pad on the right with an attention mask, or pass position ids, or pad to a fixed length; strict=True computes "
-    "every record by itself",
-)
+_PADDED = "where the record is padded to the length of others", "pad on the right with a mask, or use strict=True"
 """What a difference between a padded record and the record by itself is called, and what helps."""
 
-
-_GIVEN = (
-    "with what the collate_fn says of the whole batch",
-    "let the collate_fn give no counts and no statistics of the batch; strict=True computes every record by itself",
-)
+_GIVEN = "with what the collate_fn says of the whole batch", "give no counts or statistics of it, or use strict=True"
 """What a difference by numbers that a batch has besides its tensors is called, and what helps."""
 
 
@@ -425,16 +415,6 @@ def is_checking() -> bool:
     return bool(_checks)
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """True unless two values, which are no tensors, are known to differ."""
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return True
-    try:
-        return bool(np.all(one == other)) or (one != one and other != other)
-    except (TypeError, ValueError, RuntimeError):
-        return True
-
-
 # --- what a run rests on stays as it was --------------------------------------------------------------
 
 _KEPT_BY_TORCH = frozenset(nn.Module().__dict__)
@@ -446,17 +426,14 @@ _ROWS = (list, tuple, deque)
 _NOTHING_KEPT = "layers that keep nothing of a batch"
 """What is expected of a forward pass."""
 
-_NO_STATE = (
-    "keep no statistics, no memory and no outputs of a batch in attributes; set what the first batch would set before "
-    "make_private, from public data"
-)
+_NO_STATE = "keep nothing of a batch in attributes; set what the first batch would set before make_private"
 """What helps against state in attributes."""
 
-_AS_SEEN = "the trained tensors that make_private saw"
-"""What is expected of the tensors that ask for a gradient."""
+_FROZEN = "frozen"
+"""What a tensor is called that asks for no gradient."""
 
-_FREEZE = "freeze it again, or freeze layers before make_private, or call it anew with the same ledger"
-"""What helps where another one asks for one."""
+_FREEZE = "freeze it again, or convert and freeze layers before make_private, or call it anew with the same ledger"
+"""What helps where one is another one than it was."""
 
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of so many bytes. Contract with torch."""
@@ -464,43 +441,45 @@ _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MOVED_BY_RELEASES = "trained tensors that releases alone change"
 """What is expected of weights."""
 
-_Contents = list[tuple[str, int, int]]
-"""For each tensor its name, a number that changes with what it holds, and its version."""
-
-_State = list[tuple[str, int, int, int]]
-"""For each tensor of a module its name, its identity, where its numbers lie, and its version."""
+_States = dict[int, tuple[str, int, int, bool, int | None]]
+"""By the identity of a tensor its name, where it lies, how often it was written, whether it has a gradient that nobody
+asked for, and a number that changes with what it holds; None where that was not read."""
 
 
 class Guard:
-    """Compares a module with what it was when it was made private and when the batch was drawn."""
+    """Compares a module with what it was at named moments: after a release, when a batch was drawn, before a pass.
+
+    What trained tensors and buffers hold is read at each of these but a pass, for fused optimizers count no writes.
+    """
 
     def __init__(self, taps: Taps) -> None:
         self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
-        self.kinds = {id(p): (p.dtype, p.device) for _, p in self.trained}
-        self.moved = False
+        self.kinds = {id(p): _kind_of(p) for _, p in self.trained}
+        self.moved = self.is_noted = False
         self.others: list[Tensor] = []
-        self.numbers: dict[str, str | int] | None = None
-        self.forget_released()
-        # A plain function, which a copy of the module leaves as it is.
-        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.forget_released()))
+        self.released: _States = {}
+        self.whole: dict[Any, tuple[int, int]] = {}
+        self.last: dict[str, str | int] | None = None
+        # A plain function, which a copy of the module leaves as it is. Weights that are loaded are those of no release.
+        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.released.clear()))
 
-    def forget_released(self) -> None:
-        """Let the trained tensors be others than after the last release: weights were loaded."""
-        self.released: _State = []
-        self.contents: _Contents = []
+    def begin(self) -> None:
+        """Note what the module is like when a batch was drawn; trained tensors are as the last release left them."""
+        tensors = self.check_trained()
+        self.is_noted, self.types = False, {tensor.dtype for _, tensor in tensors}
+        now = self.states(tensors, self.read(tensors) - self.released.keys())
+        self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
+        remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
+        _check_same(self.drawn, now, "changed since the last release", _MOVED_BY_RELEASES, remedy)
 
-    def begin_step(self) -> None:
-        """Raise where trained tensors or buffers were written in a way that counts no write; note the former."""
-        trained, buffers = _contents(self.trained), _contents(_buffers(self.check_trained()))
-        for kept, now, expected in (
-            (self.contents, trained, _MOVED_BY_RELEASES), (self.buffers, buffers, _NOTHING_KEPT)
-        ):  # fmt: skip
-            for old, new in zip(kept, now, strict=False):
-                if old != new:
-                    remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
-                    raise InvalidParameter(old[0], "changed beside the releases", expected, remedy)
-        self.contents, self.others = trained, []
+    def check_released(self, *, every: bool = False) -> None:
+        """Raise where what is read was written since the batch was drawn; ``every`` tensor is read from now on."""
+        tensors = self.taps.tensors() if every else self.check_trained()
+        remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
+        now = self.states(tensors, {id(tensor) for _, tensor in tensors} if every else self.read(tensors))
+        _check_same(self.drawn, now, "changed beside the releases", _MOVED_BY_RELEASES, remedy)
+        self.drawn, self.is_noted = now, every
 
     def end_step(self, rates: dict[int, float]) -> None:
         """Note what the trained tensors are like after a release.
@@ -508,43 +487,40 @@ class Guard:
         The first one above :data:`LEAST_RATE` has moved all that have a rate; else this raises. ``rates`` are the
         learning rates by the id of a tensor; one that is trained through others has the largest of them.
         """
-        before, self.contents = self.contents, _contents(self.trained)
-        self.released, most = _state(self.trained), max(rates.values(), default=0.0)
+        self.released, most = self.states(self.trained, self.kinds), max(rates.values(), default=0.0)
         if self.moved or most <= LEAST_RATE:
             return
         self.moved = True
-        for (name, tensor), old, new in zip(self.trained, before, self.contents, strict=True):
+        for key, state in self.released.items():
             # Folded factors are zero again after a step, which has written them.
-            if rates.get(id(tensor), most) > 0.0 and old == new:
+            if rates.get(key, most) > 0.0 and key in self.drawn and state[1:] == self.drawn[key][1:]:
                 remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
-                raise InvalidParameter(name, "unmoved after a step", "trained weights that move", remedy)
+                raise InvalidParameter(state[0], "unmoved after a step", "trained weights that move", remedy)
 
-    def begin(self) -> None:
-        """Note what the module is like before a batch is seen."""
-        tensors = self.check_trained()
-        self.before, self.numbers, self.types = _state(tensors), None, {tensor.dtype for _, tensor in tensors}
-        for old, new in zip(self.released, _state(self.trained), strict=False):
-            if old != new:
-                remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
-                raise InvalidParameter(old[0], "changed since the last release", _MOVED_BY_RELEASES, remedy)
-        self.contents, self.buffers = (
-            self.contents or _contents(self.trained),
-            _contents(_buffers(tensors)),
-        )
+    def states(self, tensors: Sequence[tuple[str, Tensor]], read: Container[int]) -> _States:
+        """The states of tensors, of those whose identities are in ``read`` with what they hold."""
+        sums = {id(tensor): _bits(tensor) for _, tensor in tensors if id(tensor) in read}
+        if len({(part.dtype, part.device) for part in sums.values()}) > 1:
+            first = next(iter(sums.values()))
+            sums = {key: part.to(first.device, torch.int64) for key, part in sums.items()}
+        # One question to the device for all of them.
+        numbers = dict(zip(sums, torch.stack([*sums.values()]).tolist() if sums else (), strict=True))
+        return {
+            id(t): (name, t.data_ptr(), t._version, t.grad is not None and id(t) not in self.kinds, numbers.get(id(t)))
+            for name, t in tensors
+        }
+
+    def read(self, tensors: Sequence[tuple[str, Tensor]]) -> set[int]:
+        """The identities of trained tensors and buffers, of which it is read what they hold."""
+        return {*self.kinds, *(id(tensor) for _, tensor in tensors if not isinstance(tensor, nn.Parameter))}
 
     def check_trained(self) -> list[tuple[str, Tensor]]:
         """The tensors of the module; raises unless those that make_private saw as trained are so, and no others."""
-        for name, parameter in self.trained:
-            dtype, device = self.kinds[id(parameter)]
-            if parameter.dtype != dtype or parameter.device != device:
-                expected = f"{dtype} on {device}, as make_private saw it"
-                remedy = "convert and move the module before make_private; for speed use autocast"
-                raise InvalidParameter(name, f"{parameter.dtype} on {parameter.device}", expected, remedy)
         tensors = self.taps.tensors()
         for name, tensor in tensors:
-            if tensor.requires_grad != (id(tensor) in self.kinds):
-                found = "trained" if tensor.requires_grad else "frozen"
-                raise InvalidParameter(name, found, _AS_SEEN, _FREEZE)
+            kind, expected = _kind_of(tensor), self.kinds.get(id(tensor), _FROZEN)
+            if kind != expected:
+                raise InvalidParameter(name, kind, f"{expected}, as make_private saw it", _FREEZE)
         return tensors
 
     def check_unwritten(self, form: Any = None) -> None:
@@ -552,60 +528,43 @@ class Guard:
 
         Parts of a given ``form`` leave the same whole numbers in attributes.
         """
-        tensors = self.taps.tensors()
-        now = _state(tensors)
-        for old, new in zip(self.before, now, strict=False):
-            if old != new:
-                remedy = "no running statistics, no max_norm; change weights before the batch is drawn"
-                raise InvalidParameter(old[0], "written by the forward pass", _NOTHING_KEPT, remedy)
-        if len(self.before) != len(now):
-            raise InvalidParameter("module", "other tensors than before the batch was drawn", _NOTHING_KEPT)
-        if self.numbers is not None:
-            for old, new in zip(self.all, _contents(tensors), strict=True):
-                if old != new:
-                    remedy = "do not write through .data"
-                    raise InvalidParameter(old[0], "changed by the forward pass", _NOTHING_KEPT, remedy)
+        now = self.states(self.taps.tensors(), self.drawn if self.is_noted else ())
+        remedy = "no running statistics, no max_norm; set weights before the batch is drawn, do not write through .data"
+        _check_same(self.drawn, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
+        if self.is_noted:
             self.check_attributes(form, every=True)
-        self.check_gradients(tensors)
 
     def check_leaves(self, losses: Tensor) -> None:
         """Raise where losses ask for the gradient of a parameter that is not trained, where it would be left unclipped.
 
         Other tensors that ask for one, such as inputs of checkpoints, lose it after the pass.
         """
-        known, self.others = {*self.kinds, id(self.taps.switch)}, []
-        seen, ahead = set(), [losses.grad_fn]
+        seen: set[Any] = {None}
+        ahead: list[Any] = [losses.grad_fn]
         while ahead:
-            node = ahead.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            ahead += [before for before, _ in node.next_functions]
-            leaf = getattr(node, "variable", None)
-            if leaf is None or id(leaf) in known:
-                continue
-            self.others.append(leaf)
-            own = {id(tensor): name for name, tensor in self.taps.tensors()}
-            if id(leaf) in own:
-                raise InvalidParameter(own[id(leaf)], "trained", _AS_SEEN, _FREEZE)
+            if (node := ahead.pop()) not in seen:
+                seen.add(node)
+                ahead += [before for before, _ in node.next_functions]
+        known, found = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
+        self.others = [leaf for leaf in found if leaf is not None and id(leaf) not in known]
+        for leaf in self.others:
+            names = [name for name, tensor in self.taps.tensors() if tensor is leaf]
+            if names:
+                raise InvalidParameter(names[0], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
             if isinstance(leaf, nn.Parameter):
-                raise InvalidParameter(
-                    "losses", f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too",
-                    "losses of the trained tensors alone",
-                    "put it into the module before make_private, or call what holds it under torch.no_grad() or after "
-                    "requires_grad_(False): its gradient would have no noise",
-                )  # fmt: skip
+                found = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
+                remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
+                raise InvalidParameter("losses", found, "losses of the trained tensors alone", remedy)
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
 
         What one record leaves there would reach the next one, even where every record is computed by itself.
         """
-        if self.numbers is None:
-            self.all = _contents(self.taps.tensors())
-            self.numbers, self.made = _attributes(self.taps.module), None
-            self.counts: dict[Any, dict[str, int]] = {}
-            self.last: tuple[Any, dict[str, int]] | None = None
+        if not self.is_noted:
+            self.check_released(every=True)
+            self.start, self.made, self.whole = _attributes(self.taps.module), None, {}
+            self.first = self.last = self.start
             self.plain = [(part, _copied(_plain(part))) for part in self.taps.module.modules()]
 
     def check_attributes(self, form: Any, *, every: bool = False) -> None:
@@ -613,24 +572,23 @@ class Guard:
 
         Tables of constants are the same whatever records are computed, and what a layer sets by the first batch that it
         sees is not. ``every`` number is compared after a later part of the batch, for its gradients are released; else
-        those that the first pass has changed. Whole numbers are those of the records there, such as their sizes: they
-        have to be the same in all passes of one ``form``, if it is known.
+        those that the first pass has changed. Whole numbers are those of the records there, such as their sizes or what
+        counts them: all passes of one ``form``, if it is known, leave the same there, or add the same.
         """
-        now = _attributes(self.taps.module)
+        now, last = _attributes(self.taps.module), self.last
+        self.last = now
         if self.made is None:
-            before = self.numbers or {}
-            self.made, self.numbers = {name for name in now if before.get(name) != now[name]}, now
-        whole = {name: value for name, value in now.items() if isinstance(value, int)}
-        if every and form is not None:
-            # Records come one after the other, and those of a form add the same to what counts them.
-            last, self.last = self.last, (form, whole)
-            form = last and (last[0], form)
-            whole = {name: value - last[1].get(name, value) for name, value in whole.items()} if last else {}
-        alike, first = {} if form is None else self.counts.setdefault(form, whole), self.numbers or {}
+            self.made, self.first = {name for name in now if self.start.get(name) != now[name]}, now
+            return
         for name in now if every else self.made:
-            is_whole = isinstance(now.get(name), int)
-            known = name in alike and name in whole
-            if (known and alike[name] != whole[name]) if is_whole else first.get(name) != now.get(name):
+            value, differs = now.get(name), self.first.get(name) != now.get(name)
+            if isinstance(value, int):
+                if form is None or last is None:
+                    continue
+                before = last.get(name)
+                left = value, value - (before if isinstance(before, int) else 0)
+                differs = all(map(operator.ne, left, self.whole.setdefault((name, form), left)))
+            if differs:
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:
@@ -639,44 +597,26 @@ class Guard:
             for key in _plain(part).keys() - plain.keys():
                 del part.__dict__[key]
             part.__dict__.update(_copied(plain))
+        self.last = self.start
 
-    def drop_gradients(self) -> None:
-        """Remove the gradients of the trained tensors, and of others that the losses have asked for one."""
-        for tensor in (*(parameter for _, parameter in self.trained), *self.others):
+    def drop_gradients(self, *, every: bool = False) -> None:
+        """Remove the gradients of the trained tensors, of others that losses asked for one, and of ``every`` other."""
+        inside = self.taps.tensors() if every else ()
+        for tensor in (*(tensor for _, tensor in (*self.trained, *inside)), *self.others):
             tensor.grad = None
 
-    def check_gradients(self, tensors: list[tuple[str, Tensor]]) -> None:
-        """Raise where one of the module's tensors has a gradient that no release is about, and remove all of these."""
-        found = [(name, part) for name, part in tensors if part.grad is not None and id(part) not in self.kinds]
-        for _, part in found:
-            part.grad = None
-        if found:
-            expected, remedy = (
-                "gradients of the trained tensors alone",
-                "freeze it, or let make_private see it as trained",
-            )
-            raise InvalidParameter(found[0][0], "a gradient without noise", expected, remedy)
+
+def _kind_of(tensor: Tensor) -> str:
+    """What has to stay so of a tensor: whether it is trained, and then its type and its device."""
+    return f"trained in {tensor.dtype} on {tensor.device}" if tensor.requires_grad else _FROZEN
 
 
-def _state(tensors: Iterable[tuple[str, Tensor]]) -> _State:
-    """Which tensors these are, where they lie and how often they were written."""
-    return [(name, id(part), part.data_ptr(), part._version) for name, part in tensors]
-
-
-def _buffers(tensors: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """Those of a module's tensors that are no parameters."""
-    return [(name, tensor) for name, tensor in tensors if not isinstance(tensor, nn.Parameter)]
-
-
-def _contents(tensors: Iterable[tuple[str, Tensor]]) -> _Contents:
-    """What each tensor holds and how often it was written: fused optimizers count no writes."""
-    named = list(tensors)
-    sums = [_bits(part) for _, part in named]
-    if len({(part.dtype, part.device) for part in sums}) > 1:
-        sums = [part.to(sums[0].device, torch.int64) for part in sums]
-    # One question to the device for all of them.
-    numbers = torch.stack(sums).tolist() if sums else []
-    return [(name, number, part._version) for (name, part), number in zip(named, numbers, strict=True)]
+def _check_same(before: _States, now: _States, found: str, expected: str, remedy: str) -> None:
+    """Raise where a tensor has another state than before, is new or gone; what was not read passes."""
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if old is None or new is None or old[1:4] != new[1:4] or (old[4] != new[4] and None not in (old[4], new[4])):
+            raise InvalidParameter((new or old or ("module",))[0], found, expected, remedy)
 
 
 def _attributes(module: nn.Module) -> dict[str, str | int]:

@@ -53,13 +53,11 @@ def parts_of(batch: Any) -> list[Any]:
     """All parts of a batch that are no containers themselves, in its order."""
     found: list[Any] = []
 
-    def visit(part: Any, _: Any = None) -> Any:
-        if _rebuilt(part, visit) is part:
-            found.append(part)
+    def visit(part: Any, _: Any) -> Any:
+        found.extend(parts_of(part))
         return part
 
-    visit(batch)
-    return found
+    return [batch] if _rebuilt(batch, visit) is batch else found
 
 
 def place_of(single: Any, part: Any, row: int, records: int, samples: Samples) -> tuple[int, bool] | None:

@@ -21,8 +21,8 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
-from privproj.training.independence import Guard, IndependenceCheck, LossFunction, losses_of
-from privproj.training.nested import has_rows, leaves, move, take
+from privproj.training.independence import Guard, IndependenceCheck, LossFunction
+from privproj.training.nested import has_rows, move, take
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.view import View
@@ -163,16 +163,16 @@ class PrivateOptimizer(torch.optim.Optimizer):
         own = state.pop("privproj", {})
         saved, here = own.get("releases", 0), self._spending.account.spent
         if saved > here:
-            expected, remedy = f"at most the {here} releases that are accounted here", "give the ledger of that run"
-            raise InvalidParameter("state_dict", f"a state after {saved} releases", expected, remedy)
+            words = f"at most the {here} that are accounted here, or the ledger of that run"
+            raise InvalidParameter("state_dict", f"a state after {saved} releases", words)
         if "clip" in own:
             self._boundary.resume_clip(own["clip"])
         self._original.load_state_dict(state)
         self._share()
 
     def __reduce__(self) -> NoReturn:
-        remedy = "save its state_dict(), and resume with make_private and the ledger"
-        raise Refused(f"a private optimizer is neither copied nor pickled, for a copy would repeat its noise: {remedy}")
+        words = "a private optimizer is neither copied nor pickled"
+        raise Refused(f"{words}, for a copy would repeat its noise: save its state_dict() and keep its ledger")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
@@ -261,9 +261,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = whole("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
-            expected = f"something in it with one row for each of {records} records"
             remedy = "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these"
-            raise InvalidParameter("batch", type(batch).__name__, expected, remedy)
+            raise InvalidParameter("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
         if strict and records and not self._turn.numbers:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
         self._guard.check_trained()
@@ -273,51 +272,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 for first in range(0, records, 1 if strict else size):
                     rows = slice(first, first + 1 if strict else min(first + size, records))
                     part = self._turn.alone(first) if strict else take(batch, rows, records, samples)
-                    total += self._take_in(loss_fn, move(part, self._taps.device), rows, alone=strict)
+                    total += self._independence.take_in(loss_fn, move(part, self._taps.device), rows, alone=strict)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
             self._boundary.forget()
             raise
         self._turn.taken = True
         return total / max(1, records)
-
-    def _take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
-        """Take in a part of the batch, which has these rows; gives the sum of its losses.
-
-        It is watched for what mixes records; of one record ``alone``, for what those before it have left somewhere.
-        """
-        records = rows.stop - rows.start
-        form = tuple(leaf.shape for leaf in leaves(part)) if alone else None
-        with self._taps.armed(records):
-            if alone and self._independence.spot:
-                self._guard.note()
-                self._turn.check_joining(rows, alone=True)
-            with self._independence.watch(loss_fn, part, rows, alone=alone):
-                losses = self._losses(loss_fn, part, records)
-                self._guard.check_leaves(losses)
-                try:
-                    losses.sum().backward()
-                    self._guard.check_unwritten(form)
-                    if alone:
-                        self._taps.join_rows()
-                    self._taps.check_rows(records)
-                finally:
-                    self._drop_gradients()
-            self._boundary.add(records)
-        return losses.detach().sum()
-
-    def _losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
-        """The losses of a part; where an output for all records has become one for each, an error may come of it."""
-        try:
-            return losses_of(loss_fn, part, records)
-        except (RuntimeError, ValueError, IndexError) as error:
-            if not self._taps.widened or isinstance(error, InvalidParameter) or "out of memory" in str(error):
-                raise
-            raise InvalidParameter(
-                self._taps.widened, f"one row for {records} records, and then {type(error).__name__}: {error}",
-                "a layer that sees one row for each record, or a loss function that takes one row more for each",
-                "strict=True computes every record by itself",
-            ) from error  # fmt: skip
 
     def step_on(
         self, loss_fn: LossFunction, batch: Any, micro_batch_size: int | None = None, *, strict: bool = False
@@ -367,7 +328,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._turn.close()
         try:
             self._share()
-            self._guard.begin_step()
+            self._guard.check_released()
             self._check_groups()
             self._use(self._boundary.release())
         finally:

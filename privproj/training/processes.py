@@ -85,21 +85,19 @@ class Processes:
         found = self.gather((place, value))
         places = {rank: there for rank, (there, _) in enumerate(found)}
         if len(set(places.values())) > 1:
-            remedy = "none may leave out a step that another one makes; end all of them, and resume the run"
-            raise Refused(f"the processes of the run are at different places ({places}): {remedy}")
+            words = "the processes of the run are at different places"
+            raise Refused(f"{words} ({places}), and none may leave out a step: end all of them, and resume the run")
         return [one for _, one in found]
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Run a block that every process reaches: where one fails all do, so that none is left waiting."""
-        own = None
         try:
             yield
         except Exception as error:
-            own = error
-        said = self.meet("a block that all reach", None if own is None else str(own))
-        if own is not None:
-            raise own
+            self.meet("a block that all reach", str(error))
+            raise
+        said = self.meet("a block that all reach", None)
         for rank, sentence in enumerate(said):
             if sentence is not None:
                 raise Refused(f"process {rank} of {self.size} stopped: {sentence}")

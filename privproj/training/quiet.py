@@ -1,7 +1,6 @@
 """Quiet computation: dropout and other random functions of torch do nothing, so that two passes can be compared."""
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,9 +22,6 @@ _DROPOUTS = {
 
 MOST_DRAWS = 10_000
 """Calls of random functions after which they draw again, so that a loop that waits for a draw ends. Contract."""
-
-_PLACE_OF_DROPOUT = 4
-"""The place of ``dropout_p`` among the arguments of scaled dot product attention. Contract with torch."""
 
 
 def _uniform(level: Tensor, own: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> Tensor:
@@ -69,37 +65,37 @@ The level is the probability of smaller values, above 0 and below 1. Other level
 ``if torch.rand(1) < 0.3``, and noise keeps the size that it is drawn with. Contract with torch."""
 
 
-class _Constant(TorchFunctionMode):
-    """Replaces what dropout and random functions return, and notes the types of all results."""
+class Still(TorchFunctionMode):
+    """Replaces what dropout and random functions return, and notes the types of all results.
+
+    Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
+    record is told by the pass over all of them, which comes first; a pass that draws otherwise makes ``is_uneven``
+    True, for its draws cannot be matched.
+    """
 
     def __init__(self, level: float) -> None:
         super().__init__()
-        self.types: set[torch.dtype] = set()
         self.level, self.calls = level, 0
+        self.types: set[torch.dtype] = set()
+        self.apart = self.is_uneven = False
         self.rows: Sequence[int] = ()
         self.sizes: list[int] = []
-        self.alone: list[int] = []
         self.by_row: list[bool] | None = None
         self.drawn: dict[bytes, int] = {}
-        self.draws, self.is_uneven = 0, False
 
-    def begin(self, rows: Sequence[int]) -> None:
-        """Let a pass over these records begin: where each has a draw of its own, it is the same in every pass."""
+    def begin(self, rows: Sequence[int], *, first: bool) -> None:
+        """Let a pass over these records begin; the ``first`` one is over all."""
         self.rows, self.sizes, self.drawn = rows, [], {}
+        self.by_row = None if first else self.by_row or []
 
     def end(self) -> None:
-        """Note whether the pass has drawn otherwise than that over the whole part, so that draws cannot be matched."""
-        own = [size for size, by_row in zip(self.sizes, self.by_row or [], strict=False) if by_row]
-        differs = len(self.sizes) != self.draws or any(size != len(self.rows) for size in own)
-        self.is_uneven |= bool(self.by_row) and differs
-
-    def note(self, *, whole: bool) -> None:
-        """Note which draws of the passes over one record and then over the ``whole`` part have a row for each."""
-        if not whole:
-            self.alone = self.sizes
-        else:
-            many, self.draws = len(self.rows), len(self.sizes)
-            self.by_row = [pair == (1, many) and many > 1 for pair in zip(self.alone, self.sizes, strict=False)]
+        """Note which draws have had a row for each record, or whether the pass has drawn otherwise than the first."""
+        own = [size == len(self.rows) for size in self.sizes]
+        if self.by_row is None:
+            self.by_row = [len(self.rows) > 1 and here for here in own]
+        elif self.apart and self.by_row:
+            lost = (known and not here for known, here in zip(self.by_row, own, strict=False))
+            self.is_uneven |= len(own) != len(self.by_row) or any(lost)
 
     def levels(self, found: Tensor) -> Tensor | None:
         """A level for each record, where a draw of this shape has a row for each; else None."""
@@ -108,11 +104,8 @@ class _Constant(TorchFunctionMode):
         torch.rand(())
         size = len(found) if found.dim() else 0
         self.sizes += [size] * (number == len(self.sizes))
-        by_row = self.by_row
-        if by_row is None:
-            # The first pass over the whole part, after that over one record.
-            by_row = [one == 1 < len(self.rows) for one in self.alone]
-        if size != len(self.rows) or not any(by_row[number : number + 1]):
+        by_row = len(self.rows) > 1 if self.by_row is None else any(self.by_row[number : number + 1])
+        if not self.apart or not by_row or size != len(self.rows):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.
         levels = [math.modf(self.level + 0.6180339887 * (row + 1) + math.pi * number)[0] for row in self.rows]
@@ -136,43 +129,31 @@ class _Constant(TorchFunctionMode):
             one, edges = (torch.ones_like(args[0]),), (args[0],)
             with self:
                 return engine.run_backward(edges, one, False, False, (), allow_unreachable=True, accumulate_grad=True)
-        if kwargs.get("generator") not in (None, torch.default_generator):
-            # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
-            return func(*args, **kwargs)
-        if func in _DROPOUTS:
-            return self.scaled(*args, **kwargs)
-        self.calls += func in _DRAWN
-        if func in _DRAWN and self.calls <= MOST_DRAWS:
-            with torch.no_grad():
-                found = func(*args, **kwargs)
-                levels = self.levels(found)
-                level = torch.tensor(self.level, device=found.device) if levels is None else levels
-                return found.copy_(_DRAWN[func](level, *args, **kwargs))
-        if func in _WITHOUT_NOISE:
-            return _WITHOUT_NOISE[func](func, *args, **kwargs)
-        if func is functional.scaled_dot_product_attention:
-            args, kwargs = args[:_PLACE_OF_DROPOUT] + (0.0,) * (len(args) > _PLACE_OF_DROPOUT) + args[5:], dict(kwargs)
-            kwargs |= {} if len(args) > _PLACE_OF_DROPOUT else {"dropout_p": 0.0}
+        # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
+        if kwargs.get("generator") in (None, torch.default_generator):
+            if func in _DROPOUTS:
+                return self.scaled(*args, **kwargs)
+            self.calls += func in _DRAWN
+            if func in _DRAWN and self.calls <= MOST_DRAWS:
+                with torch.no_grad():
+                    found = func(*args, **kwargs)
+                    levels = self.levels(found)
+                    level = torch.tensor(self.level, device=found.device) if levels is None else levels
+                    return found.copy_(_DRAWN[func](level, *args, **kwargs))
+            if func in _WITHOUT_NOISE:
+                return _WITHOUT_NOISE[func](func, *args, **kwargs)
         found = func(*args, **kwargs)
         if isinstance(found, Tensor):
             self.types.add(found.dtype)
         return found
 
 
-def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
-    """A softmax in place of one with Gumbel noise."""
-    soft = (logits / tau).softmax(dim)
-    if not hard:
-        return soft
-    one = torch.zeros_like(logits).scatter_(dim, soft.max(dim, keepdim=True).indices, 1.0)
-    return one - soft.detach() + soft
-
-
-def _leaky(
-    _: Any, input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
-) -> Tensor:
-    """A leaky ReLU in place of one with a random slope."""
-    return functional.leaky_relu(input, (lower + upper) / 2.0)
+def _attention(
+    func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
+    **kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """Attention without its dropout."""
+    return func(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
 
 def _pooled(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -192,20 +173,20 @@ def _likeliest(func: Any, input: Tensor, num_samples: int, *args: Any, **kwargs:
     return order[..., torch.arange(num_samples, device=input.device) % input.shape[-1]]
 
 
-def _in_order(func: Any, n: int, *args: Any, **kwargs: Any) -> Tensor:
-    """An order of so many numbers that is the same each time, and none that leaves all in place."""
-    order = random.Random(n).sample(range(n), n)
-    order = order[1:] + order[:1] if order == sorted(order) else order
-    return func(n, *args, **kwargs).copy_(torch.tensor(order, dtype=torch.long))
-
-
 _torch: Any = torch
 
 _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
-    functional.gumbel_softmax: _gumbel, functional.rrelu: _leaky, torch.rrelu: _leaky, torch.multinomial: _likeliest,
-    Tensor.multinomial: _likeliest, functional.fractional_max_pool2d_with_indices: _pooled,
-    functional.fractional_max_pool3d_with_indices: _pooled, functional.fractional_max_pool2d: _pooled,
-    functional.fractional_max_pool3d: _pooled, torch.randperm: _in_order,
+    functional.gumbel_softmax: lambda _, logits, tau=1, hard=False, eps=0.0, dim=-1: (logits / tau).softmax(dim),
+    functional.scaled_dot_product_attention: _attention,
+    # Without training its slope is the mean one.
+    **dict.fromkeys(
+        (functional.rrelu, torch.rrelu), lambda func, input, low=1 / 8, high=1 / 3, *_, **__: func(input, low, high)
+    ),
+    **dict.fromkeys((torch.multinomial, Tensor.multinomial), _likeliest),
+    **dict.fromkeys((functional.fractional_max_pool2d_with_indices, functional.fractional_max_pool2d), _pooled),
+    **dict.fromkeys((functional.fractional_max_pool3d_with_indices, functional.fractional_max_pool3d), _pooled),
+    # An order that leaves nothing in place.
+    torch.randperm: lambda func, n, *args, **named: func(n, *args, **named).copy_(torch.arange(n).roll(1)),
     torch.poisson: lambda _, input, *args, **kwargs: input.round(),
     _torch._standard_gamma: lambda _, input, *args, **kwargs: input.clone(),
     _torch._sample_dirichlet: lambda _, input, *args, **kwargs: input / input.sum(-1, keepdim=True),
@@ -213,13 +194,8 @@ _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
 """Random functions that are computed without their randomness. Contract with torch."""
 
 
-def stand_still(level: float) -> TorchFunctionMode:
-    """While it runs, random functions of torch return what their distribution has at a level, above 0 and below 1."""
-    return _Constant(level)
-
-
 @contextmanager
-def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[_Constant]:
+def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[Still]:
     """Switch off all randomness of a module that torch can be told to switch off, and leave its generators untouched.
 
     Modules stay in their mode, so that what they do in training only is still done. Compiled code runs uncompiled.
@@ -235,7 +211,7 @@ def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[_Constant]:
         for part in dropping:
             stack.callback(setattr, part, "dropout", part.dropout)
             part.dropout = 0.0
-        still = _Constant(0.5 if level is None else level)
+        still = Still(0.5 if level is None else level)
         if level is not None:
             stack.enter_context(still)
         yield still

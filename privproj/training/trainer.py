@@ -357,14 +357,12 @@ class _ReleasesAreSteps(TrainerCallback):
         done, saved = optimizer._steps, state.global_step
         where = self.trainer.privacy.get("ledger", Path(args.output_dir) / LEDGER)
         if done < saved:
-            remedy = "resume with the same ledger, data and arguments"
-            raise InvalidParameter("ledger", where, f"a ledger with the {saved} releases of the checkpoint", remedy)
+            raise InvalidParameter("ledger", where, f"the ledger with the {saved} releases of the checkpoint")
         if done and not saved:
-            remedy = "go on with train(resume_from_checkpoint=True), or name another ledger; both then add up"
-            raise Refused(f"{where} already holds {done} releases: {remedy}")
+            words = "go on with train(resume_from_checkpoint=True), or name another ledger; both then add up"
+            raise Refused(f"{where} already holds {done} releases: {words}")
         if done > saved:
-            words = "they count, and what was learned from them is lost"
-            late = f"{where} holds {done - saved} releases after the checkpoint: {words}"
+            late = f"{where} holds {done - saved} releases after the checkpoint: they count, and their steps are lost"
             warnings.warn(late, ResumedLedger, stacklevel=2)
         if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) and "metrics" not in _names(scheduler.step):
             for _ in range(done - saved):
@@ -406,16 +404,14 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
         if getattr(args, name, sound) not in (sound, False):
             raise InvalidParameter(name, getattr(args, name), f"{name}={sound}", why)
     if accelerator.mixed_precision not in ("no", "bf16"):
-        remedy = "a loss scale would hide when a gradient is too large"
-        raise InvalidParameter("mixed_precision", accelerator.mixed_precision, "bf16 or none", remedy)
+        raise InvalidParameter("mixed_precision", accelerator.mixed_precision, "bf16 or none, without a loss scale")
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind not in WORKERS or args.n_gpu > 1:
         found = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
-        remedy = "use torchrun without FSDP or DeepSpeed"
-        raise InvalidParameter("args", found, "processes that hold the whole model, one GPU each", remedy)
+        words = "processes that hold the whole model, one GPU each, without FSDP and DeepSpeed"
+        raise InvalidParameter("args", found, words)
     if args.load_best_model_at_end and hasattr(trainer.model, "trained_by_m2"):
-        remedy = "load a checkpoint with import_peft"
-        raise InvalidParameter("load_best_model_at_end", True, "False, with M2 on a model of PEFT", remedy)
+        raise InvalidParameter("load_best_model_at_end", True, "False, and import_peft, with M2 on a model of PEFT")
     optim = str(getattr(args.optim, "value", args.optim))
     if any(word in optim for word in OWN_UPDATES):
         raise InvalidParameter("optim", optim, "an optimizer that changes weights in its step only")
@@ -425,11 +421,10 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
     own_losses = type(trainer).compute_record_losses is not PrivateTrainer.compute_record_losses
     of_batches = trainer.compute_loss_func is not None or type(trainer).compute_loss is not Trainer.compute_loss
     if of_batches and not own_losses:
-        remedy = "override compute_record_losses"
-        raise InvalidParameter("compute_loss", "a loss of a whole batch", "a loss for each record", remedy)
+        raise InvalidParameter("compute_loss", "a loss of a whole batch", "compute_record_losses, overridden")
     if not own_losses and _kind_of(trainer.model) is None:
-        name, remedy = type(_unwrapped(trainer.model)).__name__, "override compute_record_losses"
-        raise InvalidParameter("model", name, "a model for language modelling or classification", remedy)
+        words = "a model for language modelling or classification, or compute_record_losses, overridden"
+        raise InvalidParameter("model", type(_unwrapped(trainer.model)).__name__, words)
 
 
 def _unwrapped(model: Any) -> Any:

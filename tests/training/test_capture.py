@@ -62,7 +62,7 @@ def test_layers_that_keep_something_of_a_batch_are_noticed():
         def losses(part, keeper=keeper, head=head, dim=dim):
             return cross_entropy(head(keeper(part[0]).mean(dim)), part[1], reduction="none")
 
-        with pytest.raises(InvalidParameter, match="written by the forward pass"):
+        with pytest.raises(InvalidParameter, match="changed by the forward pass"):
             optimizer.backward_on(losses, (inputs, y))
 
 

@@ -40,7 +40,7 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
     module, optimizer, _ = private(module, x, y)
     step(module, optimizer, x, y)
     module[0].requires_grad_(True)
-    with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
+    with pytest.raises(InvalidParameter, match="as make_private saw it"):
         optimizer._turn.open(12)
     module[0].requires_grad_(False)
     optimizer._turn.drawn = None
@@ -52,7 +52,7 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
         module[0].requires_grad_(True)
         return own(module)(part)
 
-    with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
+    with pytest.raises(InvalidParameter, match="as make_private saw it"):
         optimizer.backward_on(losses, (x, y))
     assert all(p.grad is None for p in module.parameters())
 
@@ -62,7 +62,7 @@ def test_a_buffer_that_asks_for_a_gradient_is_refused():
     module = mlp()
     module.register_buffer("scale", torch.ones((), dtype=torch.float64).requires_grad_(True))
     module, optimizer, _ = private(module, x, y)
-    with pytest.raises(InvalidParameter, match="the trained tensors that make_private saw"):
+    with pytest.raises(InvalidParameter, match="as make_private saw it"):
         optimizer._turn.open(12)
 
 
