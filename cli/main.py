@@ -185,8 +185,13 @@ def usage_words(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter):
         name = error.param.get_error_hint(context).strip("'") if error.param else "a value"
         return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
+    from privproj.accounting.question import FOUND
+
     given, known = error.option_name, options_of(context)
     ours = USUAL_NAMES.get(given)
+    quantity = (context.parent and context.parent.info_name) or ""
+    for name in {given, *(ours or ())} & {option_name(one) for one in (quantity, *FOUND.get(quantity, ()))}:
+        return f"expected no {name}: it is what `{path}` finds"
     near = [name for name in ours if name in known] if ours else []
     if not near and (owners := _neighbours_with(given, context)):
         return f"expected an option of `{path}`, got {given}; it is an option of {', '.join(owners)}"

@@ -328,13 +328,15 @@ def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, ru
     [
         (f"epsilon {GAUSSIAN} --layer 768x16", "it is an option of m2"),
         (f"compare {GAUSSIAN} --change-rank 3", "it is an option of m2"),
-        ("epsilon m2 --eps 1", "`privproj epsilon m2 --help` lists them"),
-        ("sigma m2 --noise-multiplier 1", "`privproj sigma m2 --help` lists them"),
-        ("sigma m2 -z 1", "`privproj sigma m2 --help` lists them"),
-        ("steps m2 --epochs 1", "`privproj steps m2 --help` lists them"),
+        ("epsilon m2 --eps 1", "expected no --epsilon: it is what `privproj epsilon m2` finds"),
+        ("sigma m2 --noise-multiplier 1", "expected no --noise-multiplier: it is what `privproj sigma m2` finds"),
+        ("sigma m2 -z 1", "expected no --noise-multiplier: it is what `privproj sigma m2` finds"),
+        ("--foo", "expected an option of `privproj`, got --foo; `privproj --help` lists them"),
+        ("epsilon --foo", "`privproj epsilon --help` lists them"),
+        ("steps m2 --epochs 1", "expected no --epochs: it is what `privproj steps m2` finds"),
     ],
 )
-def test_an_option_of_another_question_gets_no_false_suggestion(line, said, run):
+def test_an_option_of_another_question_gets_no_suggestion_but_the_reason(line, said, run):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert said in err and "did you mean" not in err
