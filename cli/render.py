@@ -359,11 +359,12 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 def bound_page(bound: "Bound") -> list[str]:
     """Say all about one bound, in lines."""
     first = f"{bound.mechanism.name}.{bound.name}, version {bound.version}"
+    promised = "; an answer that rests on a promise of yours is conditional" * (bound.status is Status.PROVED)
     rows = {
         "summary": bound.summary,
         "formula": bound.formula,
         "source": bound.citation,
-        "status": f"{bound.status}: `privproj explain {bound.status}` says what that is",
+        "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
         "reason": bound.reason,
         "relation": ", ".join(bound.relations),
         "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",

@@ -54,6 +54,9 @@ Soundness."""
 FIRST_STEP_DOWN = 2.0**-33
 """First relative step of the search for a lower end. Speed only."""
 
+MOST_BLIND = 8
+"""After so many looks a noise below which columns have no answer is not sought among them. Speed only."""
+
 ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
 """What a row costs, over what that of an epsilon costs. Speed only."""
 
@@ -639,10 +642,11 @@ def _least_noises(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> A
     z = np.clip(start, SMALLEST_NOISE, LARGEST_NOISE)
     low, high = np.full(z.size, SMALLEST_NOISE), np.full(z.size, LARGEST_NOISE)
     last, at_last, fall = z.copy(), np.full(z.size, math.nan), np.ones(z.size)
-    waiting = np.arange(z.size)
+    waiting, blind = np.arange(z.size), np.zeros(z.size, bool)
     for turn in range(MOST_TRIES):
         x, value = z[waiting], excess(waiting, z[waiting])
         low[waiting], high[waiting] = np.where(value > 0.0, (x, high[waiting]), (low[waiting], x))
+        blind[waiting] = np.where(value > 0.0, value == math.inf, blind[waiting])
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = (at_last[waiting] - value) / np.log(x / last[waiting])
         fall[waiting] = np.where(np.isfinite(slope) & (slope > 0.0), np.clip(slope, 0.1, 1e6), fall[waiting])
@@ -652,8 +656,11 @@ def _least_noises(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> A
         # Every fourth look halves the bracket, as where columns have no answer below a noise. Speed only.
         inside = (a <= moved) & (moved <= b) & ((turn % 4 < 3) | (np.abs(step) <= CALIBRATION_STEP))
         z[waiting] = np.where(inside, moved, np.sqrt(a) * np.sqrt(b))
-        waiting = waiting[(np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)]
+        is_open = (np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)
+        waiting = waiting[is_open & ~(blind[waiting] & (turn > MOST_BLIND))]
         if not waiting.size:
             break
     z[waiting] = high[waiting]
+    # Where columns end above the least noise, it is sought at the scalar door.
+    z[blind] = math.inf
     return _moved_until(is_met, z, CALIBRATION_STEP, math.inf)

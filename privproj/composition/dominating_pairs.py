@@ -272,8 +272,19 @@ def _with_least_rate(profile: PrivacyProfile, run: Run) -> tuple[PrivacyProfile,
     """
     if run.sampling_rate >= LEAST_GRID_RATE:
         return profile, run
-    from_above: Any = {"log_delta": lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper)}
-    return replace(profile, **from_above, table=None, log_deltas=None), replace(run, sampling_rate=LEAST_GRID_RATE)
+
+    def above(table: Any) -> SplitTable | None:
+        """The upper bounds of a table, if there is one."""
+        read: Any = lambda at: _read_table(table, at)[1]  # noqa: E731
+        return table and SplitTable(np.zeros_like, read)
+
+    return replace(
+        profile,
+        log_delta=lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper),
+        log_deltas=None,
+        table=above(profile.table),
+        excess=above(profile.excess),
+    ), replace(run, sampling_rate=LEAST_GRID_RATE)
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:

@@ -541,7 +541,8 @@ def _by_renyi_bound(phase: Phase, why: str) -> Phase:
     if phase.accountant is not None:
         return phase
     try:
-        asked, _ = renyi_curve(replace(phase, run=without_cap(phase.run)))
+        asked = replace(renyi_curve(replace(phase, run=without_cap(phase.run)))[0], run=phase.run)
+        asked.check()
+        return asked
     except PrivprojError as error:
         raise Refused(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None
-    return replace(asked, run=replace(phase.run, split=None))

@@ -361,7 +361,7 @@ def what_was_run(result: Result) -> list[str]:
     plain = Run().parameters()
 
     def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
-        return f"{run_words(run, '')} by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
+        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
 
     if phases is None:
         return [words(result.run, result.mechanism, str(result.mechanism["name"]))]

@@ -64,6 +64,9 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 """The columns of the table after those of the axes: fields of a result, and a note."""
 
+OUTCOMES = (*Outcome, "invalid")
+"""How a row can end. Contract."""
+
 WORDS = ("side", "bound", "status", "outcome", "note")
 """Those of them that are no numbers."""
 
@@ -419,12 +422,12 @@ def run_sweep(
 def _is_table_of(grid: Grid, path: Path) -> bool:
     """True if a file has the columns of the grid, in them its points, and at the first of these its answer."""
     try:
-        rows = _read_table(path)
+        rows, outcome = _read_table(path), grid.names.index("outcome")
         if next(rows, None) != grid.names:
             return False
         (first,) = csv.reader([grid(range(1))])
         for number, row in zip_longest(range(len(grid)), rows):
-            if number is None or row is None:
+            if number is None or row is None or len(row) != len(grid.names) or row[outcome] not in OUTCOMES:
                 return False
             wanted = [str(_cell(value)) for value in grid.point(number).values()] if number else first
             if not all(map(_says, row, wanted)):

@@ -146,6 +146,16 @@ def test_every_noise_of_a_table_is_nearly_that_of_the_scalar_door(count):
         )
 
 
+@pytest.mark.parametrize(
+    ("eps", "log10_delta"), [(8.0, -300.0), (1e9, -1e-10), (1e6, -1e-10), (1e9, -1e-8), (0.1, -50.0)]
+)
+def test_a_noise_near_where_columns_end_is_that_of_the_scalar_door(eps, log10_delta):
+    found = privproj.sigmas(Gaussian, epsilon=[eps], log10_delta=log10_delta)
+    assert found.value == pytest.approx(
+        privproj.sigma(Gaussian(), epsilon=eps, log10_delta=log10_delta).value, rel=2e-9
+    )
+
+
 def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_too():
     eps, powers = [0.0143666767714, 1.6, 0.3], [-0.006417714377287043, -0.05, -1.0]
     found = privproj.sigmas(Gaussian, epsilon=eps, log10_delta=powers)

@@ -107,10 +107,13 @@ def test_a_rate_is_raised_from_above_only():
     assert (shapes[1].profile, shapes[1].run) == (profile, other)
     raised, run = shapes[0].profile, shapes[0].run
     assert run.sampling_rate > rate
-    assert raised.table is None and raised.excess is None
+    assert raised.log_deltas is None and raised.excess is None
     for e in (0.0, 0.5, 3.0):
         ends, exact = raised.log_delta(e), profile.log_delta(e)
         assert ends.upper == exact.upper
+        if profile.table is not None:
+            below, upper = raised.table(np.array([e]))
+            assert below == 0.0 and upper == profile.table(np.array([e]))[1]
         assert math.log(run.sampling_rate) + ends.lower <= math.log(rate) + exact.upper
 
 
