@@ -149,8 +149,16 @@ class IndependenceCheck:
         for self.still.apart in (due, False):
             if drawn:
                 self.taps.clear()
+                if self.still.apart:
+                    # What is drawn for each record is told by a pass over one, for mixing may vanish where all draws
+                    # are one.
+                    one = take(self.base, slice(0, 1), len(self.places), self.loader.samples)
+                    self.taps.capture(False)
+                    self.losses_again(loss_fn, one, [0])
+                    self.taps.capture(True)
+                    self.guard.restore()
                 self.taps.records = len(self.places)
-                self.pass_back(self.losses_again(loss_fn, self.base, self.places, first=True))
+                self.pass_back(self.losses_again(loss_fn, self.base, self.places))
                 self.guard.drop_gradients()
             try:
                 self.compare(loss_fn, self.pieces(start, due=due), due=due, drawn=drawn)
@@ -249,14 +257,14 @@ class IndependenceCheck:
             remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
             raise InvalidParameter(widened or "loss_fn", found, expected, remedy) from error
 
-    def losses_again(self, loss_fn: LossFunction, part: Any, rows: list[int], *, first: bool = False) -> Tensor:
+    def losses_again(self, loss_fn: LossFunction, part: Any, rows: list[int]) -> Tensor:
         """The losses of these records in a pass that leaves ``part``, which holds them, as it is.
 
         Weights that autocast has shortened are not taken. Python and numpy draw the same numbers in every pass, so that
         a layer which is skipped is skipped each time.
         """
         records = len(rows)
-        self.still.begin(rows, first=first)
+        self.still.begin(rows)
         random.seed(self.repeat)
         np.random.seed(self.repeat)
         torch.clear_autocast_cache()
@@ -466,6 +474,7 @@ class Guard:
 
     def begin(self) -> None:
         """Note what the module is like when a batch was drawn; trained tensors are as the last release left them."""
+        self.drop_gradients(every=True)
         tensors = self.check_trained()
         self.is_noted, self.types = False, {tensor.dtype for _, tensor in tensors}
         now = self.states(tensors, self.read(tensors) - self.released.keys())

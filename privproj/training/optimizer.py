@@ -23,6 +23,7 @@ from privproj.training.data_identity import Stamps
 from privproj.training.generators import secret_numbers
 from privproj.training.independence import Guard, IndependenceCheck, LossFunction
 from privproj.training.nested import has_rows, move, take
+from privproj.training.per_example import full_precision
 from privproj.training.plan import Plan
 from privproj.training.release import PrivateRelease
 from privproj.training.view import View
@@ -342,10 +343,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""
         self._drop_gradients()
         group_of = {id(p): group for group in self.param_groups for p in group["params"]}
-        for view, mean in zip(self._views, means, strict=True):
-            group = group_of[id(view.held[0])]
-            sgd = type(self._original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
-            view.apply(mean, group, plain=sgd)
+        # Around a whole step there may be autocast.
+        with full_precision():
+            for view, mean in zip(self._views, means, strict=True):
+                group = group_of[id(view.held[0])]
+                sgd = type(self._original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
+                view.apply(mean, group, plain=sgd)
         self._steps_itself = True
         try:
             self._original.step()

@@ -80,8 +80,9 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
         assert isinstance(g, Tensor)
         return row_norms(g)
     tokens, outputs, inputs = g.shape[1], g.shape[2], x.shape[2]
+    summed = x
     if isinstance(g, LookedUp):
-        # Numbers far apart stand in one Gram matrix here.
+        # Numbers far apart stand in one Gram matrix here; but they are summed in their own type.
         x = to_double(x)
         grams = [g.gram(), x @ x.mT]
     elif tokens == 1:
@@ -105,7 +106,7 @@ def squared_norms(g: "Tensor | LookedUp", x: Tensor | None = None) -> Tensor:
     totals = [to_double(size.sum(1)).square() for size in sizes]
     lost = 2.0 * tiny * (outputs * totals[1] + inputs * totals[0] + tokens**2)
     product = grams[0].mul_(grams[1]).sum((1, 2))
-    return to_double(product.clamp_min(0.0)) + _rounding(x, *sizes) + lost
+    return to_double(product.clamp_min(0.0)) + _rounding(summed, *sizes) + lost
 
 
 def _rounding(like: Tensor, g: Tensor, x: Tensor) -> Tensor:

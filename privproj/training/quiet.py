@@ -69,8 +69,8 @@ class Still(TorchFunctionMode):
     """Replaces what dropout and random functions return, and notes the types of all results.
 
     Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
-    record is told by the pass over all of them, which comes first; a pass that draws otherwise makes ``is_uneven``
-    True, for its draws cannot be matched.
+    record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
+    ``is_uneven`` True, for its draws cannot be matched.
     """
 
     def __init__(self, level: float) -> None:
@@ -80,20 +80,23 @@ class Still(TorchFunctionMode):
         self.apart = self.is_uneven = False
         self.rows: Sequence[int] = ()
         self.sizes: list[int] = []
+        self.alone: list[bool] | None = None
         self.by_row: list[bool] | None = None
         self.drawn: dict[bytes, int] = {}
 
-    def begin(self, rows: Sequence[int], *, first: bool) -> None:
-        """Let a pass over these records begin; the ``first`` one is over all."""
+    def begin(self, rows: Sequence[int]) -> None:
+        """Let a pass over these records begin."""
         self.rows, self.sizes, self.drawn = rows, [], {}
-        self.by_row = None if first else self.by_row or []
 
     def end(self) -> None:
         """Note which draws have had a row for each record, or whether the pass has drawn otherwise than the first."""
         own = [size == len(self.rows) for size in self.sizes]
-        if self.by_row is None:
-            self.by_row = [len(self.rows) > 1 and here for here in own]
-        elif self.apart and self.by_row:
+        if self.alone is None:
+            self.alone = own
+        elif self.by_row is None:
+            alone = [*self.alone, *[False] * len(own)]
+            self.by_row = [len(self.rows) > 1 and one and here for one, here in zip(alone, own, strict=False)]
+        elif self.apart and any(self.by_row):
             lost = (known and not here for known, here in zip(self.by_row, own, strict=False))
             self.is_uneven |= len(own) != len(self.by_row) or any(lost)
 
@@ -104,8 +107,10 @@ class Still(TorchFunctionMode):
         torch.rand(())
         size = len(found) if found.dim() else 0
         self.sizes += [size] * (number == len(self.sizes))
-        by_row = len(self.rows) > 1 if self.by_row is None else any(self.by_row[number : number + 1])
-        if not self.apart or not by_row or size != len(self.rows):
+        by_row = self.by_row
+        if by_row is None:
+            by_row = [one and len(self.rows) > 1 for one in self.alone or ()]
+        if not self.apart or size != len(self.rows) or not any(by_row[number : number + 1]):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.
         levels = [math.modf(self.level + 0.6180339887 * (row + 1) + math.pi * number)[0] for row in self.rows]
@@ -148,6 +153,15 @@ class Still(TorchFunctionMode):
         return found
 
 
+def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A softmax in place of one with Gumbel noise; its largest entry alone where it is ``hard``."""
+    soft = (logits / tau).softmax(dim)
+    if not hard:
+        return soft
+    one = torch.zeros_like(logits).scatter_(dim, soft.max(dim, keepdim=True).indices, 1.0)
+    return one - soft.detach() + soft
+
+
 def _attention(
     func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
     **kwargs: Any,
@@ -176,7 +190,7 @@ def _likeliest(func: Any, input: Tensor, num_samples: int, *args: Any, **kwargs:
 _torch: Any = torch
 
 _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
-    functional.gumbel_softmax: lambda _, logits, tau=1, hard=False, eps=0.0, dim=-1: (logits / tau).softmax(dim),
+    functional.gumbel_softmax: _gumbel,
     functional.scaled_dot_product_attention: _attention,
     # Without training its slope is the mean one.
     **dict.fromkeys(

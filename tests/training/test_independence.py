@@ -608,6 +608,21 @@ def block_dropped(module, part):
     return cross_entropy(module[2](h * mask * mask.numel() / (1e-6 + mask.sum())), part[1], reduction="none")
 
 
+def beside_a_shared_draw(module, part):
+    """Weights over their mean, and noise for all records that has as many rows as the part."""
+    h, shared = torch.tanh(module[0](part[0])), torch.randn(64)
+    weight = torch.rand(len(h), 1)
+    return cross_entropy(module[2](h + 0.1 * shared[:5]) * weight / weight.mean(), part[1], reduction="none")
+
+
+def routed(module, part):
+    """Experts with room for a share of the batch, first come, first served."""
+    scores = module[2](torch.tanh(module[0](part[0])))
+    one = torch.nn.functional.gumbel_softmax(scores, hard=True)
+    kept = one * (one.cumsum(0) * one <= max(1.0, len(one) / 3)).float()
+    return cross_entropy(scores * kept.sum(1, keepdim=True), part[1], reduction="none")
+
+
 DRAWN_APART = {
     "an order of drawn numbers": lambda m, part: permuted(m, part, lambda n: torch.rand(n).argsort()),
     "numbers drawn from one law": lambda m, part: permuted(m, part, lambda n: torch.multinomial(torch.ones(n), n)),
@@ -616,6 +631,8 @@ DRAWN_APART = {
     "the mean of two passes": centred,
     "weights of drawn times": weighted_by_time,
     "a mask over its mean": block_dropped,
+    "weights beside a draw of as many rows": beside_a_shared_draw,
+    "room for some of the batch": routed,
 }
 
 

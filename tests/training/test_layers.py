@@ -272,6 +272,19 @@ def test_norms_of_tables_are_never_understated(size):
             assert (found <= exact * 1.001 + 1e-3 * x.double().square().sum((1, 2))).all()
 
 
+@pytest.mark.parametrize("tokens", [6, 62, 510])
+def test_what_a_table_adds_is_never_longer_than_its_norm(tokens):
+    """Tokens of the layers that multiply by it cancel but for rounding in the type in which they are summed."""
+    dense, x = torch.zeros(1, tokens + 2, 50), torch.zeros(1, tokens + 3, 16)
+    dense[0, :, 0] = 1.5
+    dense[0, 0, 0], dense[0, -1, 0] = 2.0**24, -(2.0**24 + 3 * (tokens // 2))
+    x[:, :-1, 0] = 1.0
+    g = LookedUp(dense, torch.zeros(1, 1, dtype=torch.long))
+    with per_example.full_precision():
+        norm = per_example.squared_norms(g, x).sqrt()
+        assert per_example.clipped_sum(1.0 / norm, g, x).norm() <= 1.0
+
+
 @pytest.mark.parametrize("kind", ["tied", "Conv1D"])
 def test_coordinates_in_a_subspace_are_those_of_the_weights_as_they_are_kept(kind):
     torch.manual_seed(0)
