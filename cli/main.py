@@ -183,7 +183,7 @@ def usage_words(error: click.ClickException) -> str:
         return error.format_message()
     path = context.command_path
     if isinstance(error, click.MissingParameter):
-        name = error.param.get_error_hint(context).strip("'") if error.param else "a value"
+        name = error.param.get_error_hint(context).replace("'", "") if error.param else "a value"
         return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
     from privproj.accounting.question import FOUND
 

@@ -315,7 +315,12 @@ def test_what_is_near_nothing_gets_a_list_or_where_it_is(run):
 
 @pytest.mark.parametrize(
     ("line", "name"),
-    [("choose --layer 8x2 --epsilon 2", "--delta"), ("epsilon m2", "--noise-multiplier"), ("verify", "FILE [LEDGER")],
+    [
+        ("choose --layer 8x2 --epsilon 2", "--delta"),
+        ("epsilon m2", "--noise-multiplier"),
+        ("verify", "FILE [LEDGER"),
+        ("sweep examples/grid.toml", "-o / --output"),
+    ],
 )
 def test_what_a_command_needs_is_named_with_where_it_is_described(line, name, run):
     code, out, err = run(line)
