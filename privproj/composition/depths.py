@@ -26,7 +26,7 @@ from typing import ClassVar
 import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
-from privproj.composition.grid import ComposedCurve, GridCurve
+from privproj.composition.grid import ComposedCurve, GridCurve, lower_end
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.curves.profile import Phases, PrivacyProfile, SplitTable
 from privproj.errors import GridLimit, PrecisionLimit
@@ -267,7 +267,8 @@ class _Level:
             except PrecisionLimit as error:
                 last = error
                 continue
-            size = max((end.upper / end.lower if end.lower > 0.0 else 1.0 + end.upper) for end in ends)
+            pairs = [(lower_end(end), end.upper) for end in ends]
+            size = max((upper / lower if lower > 0.0 else 1.0 + upper) for lower, upper in pairs)
             size, before = math.fsum(end.upper for end in ends) if costly else size, least
             if size < least:
                 best, least = curve, size
@@ -289,7 +290,7 @@ class _Level:
                 found += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
         upper = min([by_moments, *(ends.upper for ends, _ in found)])
         self.numerics = next((grid.numerics for ends, grid in found if ends.upper == upper), MOMENTS_NUMERICS)
-        return LateEnclosure(lambda: max((ends.lower for ends, _ in found), default=-math.inf), upper)
+        return LateEnclosure(lambda: max((lower_end(ends) for ends, _ in found), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""

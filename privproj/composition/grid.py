@@ -82,7 +82,7 @@ class ComposedCurve:
         for order in self.above:
             if order is self.above[0] or not order.chernoff(eps) < math.log(upper):
                 upper = max(upper, _upper_end(order, eps))
-        return LateEnclosure(lambda: _unless_too_long(lambda: self.log_delta_below(eps)), math.log(min(upper, 1.0)))
+        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(upper, 1.0)))
 
     def log_delta_below(self, eps: float) -> float:
         """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
@@ -110,7 +110,7 @@ class ComposedCurve:
             if order.chernoff(upper) > log_delta and _upper_end(order, upper) > delta:
                 upper, worst = max((upper, 0), (order.epsilon(delta, above=True), 1))
         upper = next_up(upper) if upper else 0.0
-        return LateEnclosure(lambda: _unless_too_long(lambda: self.epsilon_below(delta, upper, worst)), upper)
+        return LateEnclosure(lambda: self.epsilon_below(delta, upper, worst), upper)
 
     def epsilon_below(self, delta: float, upper: float, order: int) -> float:
         """The lower end of :meth:`epsilon`, from the upper one and the order that has it; ``-inf`` where it is unknown.
@@ -130,20 +130,25 @@ def _upper_end(order: Composition | DoubledCurve, eps: float) -> float:
     return finite.value + finite.error + order.at_infinity
 
 
-def _unless_too_long(find_lower: Callable[[], float]) -> float:
-    """A lower end, or ``-inf`` where it would take too much memory or time."""
+def lower_end(found: Enclosure) -> float:
+    """The lower end of what one curve found, or ``-inf`` where it would take too much memory or time."""
     try:
-        return find_lower()
+        return found.lower
     except GridLimit:
         return -math.inf
+
+
+DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
+"""What an answer by doubling says about how it was computed."""
 
 
 class GridCurve:
     """The curve on the lattice that was asked for, or on the default one.
 
     The latter is by doubling where the losses have many scales. A question that takes too much work in the first way is
-    answered in the second, then on coarser and coarser lattices. Every question starts with the first way, so that its
-    answer does not depend on what was asked before (C24). All ways are sound.
+    answered in the second, then on coarser and coarser lattices. Every question starts with the first way, and its
+    lower end with that of its upper end, so that its answer does not depend on what was asked before (C24). All ways
+    are sound.
     """
 
     def __init__(self, shapes: list[Outline], step: float | None = None) -> None:
@@ -156,7 +161,7 @@ class GridCurve:
     @property
     def numerics(self) -> dict[str, object]:
         """How the last answer was computed: the composer, and the grid."""
-        return self.level(self.used).numerics
+        return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
 
     def _level(self, level: int) -> ComposedCurve:
         """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0."""
@@ -176,11 +181,26 @@ class GridCurve:
         self.used = 0
         while True:
             try:
-                return read(self.level(self.used))
+                found = read(self.level(self.used))
+                break
             except GridLimit:
                 if self.used + 1 == len(self.steps):
                     raise
                 self.used += 1
+        first = self.used
+        return LateEnclosure(lambda: self.answer_below(found, read, first), found.upper)
+
+    def answer_below(self, found: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
+        """The lower end of what was ``found`` at this level or, where that takes too much work, at a coarser one.
+
+        It is ``-inf`` where none has one.
+        """
+        for level in range(first, len(self.steps)):
+            try:
+                return (found if level == first else read(self.level(level))).lower
+            except PrecisionLimit:
+                continue
+        return -math.inf
 
 
 def _default_ways(shapes: list[Outline]) -> list[float]:
@@ -216,7 +236,7 @@ def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
         law_below = doubling.compose_laws(known, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    return ComposedCurve(above, compose_below, {"composer": "privproj", "grid": "follows the losses"})
+    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
 
 
 def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:

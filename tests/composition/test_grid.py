@@ -58,3 +58,19 @@ def test_orders_that_are_left_out_change_neither_end():
             least = max(x.value - x.error for x in (order.delta(eps) for order in below))
             assert curve.log_delta(eps).upper == math.log(min(max(most, 1e-300), 1.0))
             assert curve.log_delta_below(eps) == (math.log(least) if least > 0.0 else -math.inf)
+
+
+@pytest.mark.parametrize(("noise", "steps", "rate", "log_delta"), [(0.550466, 40, 0.00281172463674272, -10.49)])
+def test_a_lower_end_that_is_long_on_one_grid_is_found_on_a_coarser_one(noise, steps, rate, log_delta):
+    found = privproj.epsilon(
+        Gaussian(noise_multiplier=noise), delta=math.exp(log_delta), steps=steps, sampling_rate=rate
+    )
+    assert 0.99 * found.value < found.lower <= found.value
+
+
+def test_how_a_curve_is_computed_is_told_before_it_is_asked():
+    """A calibration may end with a curve that was not asked; the first way may be one that takes too much work."""
+    target, run = 0.3019373158472418, {"steps": 2, "sampling_rate": 7.312412840202676e-08}
+    found = privproj.sigma(Gaussian(), epsilon=target, delta=1.7439767147454356e-12, **run)
+    again = privproj.epsilon(Gaussian(noise_multiplier=found.value), delta=1.7439767147454356e-12, **run)
+    assert 0.99 * target < again.value <= target
