@@ -155,9 +155,10 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     most_below = log1m_exp(law.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
     if most_below < above - 32.0:
         return widen_outward(above, 2e-14, gaussian_steepness(above, law))
+    # Where the part below is too small to be told, its lower end is -inf: the sum is enclosed all the same.
     below = law.expected_profile(eps, cut)
-    whole = kernels.log_add(0.5 * (below.lower + below.upper), above)
-    return widen_outward(whole, below.upper - below.lower, gaussian_steepness(whole, law))
+    lower, upper = (kernels.log_add(end, above) for end in (below.lower, below.upper))
+    return widen_outward(0.5 * (lower + upper), upper - lower, gaussian_steepness(upper, law))
 
 
 def _tangent_cut(eps: float, law: SensitivityLaw) -> float:

@@ -156,6 +156,16 @@ def test_one_release_costs_less_than_the_baseline_and_a_run_more():
     assert 1 - 1e-5 <= again <= 1.0
 
 
+@pytest.mark.parametrize("noise", [1e-3, 0.01, 0.0228])
+@pytest.mark.parametrize("delta", [1e-3, 1.56e-14])
+def test_an_answer_with_little_noise_is_close_to_its_lower_end(noise, delta):
+    # the part of the law below the tangent's cut is below every double there, which once made the bound vacuous
+    found = privproj.epsilon(M1(dim=10, rank=4, noise_multiplier=noise), delta=delta)
+    assert found.lower is not None and found.lower <= found.value <= found.lower * (1.0 + 1e-6)
+    farther = privproj.delta(M1(dim=10, rank=4, noise_multiplier=0.0228), epsilon=5e7)
+    assert farther.log10_delta < -190.0
+
+
 def test_a_fixed_projection_is_refused_but_for_the_operator_norm():
     mechanism = M1(dim=1000, rank=256, noise_multiplier=20.0, fixed_projection=True)
     with pytest.raises(Refused, match="operator-norm"):
