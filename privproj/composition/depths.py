@@ -306,9 +306,7 @@ class _Level:
 
 def _are_costly(phases: Phases) -> bool:
     """True where values of some profile take so long that upper ends have to do."""
-    # Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
-    # Speed only.
-    return any(profile.resolution < 64.0 and profile.inverse is None for profile, _ in phases)
+    return any(profile.is_costly for profile, _ in phases)
 
 
 def _log_floor(profile: PrivacyProfile, run: Run) -> float:

@@ -327,8 +327,10 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     slope = np.sum(weights * beyond * fall, axis=1) / excess
     away = np.where(right, points - max(bulks[0][0], 0.0), min(bulks[1][0], 0.0) - points)
     # sqrt(p h / (8 error E)), and fewer points away from the bulk and where the excess is below the floor.
-    wanted = np.sqrt(np.diagonal(weights) * np.gradient(points) / (8.0 * care.error * excess))
-    wanted = wanted / np.sqrt(np.maximum(away * slope, 1.0)) * np.minimum(1.0, excess / care.floor) ** (1.0 / 8.0)
+    # What overflows is limited to 40, or is no number and refused below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = np.sqrt(np.diagonal(weights) * np.gradient(points) / (8.0 * care.error * excess))
+        wanted = wanted / np.sqrt(np.maximum(away * slope, 1.0)) * np.minimum(1.0, excess / care.floor) ** (1.0 / 8.0)
     wanted = np.minimum(wanted, 40.0) + 0.05
     count = np.concatenate([[0.0], np.cumsum(0.5 * (wanted[1:] + wanted[:-1]))])
     if not math.isfinite(count[-1]):

@@ -133,6 +133,13 @@ class PrivacyProfile:
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
 
+    @property
+    def is_costly(self) -> bool:
+        """True where values take so long that some searches for a closer bound of a run are left out."""
+        # Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
+        # Speed only.
+        return self.resolution < 64.0 and self.inverse is None
+
     def sampled(self, rate: float) -> "PrivacyProfile":
         """The profile of one release on a batch sampled at the rate ``q``, as sound as this one (C17).
 
