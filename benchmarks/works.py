@@ -165,7 +165,8 @@ COLUMNS = {
 """Bounds that are read over columns."""
 
 for name, (mechanism, settings) in COLUMNS.items():
-    many = 10**5 if mechanism in ("gaussian", "m2", "sketch-public") else 300  # those with kernels; others row by row
+    # those with kernels; others row by row
+    many = 10**5 if mechanism in ("gaussian", "m2", "sketch-public") and name != "m2 mixture-rdp" else 300
     for quantity in ("deltas", "epsilons"):
         label = f"{name}: {quantity}, {many:g} rows".replace("e+0", "e").replace("100000", "1e5")
         WARM[label] = lambda n, q=quantity, m=mechanism, s=settings, k=many: columns(q, m, round(k * n), **s)

@@ -20,7 +20,7 @@ from typing import Any
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import Kernel, KernelColumns
 from privproj.curves.inversion import COARSE_LATTICE_FACTOR, DEFAULT_SPACING, LARGE_LOG_DELTA, floor_log_delta
-from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile, amplified_epsilon
+from privproj.curves.profile import INVERSE_RTOL, Curve, amplified_epsilon
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
 from privproj.runs.targets import FullTarget
@@ -165,10 +165,7 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     found = bound.columns(seen, 1.0)
     if found is None:
         return None
-    curve = phase.curve() if curve is None else curve
-    # a bound that has its own form of sampling is not the sampled profile of one release
-    own_form = run.sampling_rate < 1.0 and not isinstance(curve, PrivacyProfile)
-    return None if own_form else RowShape(phase, seen, run.sampling_rate, found[0], curve)
+    return RowShape(phase, seen, run.sampling_rate, found[0], phase.curve() if curve is None else curve)
 
 
 def _spacing_of(curve: Curve) -> float:
