@@ -164,18 +164,20 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     return Enclosure(lower, found.upper)
 
 
-def smallest_passing(passes: Callable[[float], bool], start: float, step: float = 1e-15) -> float:
-    """The first number from ``start`` upwards that was tried and ``passes``; ``inf`` where nothing up to 1e18 does.
+def smallest_passing(
+    passes: Callable[[float], bool], start: float, step: float = 1e-15, largest: float = 1e18
+) -> float:
+    """The first number from ``start`` up to the ``largest`` that was tried and ``passes``; ``inf`` where none does.
 
     The tries go up by a relative ``step``, then by four times that, and so on.
     """
     x = start
-    while not passes(x):
+    while x <= largest:
+        if passes(x):
+            return x
         x = max(x * (1.0 + step), 1e-15)
         step *= 4.0
-        if x > 1e18:
-            return math.inf
-    return x
+    return math.inf
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
