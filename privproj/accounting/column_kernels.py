@@ -11,7 +11,6 @@ A row is that of the law, and after it the sampling rate, the spacing of the lat
 """
 
 import math
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +22,7 @@ from privproj.curves.inversion import COARSE_LATTICE_FACTOR, DEFAULT_SPACING, LA
 from privproj.curves.profile import INVERSE_RTOL, Curve, amplified_epsilon
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
+from privproj.numerics.inverse_kernels import with_globals
 from privproj.runs.targets import FullTarget
 
 WIDTHS_ABOVE = 16.0
@@ -127,11 +127,9 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 @lru_cache(maxsize=64)
 def answers_of(profile: KernelColumns) -> tuple[Kernel, Kernel]:
-    """The two answers, of a delta and of an epsilon, over a profile: numba keeps no function that is handed another."""
-    table = {**globals(), "LOG_DELTA": profile.log_delta, "ROOT": profile.root}
-    for function in (_ends, _root, delta_of_row, goal_of_row, epsilon_of_row):
-        table[function.__name__] = types.FunctionType(function.__code__, table, function.__name__)
-    return table["delta_of_row"], table["epsilon_of_row"]
+    """The two answers, of a delta and of an epsilon, over a profile."""
+    ends, root = with_globals(_ends, LOG_DELTA=profile.log_delta), with_globals(_root, ROOT=profile.root)
+    return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
 
 
 @dataclass(frozen=True)
