@@ -18,7 +18,7 @@ from typing import Any
 
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import Kernel, KernelColumns
-from privproj.curves.inversion import COARSE_LATTICE_FACTOR, DEFAULT_SPACING, LARGE_LOG_DELTA, floor_log_delta
+from privproj.curves.inversion import COARSE_LATTICE_FACTOR, LARGE_LOG_DELTA, floor_log_delta, spacing_of
 from privproj.curves.profile import INVERSE_RTOL, Curve, amplified_epsilon
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
@@ -147,7 +147,7 @@ class RowShape:
         found = self.phase.bound.columns and self.phase.bound.columns(self.seen, 1.0 / noise)
         assert found is not None
         before = 1.0 - ROUNDINGS_BELOW * float(getattr(self.curve, "inverse_rtol", None) or INVERSE_RTOL)
-        return *found[1], self.rate, _spacing_of(self.curve), before
+        return *found[1], self.rate, spacing_of(self.curve, 0.0), before
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
@@ -166,14 +166,9 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     return RowShape(phase, seen, run.sampling_rate, found[0], phase.curve() if curve is None else curve)
 
 
-def _spacing_of(curve: Curve) -> float:
-    """The spacing of the lattice of a scalar curve where it is not coarse."""
-    return float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
-
-
 def goal_in_columns(curve: Curve, log_delta: float) -> float:
     """What the epsilon of a column is first sought for; below it one release is calibrated."""
-    return goal_of_row(log_delta, (1.0, _spacing_of(curve), 1.0))[1]
+    return goal_of_row(log_delta, (1.0, spacing_of(curve, 0.0), 1.0))[1]
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
