@@ -156,7 +156,6 @@ COLUMNS = {
     "m2 rank-free": ("m2", OF_M2),
     "m2 exact-rank1": ("m2", {**OF_M2, "bound": "exact-rank1"}),
     "m2 beta-tail": ("m2", {**OF_M2, "bound": "beta-tail", "change_rank": 10}),
-    "m2 mixture-rdp": ("m2", {**OF_M2, "bound": "mixture-rdp"}),
     "wishart exact": ("wishart", OF_M2),
     "m1 known-projection": ("m1", {"dim": 2048, "rank": 512}),
     "sketch exact-rank1": ("sketch", {"rank": 16, "bound": "exact-rank1"}),
@@ -165,8 +164,7 @@ COLUMNS = {
 """Bounds that are read over columns."""
 
 for name, (mechanism, settings) in COLUMNS.items():
-    # those with kernels; others row by row
-    many = 10**5 if mechanism in ("gaussian", "m2", "sketch-public") and name != "m2 mixture-rdp" else 300
+    many = 10**5 if mechanism in ("gaussian", "m2", "sketch-public") else 300  # those with kernels; others row by row
     for quantity in ("deltas", "epsilons"):
         label = f"{name}: {quantity}, {many:g} rows".replace("e+0", "e").replace("100000", "1e5")
         WARM[label] = lambda n, q=quantity, m=mechanism, s=settings, k=many: columns(q, m, round(k * n), **s)
