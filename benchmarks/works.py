@@ -156,7 +156,6 @@ COLUMNS = {
     "m2 rank-free": ("m2", OF_M2),
     "m2 exact-rank1": ("m2", {**OF_M2, "bound": "exact-rank1"}),
     "m2 beta-tail": ("m2", {**OF_M2, "bound": "beta-tail", "change_rank": 10}),
-    "m2 mixture-rdp": ("m2", {**OF_M2, "bound": "mixture-rdp"}),
     "wishart exact": ("wishart", OF_M2),
     "m1 known-projection": ("m1", {"dim": 2048, "rank": 512}),
     "sketch exact-rank1": ("sketch", {"rank": 16, "bound": "exact-rank1"}),

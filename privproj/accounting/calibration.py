@@ -16,7 +16,6 @@ from privproj.accounting.first_guess import (
     Releases,
     classical_noise,
     close_crossing,
-    first_passing,
     rough_crossing,
     rough_excess,
     spread_guess,
@@ -31,6 +30,7 @@ from privproj.curves.inversion import (
     leads_with_epsilon,
     log_excess,
     meets,
+    smallest_passing,
 )
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread, risk_of
@@ -316,7 +316,7 @@ def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: 
         found = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
     # The first step upwards where the aim was not low enough is at least 1e-12. Speed only.
     step = max(1e-2 * rtol, 1e-12)
-    found = first_passing(lambda z: _meets(question_at(z), target, curve_at(z)), found, step, LARGEST_NOISE)
+    found = smallest_passing(lambda z: _meets(question_at(z), target, curve_at(z)), found, step, LARGEST_NOISE)
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
@@ -475,7 +475,7 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
     x, _ = close_crossing(
         lambda x: log_excess(question_at(x).curve(), target), guess, low=1.0, high=MOST_RARE, rtol=1e-7
     )
-    x = first_passing(lambda x: _meets(question_at(x), target), x, 1e-9, MOST_RARE)
+    x = smallest_passing(lambda x: _meets(question_at(x), target), x, 1e-9, MOST_RARE)
     fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "rate", **fields)
@@ -505,7 +505,7 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, question.only.run.single
     guess, fall = rough_crossing(excess if single else rough, 1e4, **limits)
     x, _ = close_crossing(excess, guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
-    x = first_passing(lambda x: _meets(question_at(x), target, curve_at(x)), x, 1e-11, MOST_ALIGNED)
+    x = smallest_passing(lambda x: _meets(question_at(x), target, curve_at(x)), x, 1e-11, MOST_ALIGNED)
     fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
     if x == math.inf:
         return _vacuous_answer(question, "misalignment", **fields)
@@ -547,7 +547,7 @@ def smallest_at_risk(
         return math.log(spread / aim) if spread > 0.0 else -math.inf
 
     found, _ = close_crossing(excess, guess, low=low, high=high, rtol=rtol)
-    return first_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
+    return smallest_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
 
 
 def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:

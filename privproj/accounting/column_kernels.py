@@ -11,7 +11,6 @@ A row is that of the law, and after it the sampling rate, the spacing of the lat
 """
 
 import math
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,10 +18,11 @@ from typing import Any
 
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import Kernel, KernelColumns
-from privproj.curves.inversion import COARSE_LATTICE_FACTOR, DEFAULT_SPACING, LARGE_LOG_DELTA, floor_log_delta
-from privproj.curves.profile import INVERSE_RTOL, Curve, PrivacyProfile, amplified_epsilon
+from privproj.curves.inversion import COARSE_LATTICE_FACTOR, LARGE_LOG_DELTA, floor_log_delta, spacing_of
+from privproj.curves.profile import INVERSE_RTOL, Curve, amplified_epsilon
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
+from privproj.numerics.inverse_kernels import with_globals
 from privproj.runs.targets import FullTarget
 
 WIDTHS_ABOVE = 16.0
@@ -127,11 +127,9 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 @lru_cache(maxsize=64)
 def answers_of(profile: KernelColumns) -> tuple[Kernel, Kernel]:
-    """The two answers, of a delta and of an epsilon, over a profile: numba keeps no function that is handed another."""
-    table = {**globals(), "LOG_DELTA": profile.log_delta, "ROOT": profile.root}
-    for function in (_ends, _root, delta_of_row, goal_of_row, epsilon_of_row):
-        table[function.__name__] = types.FunctionType(function.__code__, table, function.__name__)
-    return table["delta_of_row"], table["epsilon_of_row"]
+    """The two answers, of a delta and of an epsilon, over a profile."""
+    ends, root = with_globals(_ends, LOG_DELTA=profile.log_delta), with_globals(_root, ROOT=profile.root)
+    return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class RowShape:
         found = self.phase.bound.columns and self.phase.bound.columns(self.seen, 1.0 / noise)
         assert found is not None
         before = 1.0 - ROUNDINGS_BELOW * float(getattr(self.curve, "inverse_rtol", None) or INVERSE_RTOL)
-        return *found[1], self.rate, _spacing_of(self.curve), before
+        return *found[1], self.rate, spacing_of(self.curve, 0.0), before
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
@@ -165,20 +163,12 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     found = bound.columns(seen, 1.0)
     if found is None:
         return None
-    curve = phase.curve() if curve is None else curve
-    # a bound that has its own form of sampling is not the sampled profile of one release
-    own_form = run.sampling_rate < 1.0 and not isinstance(curve, PrivacyProfile)
-    return None if own_form else RowShape(phase, seen, run.sampling_rate, found[0], curve)
-
-
-def _spacing_of(curve: Curve) -> float:
-    """The spacing of the lattice of a scalar curve where it is not coarse."""
-    return float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
+    return RowShape(phase, seen, run.sampling_rate, found[0], phase.curve() if curve is None else curve)
 
 
 def goal_in_columns(curve: Curve, log_delta: float) -> float:
     """What the epsilon of a column is first sought for; below it one release is calibrated."""
-    return goal_of_row(log_delta, (1.0, _spacing_of(curve), 1.0))[1]
+    return goal_of_row(log_delta, (1.0, spacing_of(curve, 0.0), 1.0))[1]
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from html import escape
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -272,8 +271,6 @@ def _answer_columns(
     _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
     size = math.prod(shape)
-    free = TARGETS if quantity == "sigma" else (*TARGETS, "noise_multiplier")
-    others = [_keys_of(column) for name, column in columns.items() if name not in free]
 
     def question(i: int) -> tuple[Phase, Any]:
         with _naming_row(i, shape):
@@ -285,8 +282,7 @@ def _answer_columns(
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
-        asked = asked_rows(quantity, {**same, **columns}, size)
-        found = read_columns(asked, others, lambda i: question(i)[0], threads)
+        found = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
         phases, sides = [*found.phases], {*found.sides}
         if quantity == "delta":
             outcome[found.value == 1.0] = Outcome.VACUOUS
@@ -369,11 +365,6 @@ def _column_of(name: str, value: Any) -> Array:
     return found
 
 
-def _keys_of(column: Array) -> list[Any]:
-    """What tells the values of a column apart: themselves, and their types where these differ."""
-    return [(type(x), repr(x)) for x in column.tolist()] if column.dtype == object else column.tolist()
-
-
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
     """Within it, an error names the row of this number by its indices, where there are several."""
     return within(f"row {', '.join(map(str, np.unravel_index(number, shape)))}") if shape else nullcontext()
@@ -419,14 +410,16 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
     }
 
 
-# --- what is asked ------------------------------------------------------------------------------------
+# --- rows that are read together ------------------------------------------------------------------------
 
 
 @dataclass
-class Asked:
-    """Rows of one quantity, as arrays: their targets and their noise.
+class Reading:
+    """Rows of one quantity as arrays: what is asked, and what columns say of it.
 
-    ``fine`` is False where a row has to be put as a question of its own, as whatever is wrong with it is.
+    ``fine`` is False where a row has to be put as a question of its own, as whatever is wrong with it is. ``shape`` is
+    the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then the row is
+    asked alone.
     """
 
     quantity: str
@@ -434,60 +427,12 @@ class Asked:
     deltas: Array
     """0 where a delta is given by a logarithm that no double has."""
     log_deltas: Array
-    log10_deltas: Array
+    log10_delta: Array
+    """Decimal logarithms of the deltas, as given or as answered."""
     noises: Array
     """The noise multipliers; for sigma where the search for them begins."""
     fine: Truths
-
-
-def asked_rows(quantity: str, given: Mapping[str, Any], size: int) -> Asked:
-    """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
-    zeros = np.zeros(size)
-    found = Asked(quantity, zeros, zeros, zeros, zeros, np.ones(size), np.ones(size, bool))
-
-    def read(name: str, low: float, high: float) -> Array:
-        array = np.asarray(given.get(name))
-        numbers = np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
-        inside = (low <= numbers) & (numbers <= high)
-        found.fine &= inside
-        return np.where(inside, numbers, high)
-
-    if any(given.get(name) is not None for name in RISKS):
-        found.fine[:] = False
-    if quantity != "epsilon":
-        found.eps = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
-    if quantity != "delta":
-        by_log = given.get("log10_delta") is not None
-        if by_log == (given.get("delta") is not None):
-            found.fine[:] = False
-        elif by_log:
-            found.log10_deltas = read("log10_delta", -1e6, -1e-300)
-            found.log_deltas = found.log10_deltas * math.log(10.0)
-            found.deltas = np.where(found.log10_deltas > -300.0, 10.0**found.log10_deltas, 0.0)
-        else:
-            found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
-            found.log_deltas, found.log10_deltas = np.log(found.deltas), np.log10(found.deltas)
-    if quantity != "sigma":
-        found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
-    else:
-        # As classical_noise has it.
-        found.noises = np.minimum(np.sqrt(2.0 * math.log(1.25) - 2.0 * found.log_deltas) / found.eps, LARGEST_NOISE)
-    return found
-
-
-# --- what is read together ----------------------------------------------------------------------------
-
-
-@dataclass
-class Reading:
-    """What columns say of some rows.
-
-    ``shape`` is the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then
-    the row is asked alone.
-    """
-
     value: Array
-    log10_delta: Array
     shape: Places
     lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
     """What finds the lower ends of some rows."""
@@ -508,21 +453,58 @@ class Reading:
         return self.log10_delta <= LEAST_LOG_VALUE / math.log(10.0)
 
 
+def _rows_of(quantity: str, given: Mapping[str, Any], size: int) -> Reading:
+    """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
+    zeros, ones = np.zeros(size), np.ones(size)
+    nothing = {"value": np.full(size, math.inf), "shape": np.full(size, -1, np.intp)}
+    found = Reading(quantity, zeros, zeros, zeros, zeros.copy(), ones, ones > 0.0, **nothing)
+
+    def read(name: str, low: float, high: float) -> Array:
+        array = np.asarray(given.get(name))
+        numbers = np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
+        inside = (low <= numbers) & (numbers <= high)
+        found.fine &= inside
+        return np.where(inside, numbers, high)
+
+    if any(given.get(name) is not None for name in RISKS):
+        found.fine[:] = False
+    if quantity != "epsilon":
+        found.eps = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
+    if quantity != "delta":
+        by_log = given.get("log10_delta") is not None
+        if by_log == (given.get("delta") is not None):
+            found.fine[:] = False
+        elif by_log:
+            found.log10_delta = read("log10_delta", -1e6, -1e-300)
+            found.log_deltas = found.log10_delta * math.log(10.0)
+            found.deltas = np.where(found.log10_delta > -300.0, 10.0**found.log10_delta, 0.0)
+        else:
+            found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
+            found.log_deltas, found.log10_delta = np.log(found.deltas), np.log10(found.deltas)
+    if quantity != "sigma":
+        found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
+    else:
+        # As classical_noise has it.
+        found.noises = np.minimum(np.sqrt(2.0 * math.log(1.25) - 2.0 * found.log_deltas) / found.eps, LARGEST_NOISE)
+    return found
+
+
 def read_columns(
-    asked: Asked,
-    others: Sequence[Sequence[Any]],
+    quantity: str,
+    same: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    size: int,
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> Reading:
     """Ask the rows that have kernels; how one is answered does not depend on the others.
 
-    ``others`` are the columns of what differs between rows besides noise and target. ``phase_at`` puts the question of
-    the row of this number, and checks it; what it refuses is not read.
+    ``same`` is what all rows share, ``columns`` has a value for each. ``phase_at`` puts the question of the row of this
+    number, and checks it; what it refuses is not read.
     """
-    size, quantity = len(asked.eps), asked.quantity
-    found = Reading(np.full(size, math.inf), asked.log10_deltas.copy(), np.full(size, -1, np.intp))
-    for where in _alike(asked, others):
-        noises, eps, log_deltas = asked.noises[where], asked.eps[where], asked.log_deltas[where]
+    found = _rows_of(quantity, {**same, **columns}, size)
+    for where in _alike(found.fine, columns):
+        noises, eps, log_deltas = found.noises[where], found.eps[where], found.log_deltas[where]
         try:
             phase = phase_at(int(where[0]))
             at_noise = phase.with_mechanism(noise_multiplier=float(noises[0])) if quantity == "sigma" else phase
@@ -559,13 +541,16 @@ def read_columns(
     return found
 
 
-def _alike(asked: Asked, others: Sequence[Sequence[Any]]) -> Iterator[Places]:
+def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
     """The places of rows that differ in noise and target alone, of those that may be read together."""
-    places = np.flatnonzero(asked.fine)
+    places = np.flatnonzero(fine)
+    others = [column for name, column in columns.items() if name not in (*TARGETS, "noise_multiplier")]
     groups: dict[Any, Any] = {}
     if others:
-        for i, key in zip(places.tolist(), compress(zip(*others, strict=True), asked.fine), strict=True):
-            groups.setdefault(key, []).append(i)
+        lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in others]
+        keys = list(zip(*(map(repr, values) for values in lists), strict=True))
+        for i in places.tolist():
+            groups.setdefault(keys[i], []).append(i)
     else:
         groups[()] = places
     for where in groups.values():
@@ -582,10 +567,7 @@ class _Rows:
 
     def _run(self, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
         """Both values of the kernel for every row."""
-        row = self.shape.row_at(noises)
-        laws = np.empty((len(noises), len(row)))
-        for place, entry in enumerate(row):
-            laws[:, place] = entry
+        laws = np.stack(np.broadcast_arrays(*self.shape.row_at(noises)), axis=1)
         return over_rows(kernel, asked, laws, self.threads, self.shape.profile.weight)
 
     def deltas(self, noises: Array, eps: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 from privproj.accounting.phase import Phase
-from privproj.curves.inversion import log_excess, smallest_passing
+from privproj.curves.inversion import log_excess
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
@@ -177,11 +177,3 @@ def rough_crossing(
         return near.upper, None
     fall = (rough(near.lower) - rough(near.upper)) / math.log(near.upper / near.lower)
     return near.upper, fall if fall > 0.0 else None
-
-
-def first_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """The first number from ``start`` up to the ``largest`` that was tried and passes; ``inf`` where none does."""
-    if start > largest:
-        return math.inf
-    found = smallest_passing(passes, start, step)
-    return found if found <= largest else math.inf

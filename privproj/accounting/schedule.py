@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from privproj.accounting.calibration import COMPOSED_RTOL, most_steps, read_risk, sigma, smallest_at_risk
-from privproj.accounting.first_guess import close_crossing, first_passing, spread_guess
+from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.phase import (
     OWN_COMPOSER,
     Accountant,
@@ -18,7 +18,7 @@ from privproj.accounting.phase import (
 )
 from privproj.accounting.question import Question, solve_delta, solve_epsilon, with_remarks
 from privproj.assumptions import PUBLIC_SUBSPACE
-from privproj.curves.inversion import log_excess, meets
+from privproj.curves.inversion import log_excess, meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
@@ -261,7 +261,7 @@ class Schedule(Question):
         else:
             words = f"epsilon {epsilon:g} and delta {delta:g}"
             factor, _ = close_crossing(lambda x: log_excess(curve_at(x), target), guess, **limits, rtol=1e-7)
-            factor = first_passing(lambda x: meets(curve_at(x), target), factor, 1e-9, limits["high"])
+            factor = smallest_passing(lambda x: meets(curve_at(x), target), factor, 1e-9, limits["high"])
         if factor == math.inf:
             raise Refused(f"no common factor of the noise meets {words}")
         return self.scaled(factor)

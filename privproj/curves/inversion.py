@@ -58,7 +58,7 @@ It rests on the width changing by less than this factor over a few roundings of 
 """
 
 
-def _spacing_of(curve: Curve, log_delta: float) -> float:
+def spacing_of(curve: Curve, log_delta: float) -> float:
     """Distance of the points of ``H`` at this natural log of delta; a power of two."""
     own = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
     return own * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else own
@@ -82,7 +82,7 @@ def floor_log_delta(curve: Curve, target: Target) -> float:
         return log10_value(point) <= target.log10_delta if asked is None else delta_value(point) <= asked
 
     near = target.log_delta
-    step = _spacing_of(curve, near)
+    step = spacing_of(curve, near)
     point = math.floor(near / step) * step
     while point + step <= 0.0 and allowed(point + step):
         point += step
@@ -93,7 +93,7 @@ def floor_log_delta(curve: Curve, target: Target) -> float:
 
 def _points_above(curve: Curve, log_delta: float) -> Iterator[float]:
     """The points of ``H`` from this log delta upwards: :data:`FINE_STEPS` neighbours, then ever sparser, at last 0."""
-    step, count = _spacing_of(curve, log_delta), 0
+    step, count = spacing_of(curve, log_delta), 0
     point = math.ceil(log_delta / step) * step
     while point < 0.0:
         yield point
@@ -123,7 +123,7 @@ def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
     # Below this epsilon 0 itself is tried, as searches end just beside it. Speed only.
     if found < 1e-6 and passes(0.0):
         return 0.0
-    spacing = _spacing_of(curve, log_delta)
+    spacing = spacing_of(curve, log_delta)
     # First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only.
     eps = smallest_passing(passes, found, max(1e-15, 1e-3 * spacing))
     # An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only.
@@ -164,18 +164,20 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     return Enclosure(lower, found.upper)
 
 
-def smallest_passing(passes: Callable[[float], bool], start: float, step: float = 1e-15) -> float:
-    """The first number from ``start`` upwards that was tried and ``passes``; ``inf`` where nothing up to 1e18 does.
+def smallest_passing(
+    passes: Callable[[float], bool], start: float, step: float = 1e-15, largest: float = 1e18
+) -> float:
+    """The first number from ``start`` up to the ``largest`` that was tried and ``passes``; ``inf`` where none does.
 
     The tries go up by a relative ``step``, then by four times that, and so on.
     """
     x = start
-    while not passes(x):
+    while x <= largest:
+        if passes(x):
+            return x
         x = max(x * (1.0 + step), 1e-15)
         step *= 4.0
-        if x > 1e18:
-            return math.inf
-    return x
+    return math.inf
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
@@ -187,7 +189,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     found = curve.log_delta(eps)
     start = found.upper
     if leads_with_epsilon(curve):
-        start -= POINTS_BACK * _spacing_of(curve, start)
+        start -= POINTS_BACK * spacing_of(curve, start)
     inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, found.upper))
     return Enclosure(found.lower, next(inside))
 

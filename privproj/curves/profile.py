@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from privproj.numerics.enclosure import Enclosure, LateEnclosure
+from privproj.numerics.inverse_kernels import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
@@ -21,12 +22,6 @@ INVERSE_RTOL = 2.0**-50
 
 :func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
 """
-
-SMALLEST_PROFILE_EPSILON = 1e-200
-"""Smallest epsilon above 0 that a profile answers. Contract."""
-
-LARGEST_PROFILE_EPSILON = 1e18
-"""Largest epsilon that a profile answers; ``inf`` beyond. Contract."""
 
 
 class Curve(Protocol):

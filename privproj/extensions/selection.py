@@ -38,11 +38,12 @@ from privproj.assumptions import (
     ONLY_THE_BEST_RELEASED,
     SCORE_FROM_PRIVATE_OUTPUT,
 )
-from privproj.curves.profile import LARGEST_PROFILE_EPSILON, Curve
+from privproj.curves.profile import Curve
 from privproj.curves.renyi import BestCurve, RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
+from privproj.numerics.inverse_kernels import LARGEST_PROFILE_EPSILON
 from privproj.numerics.kernels import log_add
 from privproj.numerics.search import find_crossing
 from privproj.result import Result, Side

@@ -79,6 +79,9 @@ GAUSS_24 = tuple(
 )
 """Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness."""
 
+LAW_ALONE = -1.0
+"""What stands for an epsilon where the law is integrated alone, without ``h``."""
+
 MOST_POWER = math.exp(LARGEST_RISE)
 """``e^LARGEST_RISE``. Soundness."""
 
@@ -314,14 +317,19 @@ def left_edge(eps, law, s, slope, bend, height):
 
 
 def panel_sum(eps, law, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the former's error."""
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the former's error.
+
+    With :data:`LAW_ALONE` for ``eps`` they are those of ``f`` alone.
+    """
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
     for i in range(24):
         row = GAUSS_24[i]
         s = left + width * row[0]
         growth, rise = places(s)
-        level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
+        level, gain, loss = 0.0, 1.0, 0.0
+        if eps >= 0.0:
+            level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
         power = exp(min(LARGEST_RISE, level + log_shape(s, rise, law) + law[6] - height))
         if power >= MOST_POWER:
             return 1.0, 0.0, inf
@@ -397,6 +405,7 @@ def mass_outwards(s, shape, side, law):
     slope, bend = a * rest / spread * fabs(rise), a * rest / spread * growth / spread
     # slope z + bend z^2/2 = 40, then Newton to where the density has fallen by 40 to 52 nats
     reach = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
+    edge = s
     for _ in range(40):
         edge = s + side * reach
         growth, rise = places(edge)
@@ -405,24 +414,8 @@ def mass_outwards(s, shape, side, law):
             break
         pull = a * rest / (rest + q * growth) * fabs(rise)
         reach = min(2.0 * reach, max(0.1 * reach, reach + (NATS_TO_EDGE + 2.0 - drop) / pull))
-    total, parts = 0.0, 1
-    while parts <= 64:
-        total, error = 0.0, 0.0
-        for k in range(parts):
-            part, one, other = 0.0, 0.0, 0.0
-            for i in range(24):
-                row = GAUSS_24[i]
-                t = s + side * reach * ((k + row[0]) / parts)
-                height = exp(min(0.0, log_shape(t, places(t)[1], law) - shape))
-                part += row[1] * height
-                one += row[2] * height
-                other += row[3] * height
-            total += part
-            error += (fabs(one) + fabs(other)) * min(1.0, (fabs(one) + fabs(other)) / max(part, 1e-300))
-        if error <= CUT_ERROR * total:
-            break
-        parts = 2 * parts
-    return reach * total / min(parts, 64)
+    # the integral is at least a fortieth of the reach, over which the density has fallen by so many nats
+    return split_panel_sum(LAW_ALONE, law, min(s, edge), max(s, edge), law[6] + shape, 0.025 * CUT_ERROR * reach)[0]
 
 
 def tail_of_law(s, growth, rise, law):

@@ -99,8 +99,6 @@ def deviance(w: Array) -> Array:
         series += coefficient
     series *= v
     series *= v
-    if small.all():
-        return series
     return np.where(small, series, np.expm1(w) - w)
 
 
@@ -233,14 +231,12 @@ class _RatioTable:
     * ``edges``, of shape ``(p + 1,)``: the ends of the pieces, in ``w``.
     * ``ratio``: the ratio.
     * ``rise``: an antiderivative of the size of its slope, on each piece and around it.
-    * ``error``: relative error of the polynomials of both.
     * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
     """
 
     edges: Array
     ratio: _Pieces
     rise: _Pieces
-    error: float
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
@@ -319,7 +315,7 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     lost = np.maximum(_series_tail(share, RATIO_TERMS), _series_tail(share + more, SLOPE_TERMS))
     error = float(np.max(lost * spread + math.sqrt(2.0 * SLOPE_TERMS) * of_panel)) + POLYNOMIAL_RELATIVE_ROUNDING
     ends = np.append((edges[:-1, None] + width[:, None] * np.arange(PIECES)).ravel(), edges[-1])
-    return _RatioTable(ends, ratios, rise, error, error * _difference_loss(k, sign, ends))
+    return _RatioTable(ends, ratios, rise, error * _difference_loss(k, sign, ends))
 
 
 def _series_tail(reach: Array, terms: int) -> Array:
@@ -417,42 +413,30 @@ class GammaGain:
         """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
-        count = np.count_nonzero(slim)
-        if count == 0:
-            return np.maximum(table.at(w) - table.at(w + sign * x), 0.0)
-        if count == len(w):
-            return self.slim_drop(table, w, x)
         found, wide = np.empty_like(w), ~slim
-        found[slim] = self.slim_drop(table, w[slim], x[slim])
         found[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
+        # by the mean of the slope
+        w, x, low, high = w[slim], x[slim], table.edges[0], table.edges[-1]
+        piece, end = table.place(w + 0.5 * sign * x), np.clip(w + sign * x, low, high)
+        found[slim] = x * table.rise.slant(piece, np.clip(w, low, high), end)
         return np.maximum(found, 0.0)
-
-    def slim_drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
-        """Return :meth:`drop` for small ``x``, by the mean of the slope."""
-        shift = x if table is self.above else -x
-        low, high = table.edges[0], table.edges[-1]
-        piece = table.place(w + 0.5 * shift)
-        return x * table.rise.slant(piece, np.clip(w, low, high), np.clip(w + shift, low, high))
-
-    def log_over(self, w: Array, x: Array, tilt: Array) -> Array:
-        """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring."""
-        return self.log_gain(w, x, tilt, 1.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
         """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
         # E' = k (x - e^w (1 - e^-x))
-        return self.log_gain(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
+        return self.log_over(w, x, self.k * (x + np.exp(w) * np.expm1(-x)), -1.0)
 
-    def log_gain(self, w: Array, x: Array, tilt: Array, sign: float) -> Array:
-        """Return :meth:`log_over` (``sign = 1``) or :meth:`log_under` (-1), on either side of the mean of ``U``."""
+    def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
+        """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring.
+
+        With ``sign = -1`` it is :meth:`log_under`, on either side of the mean of ``U`` too.
+        """
         own, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
         log_density = self.log_front - self.k * deviance(w)
         found = np.empty_like(w)
         beyond = sign * w >= -1.0 / math.sqrt(self.k)
         # F e^(-k D(w)) [above(w) - above(w + x)], or F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
         found[beyond] = log_density[beyond] + np.log(self.drop(own, w[beyond], x[beyond]))
-        if np.all(beyond):
-            return found
         w, moved, x, tilt, log_density = (part[~beyond] for part in (w, w + sign * x, x, tilt, log_density))
         gain, density, far = np.empty_like(w), np.exp(log_density), sign * moved > 2.0 / math.sqrt(self.k)
         near = ~far

@@ -4,10 +4,10 @@ import types
 from math import fabs, inf, log, pi, sqrt
 from typing import Any
 
-SMALLEST_EPSILON = 1e-200
+SMALLEST_PROFILE_EPSILON = 1e-200
 """Smallest epsilon above 0 that a profile answers. Contract."""
 
-LARGEST_EPSILON = 1e18
+LARGEST_PROFILE_EPSILON = 1e18
 """Largest epsilon that a profile answers; ``inf`` beyond. Contract."""
 
 NEWTON_END = 3e-7
@@ -27,7 +27,7 @@ def newton_start(mu, log_delta):
     """Return about the epsilon of a Gaussian release with sensitivity over noise ``mu`` at ``log_delta < 0``."""
     square = -2.0 * log_delta
     reach = sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square))
-    return min(max(mu * (0.5 * mu + reach), SMALLEST_EPSILON), LARGEST_EPSILON)
+    return min(max(mu * (0.5 * mu + reach), SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
 
 
 def newton_step(eps, value, slope, log_delta, low, high):
@@ -55,7 +55,7 @@ def newton_step(eps, value, slope, log_delta, low, high):
         moved = min(moved, 100.0 * eps)
     if low <= 0.0:
         moved = max(moved, 0.01 * eps)
-    return min(max(moved, SMALLEST_EPSILON), LARGEST_EPSILON)
+    return min(max(moved, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
 
 
 def inverse_of(ends):
@@ -65,7 +65,7 @@ def inverse_of(ends):
     ``-d ln delta/deps``, and what speeds up the next evaluation; its answers hold for every ``state``. The
     search begins at the epsilon ``start``.
     """
-    return _over(ends, _find_epsilon)
+    return with_globals(_find_epsilon, ENDS=ends)
 
 
 def root_of(ends):
@@ -74,22 +74,22 @@ def root_of(ends):
     It returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta``, 0 and ``inf`` as that is, in half as many
     evaluations; and the last miss in nats. Who uses it evaluates the profile there.
     """
-    return _over(ends, _find_root)
+    return with_globals(_find_root, ENDS=ends)
 
 
-def _over(ends, search):
-    """Return the search over a profile; numba keeps no machine code of a function that is handed another."""
-    return types.FunctionType(search.__code__, {**globals(), "ENDS": ends}, search.__name__.strip("_"))
+def with_globals(function, **names):
+    """Return a plain function over these globals: numba keeps no machine code of one that is handed another."""
+    return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
 
 
 def _find_root(log_delta, law, state, start):
     """Return nearly the root and the last miss: by Newton's method, then by values and slopes at two points."""
-    eps = min(max(start, SMALLEST_EPSILON), LARGEST_EPSILON)
+    eps = min(max(start, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
     low, high, missed, x, p, d = 0.0, inf, inf, 0.0, 0.0, 0.0
     goal = sqrt(-2.0 * log_delta)
     for _ in range(200):
         _, upper, slope, state = ENDS(eps, law, state)
-        if upper == inf or (eps >= LARGEST_EPSILON and upper > log_delta):
+        if upper == inf or (eps >= LARGEST_PROFILE_EPSILON and upper > log_delta):
             return inf, inf
         miss = upper - log_delta
         # Miss of a root in nats, for each nat of ``ln delta`` and one more, that is as good as none. Speed only.
@@ -104,8 +104,8 @@ def _find_root(log_delta, law, state, start):
                 _, upper_at_0, _, state = ENDS(0.0, law, state)
                 if upper_at_0 <= log_delta:
                     return 0.0, 0.0
-                if high <= SMALLEST_EPSILON:
-                    return SMALLEST_EPSILON, 0.0
+                if high <= SMALLEST_PROFILE_EPSILON:
+                    return SMALLEST_PROFILE_EPSILON, 0.0
         moved = newton_step(eps, upper, slope, log_delta, low, high)
         # eps as a function of p = sqrt(-2 ln delta), whose slope is p/slope
         curved = slope > 0.0 and min(-upper, -log_delta) > FIRST_NATS and upper > -1e300
@@ -139,18 +139,18 @@ def _find_epsilon(log_delta, law, state, start):
     _, upper, _, state = ENDS(0.0, law, state)
     if upper <= log_delta:
         return 0.0, 0.0
-    eps = min(max(start, SMALLEST_EPSILON), LARGEST_EPSILON)
+    eps = min(max(start, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
     low, high = 0.0, inf
     for _ in range(200):
         _, upper, slope, state = ENDS(eps, law, state)
-        if upper == inf or (eps >= LARGEST_EPSILON and upper > log_delta):
+        if upper == inf or (eps >= LARGEST_PROFILE_EPSILON and upper > log_delta):
             return (-inf if upper == inf else 0.0), inf
         if upper > log_delta:
             low = eps
         else:
             high = eps
-        if high <= SMALLEST_EPSILON:
-            return 0.0, SMALLEST_EPSILON
+        if high <= SMALLEST_PROFILE_EPSILON:
+            return 0.0, SMALLEST_PROFILE_EPSILON
         last = eps
         eps = newton_step(eps, upper, slope, log_delta, low, high)
         if fabs(eps - last) <= NEWTON_END * last or high - low <= NEWTON_END * low:
@@ -158,7 +158,7 @@ def _find_epsilon(log_delta, law, state, start):
     # above delta a few roundings before the end
     share, before = CLOSEST_SHARE, eps
     while True:
-        before = max(eps * (1.0 - share), SMALLEST_EPSILON)
+        before = max(eps * (1.0 - share), SMALLEST_PROFILE_EPSILON)
         _, upper, slope, state = ENDS(before, law, state)
         if upper > log_delta or share >= 0.5:
             break
@@ -178,7 +178,7 @@ def _find_epsilon(log_delta, law, state, start):
     share = CLOSEST_SHARE
     for _ in range(40):
         least = eps * (1.0 - share) + (min(lower - log_delta, 0.0) / slope if slope > 0.0 else -eps)
-        if not least > SMALLEST_EPSILON:
+        if not least > SMALLEST_PROFILE_EPSILON:
             break
         if ENDS(least, law, state)[0] >= log_delta:
             return least, eps

@@ -161,13 +161,7 @@ def gaussian_terms(eps, x):
         far = mills(v)
         return 0.0, 1.0 - p * (mills(-u) + far), p * far, p
     far = mills(v)
-    if mu >= 0.01 * max(1.0, fabs(u)):
-        gain = mills(u) - far
-    else:
-        # R(u) - R(v) = int S, by the three-point Gauss rule
-        centre, reach = first, 0.5 * mu * GAUSS_3_OUTER_NODE
-        outer = mills_slope(centre - reach) + mills_slope(centre + reach)
-        gain = mu * (5.0 * outer + 8.0 * mills_slope(centre)) / 18.0
+    gain = mills(u) - far if mu >= 0.01 * max(1.0, fabs(u)) else mills_drop(u, mu)
     return -0.5 * u * u - LOG_SQRT_2PI, gain, far, 1.0
 
 
@@ -385,50 +379,33 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
     return balance, 0.5 * y * (1.0 + curvature) + beta_excess(a, b, tau, y) - tau
 
 
-def beta_tail_bracket(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``(low, high)`` around the sign change of the balance nearest to ``t``; equal where there is none."""
-    step = 0.1 * beta_tail_scale(a, b)
-    low = high = t
-    while beta_tail_balance(high, a, b, c, log_k, mu, eps, sharp)[0] < 0.0:
-        if high >= 35.0:
-            return high, high
-        low, high = high, min(35.0, high + step)
-        step = 2.0 * step
-    while beta_tail_balance(low, a, b, c, log_k, mu, eps, sharp)[0] > 0.0:
-        if low <= -300.0:
-            return low, low
-        low, high = max(-300.0, low - step), low
-        step = 2.0 * step
-    return low, high
-
-
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the stationary ``tau`` nearest to the logit ``t``: Newton, and bisection where Newton fails.
+    """Return the logit of the stationary ``tau`` nearest to the logit ``t``, or an end of the range.
 
-    Newton stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there, so that
-    is far below rounding; any ``tau`` would be sound.
+    Newton's method stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
+    so that is far below rounding; any ``tau`` would be sound. Where a step leads astray, the bracket is halved, or is
+    sought by ever longer strides.
     """
     scale = beta_tail_scale(a, b)
-    start = t
-    for _ in range(12):
+    low, high, stride = -300.0, 35.0, 0.1 * scale
+    for _ in range(200):
         balance, slope = beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp)
-        if not slope > 0.0:
-            break
-        step = balance / slope
-        if fabs(step) > 4.0 * scale or fabs(t - step) > 35.0:
-            break
-        t = t - step
-        if fabs(step) <= 3e-5 * scale:
-            return t
-    low, high = beta_tail_bracket(start, a, b, c, log_k, mu, eps, sharp)
-    while high - low > 1e-7 * scale:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if beta_tail_balance(middle, a, b, c, log_k, mu, eps, sharp)[0] < 0.0:
-            low = middle
+        if balance < 0.0:
+            low = t
         else:
-            high = middle
+            high = t
+        if high - low <= 1e-7 * scale:
+            break
+        step = balance / slope if slope > 0.0 else inf
+        if fabs(step) <= 4.0 * scale and low < t - step < high:
+            t = t - step
+            if fabs(step) <= 3e-5 * scale:
+                return t
+        elif low > -300.0 and high < 35.0:
+            t = 0.5 * (low + high)
+        else:
+            t = min(t + stride, 35.0) if balance < 0.0 else max(t - stride, -300.0)
+            stride = 2.0 * stride
     return 0.5 * (low + high)
 
 

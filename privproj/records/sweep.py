@@ -37,7 +37,7 @@ from privproj.result import Outcome, Side
 from privproj.validation import TEXT
 
 if TYPE_CHECKING:
-    from privproj.accounting.columns import Asked, Reading
+    from privproj.accounting.columns import Reading
 
 Work = Callable[[range], str]
 """A function from the numbers of some points to their rows, a line each; it must be importable where it is done."""
@@ -167,7 +167,7 @@ class Grid:
 
         They are those of :meth:`_row_alone`, but for the margins of the numbers.
         """
-        from privproj.accounting.columns import ROW_WEIGHTS, asked_rows, checked_phase, read_columns
+        from privproj.accounting.columns import ROW_WEIGHTS, checked_phase, read_columns
         from privproj.numerics.compiled import rows_to_come
 
         def phase_at(i: int) -> Phase:
@@ -175,15 +175,12 @@ class Grid:
             return checked_phase(spec.question_from(given, self.query).only, spec.target_from(given, self.query))
 
         axes = self.columns(numbers)
-        asked = asked_rows(self.query, {**self.fixed, **axes}, len(numbers))
-        free = ("epsilon", "delta", "log10_delta", "noise_multiplier")
-        others = [list(map(repr, column)) for name, column in axes.items() if name not in free]
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
         with rows_to_come(len(self) * ROW_WEIGHTS[self.query], may_load=False):
-            read = read_columns(asked, others, phase_at)
+            read = read_columns(self.query, self.fixed, axes, len(numbers), phase_at)
             if not read.phases:
                 return [None] * len(numbers)
-            cells = {**_cells_in_columns(asked, read), **{name: map(_cell, column) for name, column in axes.items()}}
+            cells = {**_cells_in_columns(read), **{name: map(_cell, column) for name, column in axes.items()}}
         rows = zip(*(cells[name] for name in self.names), strict=True)
         return [row if shape >= 0 else None for row, shape in zip(rows, read.shape.tolist(), strict=True)]
 
@@ -246,16 +243,16 @@ def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**cells, "note": _one_line(note or "; ".join(cells.get("warnings", ())))}
 
 
-def _cells_in_columns(asked: "Asked", read: "Reading") -> dict[str, Iterable[Any]]:
+def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     """What columns answer, by column: the cells of each row."""
-    query, value = asked.quantity, read.value
+    query, value = read.quantity, read.value
     of_delta = query == "delta"
-    numbers = {"epsilon": asked.eps, "delta": asked.deltas, "noise_multiplier": asked.noises}
+    numbers = {"epsilon": read.eps, "delta": read.deltas, "noise_multiplier": read.noises}
     numbers |= {"value": value, "lower": read.lower, "upper": value, "log10_delta": read.log10_delta}
     numbers["noise_multiplier" if query == "sigma" else query] = value
     cells: dict[str, Any] = {name: column.astype(object) for name, column in numbers.items()}
     # A delta of 1 is no answer, a lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
-    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": asked.deltas == 0.0}
+    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": read.deltas == 0.0}
     for name, where in nothing.items():
         cells[name][where] = None
     # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.

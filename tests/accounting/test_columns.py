@@ -38,11 +38,8 @@ def drawn(kind, count, seed=0):
     return {name: [row[name] for row in rows] for name in rows[0]}, eps, deltas
 
 
-def with_columns(count, seed=0, runs=RUNS, by_hand=False):
-    """Every bound that some of its drawn parameters give columns, with such rows alone, and a run.
-
-    With ``by_hand``, what takes long is run by hand.
-    """
+def with_columns(count, seed=0, runs=RUNS):
+    """Every bound that some of its drawn parameters give columns, with such rows alone, and a run."""
     for bound in registry():
         kind = bound.mechanism.name
         if bound.columns is not None and kind in KINDS:
@@ -51,11 +48,9 @@ def with_columns(count, seed=0, runs=RUNS, by_hand=False):
                 if run.get("relation", "add-remove") in bound.relations and not (
                     run.get("group_size") and not bound.groups
                 ):
-                    dear = bound.name == "mixture-rdp" and not run
                     yield pytest.param(
-                        bound.mechanism, bound.name, run, given, eps, deltas, id=f"{kind}-{bound.name}-{run}",
-                        marks=pytest.mark.slow if dear and by_hand else (),
-                    )  # fmt: skip
+                        bound.mechanism, bound.name, run, given, eps, deltas, id=f"{kind}-{bound.name}-{run}"
+                    )
 
 
 def mechanism_at(kind, given, i):
@@ -109,9 +104,7 @@ def test_sigmas_meet_their_targets_and_are_nearly_the_least(run):
         assert noise == pytest.approx(least.value, rel=1e-6 if run else 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(4, 3, RUNS[:2], by_hand=True))
-)
+@pytest.mark.parametrize(("kind", "bound", "run", "given", "eps", "deltas"), list(with_columns(4, 3, RUNS[:2])))
 def test_what_calibrations_answer_meets_its_target_at_every_door(kind, bound, run, given, eps, deltas):
     """In columns and scalar, asked in columns and scalar."""
     shape = {name: column for name, column in given.items() if name != "noise_multiplier"}
