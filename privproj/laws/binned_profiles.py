@@ -136,20 +136,15 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
             found.append(_Table.of(eps[rows], law, edges, cuts))
         return found
 
-    found, pieces = np.empty(len(eps)), list(_pieces(guides))
-    # Most tables of a law and a piece of rows that are kept at once. Speed only.
-    together = max(1, 256 // len(laws))
-    for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
-        of_pieces = [tabulate(*piece) for piece in block]
-        whole = slice(block[0][0].start, block[-1][0].stop)
-        points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
-        tangents = _tangents(eps[whole], np.concatenate([p for p, _, _ in points]), convex[whole])
-        at_least = _tangents(eps[whole], x0[whole], convex[whole]) if far.any() else tangents
-        for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
-            here = slice(rows.start - whole.start, rows.stop - whole.start)
-            found[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
-            if far[near].any():
-                found[rows] = np.minimum(found[rows], _largest_means(tables, at_least[:, here]))
+    found = np.empty(len(eps))
+    for rows, near in _pieces(guides):
+        tables = tabulate(rows, near)
+        points, of_laws, _ = _worst_tangents(tables, x0[rows])
+        tangents = _tangents(eps[rows], points, convex[rows])
+        found[rows] = _largest_means(tables, tangents, of_laws, convex[rows])
+        if far[near].any():
+            at_least = _tangents(eps[rows], x0[rows], convex[rows])
+            found[rows] = np.minimum(found[rows], _largest_means(tables, at_least))
     return np.minimum(PROFILE_SAFETY * found, 1.0)
 
 
