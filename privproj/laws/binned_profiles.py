@@ -128,20 +128,15 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     far = bounds[1] < 1.001 * bounds[0]
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
-    def tabulate(rows: slice, near: slice) -> list[_Table]:
-        found = []
+    found = np.empty(len(eps))
+    for rows, near in _pieces(guides):
+        tables = []
         for law, k, (first, stop) in zip(laws, best, columns, strict=True):
             cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
             edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
-            found.append(_Table.of(eps[rows], law, edges, cuts))
-        return found
-
-    found = np.empty(len(eps))
-    for rows, near in _pieces(guides):
-        tables = tabulate(rows, near)
+            tables.append(_Table.of(eps[rows], law, edges, cuts))
         points, of_laws, _ = _worst_tangents(tables, x0[rows])
-        tangents = _tangents(eps[rows], points, convex[rows])
-        found[rows] = _largest_means(tables, tangents, of_laws, convex[rows])
+        found[rows] = _largest_means(tables, _tangents(eps[rows], points, convex[rows]), of_laws, convex[rows])
         if far[near].any():
             at_least = _tangents(eps[rows], x0[rows], convex[rows])
             found[rows] = np.minimum(found[rows], _largest_means(tables, at_least))

@@ -99,7 +99,7 @@ class ProjectedEnergy:
         sums = []
         for start in range(0, len(y), ROWS_AT_ONCE):
             rows = y[start : start + ROWS_AT_ONCE]
-            # Terms of a row between others lie between theirs: the term for N is concave, and ln B grows along the grid.
+            # Terms of a row between others lie between theirs: that for N is concave, and ln B grows along the grid.
             ends = log_terms(np.array([rows.min(), rows.max()]), slice(None, None, SCAN_STRIDE))
             sums.append(_row_sums_exp(log_terms(rows, terms_that_matter(ends, len(log_b)))))
         return np.concatenate(sums)
