@@ -126,8 +126,10 @@ def _profile_of_table(table: SplitTable) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
+        from privproj.curves.gaussian_arrays import SMALLEST_UPPER_DELTA
+
         lower, upper = (float(end[0]) for end in table(np.array([eps])))
-        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(upper))
+        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(max(upper, SMALLEST_UPPER_DELTA)))
 
     return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
 
