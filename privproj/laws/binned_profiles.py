@@ -118,18 +118,28 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     far = bounds[1] < 1.001 * bounds[0]
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
-    found = np.empty(len(eps))
-    for rows, near in _pieces(guides):
-        tables = []
+    def tabulate(rows: slice, near: slice) -> list[_Table]:
+        found = []
         for law, k, (first, stop) in zip(laws, best, columns, strict=True):
             cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
             edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
-            tables.append(_Table.of(eps[rows], law, edges, cuts))
-        points, of_laws, _ = _worst_tangents(tables, x0[rows])
-        found[rows] = _largest_means(tables, _tangents(eps[rows], points, convex[rows]), of_laws, convex[rows])
-        if far[near].any():
-            at_least = _tangents(eps[rows], x0[rows], convex[rows])
-            found[rows] = np.minimum(found[rows], _largest_means(tables, at_least))
+            found.append(_Table.of(eps[rows], law, edges, cuts))
+        return found
+
+    found, pieces = np.empty(len(eps)), list(_pieces(guides))
+    # Most tables of a law and a piece of rows that are kept at once. Speed only.
+    together = max(1, 256 // len(laws))
+    for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
+        of_pieces = [tabulate(*piece) for piece in block]
+        whole = slice(block[0][0].start, block[-1][0].stop)
+        points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
+        tangents = _tangents(eps[whole], np.concatenate([p for p, _, _ in points]), convex[whole])
+        at_least = _tangents(eps[whole], x0[whole], convex[whole]) if far.any() else tangents
+        for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
+            here = slice(rows.start - whole.start, rows.stop - whole.start)
+            found[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
+            if far[near].any():
+                found[rows] = np.minimum(found[rows], _largest_means(tables, at_least[:, here]))
     return np.minimum(PROFILE_SAFETY * found, 1.0)
 
 
