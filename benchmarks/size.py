@@ -16,7 +16,7 @@ USES = {
     "scipy": "special functions of groups, of M1 and Wishart bounds, and of audits",
     "mpmath": "numbers that double precision does not reach, of Wishart and of certificates",
     "click": "the command line",
-    "dp-accounting": "its composer and its events, where you ask for them; no answer of privproj's own needs it",
+    "dp-accounting": "its events, where you ask for them; no answer of privproj's own needs it",
     "numba": "machine code of tables with thousands of questions",
 }
 """What each package that pyproject.toml requires is for."""

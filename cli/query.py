@@ -51,7 +51,7 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
 """The exit code of an answer with each outcome."""
 
-COMPUTED = ("discretization", "composer", "split")
+COMPUTED = ("discretization", "split")
 """Options of a run that say how its answer is computed, not what was run."""
 
 

@@ -57,6 +57,6 @@ def _entry(word: dict[str, Any]) -> str:
 
 def _prose(text: str) -> str:
     """Options and commands as code; bars do not end a cell."""
-    valued = r"--(?:bound|sampling|relation|clipping|composer) [a-z-]+"
+    valued = r"--(?:bound|sampling|relation|clipping) [a-z-]+"
     text = re.sub(rf"(?<![`\w-])({valued}|--[a-z][a-z0-9-]*)", r"`\1`", text)
     return text.replace("|", "\\|")

@@ -189,7 +189,7 @@ class PrecisionLimit(Unanswered):
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.errors import PrecisionLimit
     >>> try:
-    ...     epsilon(Gaussian(noise_multiplier=1.0), delta=1e-14, steps=9, sampling_rate=0.1, composer="dp-accounting")
+    ...     epsilon(Gaussian(noise_multiplier=1e-3), delta=1e-5, steps=9, sampling_rate=0.1)
     ... except PrecisionLimit as error:
     ...     print(error.outcome)
     precision_limit

@@ -133,20 +133,17 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
         assert "PLAN_FIXED_IN_ADVANCE" not in found, line
 
 
-@pytest.mark.parametrize("words", ["", "--what gdp", "--style json"])
-def test_what_dp_accounting_composes_is_conditional_on_its_rounding(run, words):
-    line = "gaussian --noise-multiplier 4 --sampling-rate .1 --steps 3 --composer dp-accounting"
-    for door in (f"curve {line} {words}", *(f"{kind} {line} --delta 1e-5" for kind in ("epsilon", "compare"))):
-        out = " ".join(run(door)[1].split())
-        assert WORDS["ROUNDING_AS_MEASURED"] in out and "conditional" in out, door
-    sized = privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, steps=3, sampling_rate=0.1, composer="dp-accounting")
-    run_of = {"steps": 3, "sampling_rate": 0.1, "composer": "dp-accounting"}
-    many = privproj.epsilons(Gaussian, noise_multiplier=[4.0, 5.0], delta=1e-5, **run_of)
-    for found in (sized, many):
-        assert found.status == "conditional" and WORDS["ROUNDING_AS_MEASURED"] in found.promises
+def test_what_dp_accounting_composes_is_conditional_on_its_rounding():
+    from dp_accounting import dp_event
+
+    from privproj.schedule import Schedule, event_phase
+
+    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
+    found = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
+    assert found.status == "conditional" and WORDS["ROUNDING_AS_MEASURED"] in found.promises
 
 
-def test_options_of_a_composer_that_have_no_effect_are_said(run):
+def test_a_grid_that_has_no_effect_is_said(run):
     lines = (
         "epsilon gaussian --noise-multiplier 4 --delta 1e-5",
         "sigma gaussian --epsilon 1 --delta 1e-5 --steps 9",
@@ -154,9 +151,8 @@ def test_options_of_a_composer_that_have_no_effect_are_said(run):
         "delta laplace --noise-multiplier 4 --epsilon .1",
     )
     for line in lines:
-        for option in ("--composer dp-accounting", "--discretization .01"):
-            code, out, err = run(f"{line} {option}")
-            assert code == 0 and "had no effect" in out + err, (line, option)
+        code, out, err = run(f"{line} --discretization .01")
+        assert code == 0 and "had no effect" in out + err, line
         assert "had no effect" not in "".join(run(line)[1:])
     used = run("epsilon gaussian --noise-multiplier 4 --delta 1e-5 --sampling-rate .1 --steps 3 --discretization .01")
     assert "had no effect" not in used[1]

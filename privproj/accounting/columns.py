@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from privproj.accounting.calibration import require_unset
 from privproj.accounting.column_kernels import MOST_TRIES, RowShape, answers_of, shape_of
 from privproj.accounting.first_guess import classical_noise
-from privproj.accounting.phase import OWN_COMPOSER, Phase
+from privproj.accounting.phase import Phase
 from privproj.accounting.question import answer, ask_by_name, question_about
 from privproj.accounting.spec import SOLVERS
-from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.curves.columns import Kernel
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
@@ -395,9 +394,6 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
     """What all rows rest on together: every promise and assumption of one, the weakest status and side."""
     promises = [words for phase in phases for words in phase.promises]
     statuses = [Status.PROVED, *(phase.status for phase in phases)]
-    if any(phase.run.composer != OWN_COMPOSER and not phase.run.single for phase in phases):
-        promises.append(ROUNDING_AS_MEASURED)
-        statuses.append(Status.CONDITIONAL)
     assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),

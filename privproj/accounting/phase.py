@@ -24,9 +24,6 @@ from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.validation import boolean, is_printable
 
-OWN_COMPOSER = "privproj"
-"""The composer unless another is asked for. Contract."""
-
 SILENT = {"group_size": 1, "public_size": False}
 """Values of a run that the entry of a file does not mention. Contract."""
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
+from privproj.accounting.phase import Phase, check_mechanism, cut_batches, numerics_of, phase_for
 from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end, without_cap
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
@@ -44,14 +44,13 @@ ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of 
 class Question:
     """Phases of one run, one or several, accounted jointly: everything that fixes the curve to be read.
 
-    That of one phase is answered in the words of that phase, unless it is a schedule. ``composer`` and
-    ``discretization`` are those of the joint composition; None leaves them to the only phase. ``assumes`` are further
-    sentences that every number takes for granted.
+    That of one phase is answered in the words of that phase, unless it is a schedule. ``discretization`` is that of the
+    joint composition; None leaves it to the only phase. ``assumes`` are further sentences that every number takes for
+    granted.
     """
 
     phases: tuple[Phase, ...]
     discretization: float | None = None
-    composer: str | None = None
     assumes: tuple[str, ...] = ()
     is_plain: ClassVar[bool] = True
 
@@ -89,13 +88,11 @@ class Question:
         return [some[0].with_run(steps=sum(phase.run.steps for phase in some)) for some in merged.values()]
 
     @property
-    def asked_run(self) -> Run:
-        """How the phases are to be composed: a run that has the composer and the grid that were asked for."""
-        first = self.phases[0].run if len(self.phases) == 1 else Run()
-        if self.discretization is None and self.composer is None:
-            return first
-        step = first.discretization if self.discretization is None else self.discretization
-        return Run(discretization=step, composer=self.composer or first.composer)
+    def asked_step(self) -> float | None:
+        """The step of the grid of losses that was asked for, in nats, or None."""
+        if self.discretization is None and len(self.phases) == 1:
+            return self.only.run.discretization
+        return self.discretization
 
     def curve(self) -> Curve:
         """The joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
@@ -114,13 +111,13 @@ class Question:
 
     def _composed(self) -> Curve:
         """The joint curve of what the phases release."""
-        phases, asked = self.merged(), self.asked_run
+        phases, step = self.merged(), self.asked_step
         if len(phases) > 1:
-            whole = compose_phases([phase.profile() for phase in phases], asked.discretization, asked.composer)
+            whole = compose_phases([phase.profile() for phase in phases], step)
             return cut_batches(whole, phases)
         phase = phases[0]
-        if (asked.discretization, asked.composer) != (phase.run.discretization, phase.run.composer):
-            phase = phase.with_run(discretization=asked.discretization, composer=asked.composer)
+        if step != phase.run.discretization:
+            phase = phase.with_run(discretization=step)
         with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
             return phase.curve()
 
@@ -201,7 +198,7 @@ class Question:
         def log_delta_of_whole_batches(eps: float) -> float:
             return self.with_runs(without_cap).curve().log_delta(eps).upper
 
-        return remark_on_batches(self.phases, remark_on_composer(self.asked_run, fields), log_delta_of_whole_batches)
+        return remark_on_batches(self.phases, remark_on_composer(self.asked_step, fields), log_delta_of_whole_batches)
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
@@ -239,35 +236,31 @@ def with_remarks(question: Question, found: Result, solve: Callable[[Question, A
 
 def _with_composer(question: Question, found: Result) -> Result:
     """A calibration with what there is to say of its composer, which the curve at the answer shows."""
-    asked = question.asked_run
-    if asked.composer == OWN_COMPOSER and asked.discretization is None:
+    if question.asked_step is None:
         return found
     name, value = FOUND[found.quantity][0], found.value
-    in_run = name in asked.__dataclass_fields__
+    in_run = name in Run.__dataclass_fields__
     answered = question.with_run(**{name: value}) if in_run else question.with_mechanism(**{name: value})
     numerics = {**numerics_of(answered.curve()), **found.numerics}
-    return replace(found, **remark_on_composer(asked, {**vars(found), "numerics": numerics}))
+    return replace(found, **remark_on_composer(question.asked_step, {**vars(found), "numerics": numerics}))
 
 
-def remark_on_composer(asked: Run, found: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a result with what there is to say of its composer: a measured rounding, options without effect.
+def remark_on_composer(step: float | None, found: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a result with what there is to say of its composer: a measured rounding, a step without effect.
 
-    A number whose rounding is measured is conditional. ``asked`` has the options that were given. A result without
-    numerics, as of a calibration, says nothing of its composer yet.
+    A number whose rounding is measured is conditional. ``step`` is that of the grid that was asked for. A result
+    without numerics, as of a calibration, says nothing of its composer yet.
     """
     if "numerics" not in found or found["value"] is None:
         return found
-    numerics, idle = found["numerics"], []
+    numerics = found["numerics"]
     if numerics.get("rounding") and ROUNDING_AS_MEASURED not in found["promises"]:
         weaker = Status.CONDITIONAL if found["status"] is Status.PROVED else found["status"]
         found = {**found, "status": weaker, "promises": (*found["promises"], ROUNDING_AS_MEASURED)}
-    if asked.composer != OWN_COMPOSER and numerics.get("composer") != asked.composer:
-        idle.append(f"composer={asked.composer}")
-    if asked.discretization is not None and "grid_step" not in numerics:
-        idle.append(f"discretization={asked.discretization:g}")
-    note = (f"{' and '.join(idle)} had no effect on {found['bound']}, which composes nothing on a grid here",)
-    note = note if idle else ()
-    return {**found, "warnings": (*found["warnings"], *note)}
+    if step is not None and "grid_step" not in numerics:
+        note = f"discretization={step:g} had no effect on {found['bound']}, which composes nothing on a grid here"
+        found = {**found, "warnings": (*found["warnings"], note)}
+    return found
 
 
 def question_about(phase: Phase) -> Question:

@@ -137,8 +137,8 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
 
 def _plain(run: Run) -> Run:
-    """The run on the default grid of the own composer."""
-    return replace(run, discretization=None, composer="privproj")
+    """The run on the default grid."""
+    return replace(run, discretization=None)
 
 
 def attains_pair(phase: Phase) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from privproj.accounting.calibration import COMPOSED_RTOL, most_steps, read_risk, sigma, smallest_at_risk
 from privproj.accounting.first_guess import close_crossing, spread_guess
 from privproj.accounting.phase import (
-    OWN_COMPOSER,
     Accountant,
     Phase,
     check_mechanism,
@@ -72,7 +71,6 @@ class Schedule(Question):
         phases: The phases in their order, at least one; all under one relation and with one group size.
         discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
             composer choose it.
-        composer: Who composes: "privproj", or "dp-accounting", whose rounding is measured and not proved.
         assumes: Further sentences that every number of this run takes for granted.
 
     Raises:
@@ -92,7 +90,7 @@ class Schedule(Question):
     def __post_init__(self) -> None:
         if not self.phases:
             raise InvalidParameter("phase", "nothing", "at least one phase")
-        Run(discretization=self.discretization, composer=self.composer or OWN_COMPOSER)
+        Run(discretization=self.discretization)
         for name, expected in (
             ("group_size", "one group_size for all phases: the same person is in all of them"),
             ("relation", "one neighbouring relation for all phases"),
@@ -101,9 +99,8 @@ class Schedule(Question):
             if len(said) > 1:
                 raise InvalidParameter(name, ", ".join(said), expected)
         for phase in self.phases:
-            for name in ("discretization", "composer"):
-                if getattr(phase.run, name) not in (None, OWN_COMPOSER):
-                    raise InvalidParameter(name, getattr(phase.run, name), f"{name} once, for the whole schedule")
+            if (step := phase.run.discretization) is not None:
+                raise InvalidParameter("discretization", step, "discretization once, for the whole schedule")
             if len(self.phases) > 1 and phase.reuses_projection:
                 raise Refused(
                     f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
@@ -136,7 +133,6 @@ class Schedule(Question):
     def as_dict(self) -> dict[str, object]:
         """Return the schedule as the data of a run file, which :func:`privproj.schedule.from_data` reads again."""
         shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
-        shared |= {} if self.composer in (None, OWN_COMPOSER) else {"composer": self.composer}
         return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
 
     @property

@@ -14,39 +14,38 @@ def compose(profile: PrivacyProfile, run: Run) -> Curve:
 
     1. one release on the whole data set, or one epoch that is one: the profile itself;
     2. several on the whole data set: the closed form of the profile, if it has one;
-    3. one on a sampled batch: the profile amplified by subsampling (C17), unless a grid or the other composer was asked
-       for;
+    3. one on a sampled batch: the profile amplified by subsampling (C17), unless a grid was asked for;
     4. else a composition on a grid of losses (C2, C18, C19, C23).
 
     Raises:
         Refused: The bound has no amplification by subsampling.
         PrecisionLimit: The grid would take more memory or time than is allowed.
     """
-    on_grid = run.discretization is not None or run.composer != "privproj"
-    if run.single and not (profile.excess and on_grid):
+    step = run.discretization
+    if run.single and not (profile.excess and step):
         return profile
     if run.allocates:
-        return compose_phases([(profile, run)], run.discretization, run.composer)
+        return compose_phases([(profile, run)], step)
     if run.sampling_rate == 1.0 and profile.closed_form is not None:
         return profile.closed_form(run.steps)
     if run.sampling_rate < 1.0 and not profile.can_be_subsampled:
         raise Refused("this bound has no amplification by subsampling in its own terms; expected sampling_rate=1")
-    if run.steps == 1 and not on_grid:
+    if run.steps == 1 and not step:
         return profile.sampled(run.sampling_rate)
-    return compose_on_grid([(profile, run)], run.discretization, run.composer)
+    return compose_on_grid([(profile, run)], step)
 
 
-def compose_phases(phases: Phases, step: float | None = None, composer: str = "privproj") -> Curve:
+def compose_phases(phases: Phases, step: float | None = None) -> Curve:
     """The joint curve of phases with different profiles and runs, as sound as these; raises as :func:`compose` does.
 
     ``step`` is the distance of lattice points of the whole composition in nats (None: as fine as the profiles are
-    worth). ``composer`` is "privproj" or "dp-accounting".
+    worth).
     """
     phases = [release for phase in phases for release in releases_of(*phase)]
     if len(phases) == 1:
         profile, run = phases[0]
-        return compose(profile, replace(run, discretization=step, composer=composer))
-    return compose_on_grid(phases, step, composer)
+        return compose(profile, replace(run, discretization=step))
+    return compose_on_grid(phases, step)
 
 
 def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
@@ -58,7 +57,7 @@ def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
     return allocate(profile, run)
 
 
-def compose_on_grid(phases: Phases, step: float | None = None, composer: str = "privproj") -> Curve:
+def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
     """Phases composed jointly on one grid of losses, whatever closed forms they have (C2).
 
     Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises
@@ -66,12 +65,6 @@ def compose_on_grid(phases: Phases, step: float | None = None, composer: str = "
     """
     from privproj.composition.depths import DepthCurve
     from privproj.composition.dominating_pairs import outline_step
-    from privproj.composition.grid import GridCurve, peer_grid_step
+    from privproj.composition.grid import GridCurve
 
-    shapes = [outline_step(*phase) for phase in phases]
-    if composer == "dp-accounting":
-        from privproj.composition import by_dp_accounting
-
-        step = step or peer_grid_step(shapes)
-        return by_dp_accounting.compose(by_dp_accounting.distributions_of(shapes, step), step)
-    return DepthCurve(GridCurve(shapes, step), phases, step)
+    return DepthCurve(GridCurve([outline_step(*phase) for phase in phases], step), phases, step)

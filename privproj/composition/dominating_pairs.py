@@ -49,7 +49,7 @@ What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -58,7 +58,6 @@ from numpy.typing import NDArray
 
 from privproj.curves.profile import PrivacyProfile, SplitTable
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 
 FloatArray = NDArray[np.floating[Any]]
@@ -95,7 +94,8 @@ SMALLEST_UPPER_BOUND = 1e-300
 LEAST_GRID_RATE = 1e-30
 """Least sampling rate on a grid, where a smaller one is taken for it: far below, masses underflow. Soundness.
 
-Even 1e8 steps at it cost no more delta than levels of small deltas begin with; these know the rate itself.
+A larger rate has a larger delta (C17), so that holds from above only. Even 1e8 steps at it cost no more delta than
+levels of small deltas begin with; these know the rate itself.
 """
 
 MOST_LATTICE_CELLS = 2.0**62
@@ -256,35 +256,13 @@ def _read_table(
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
-def _delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
+def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[], FloatArray], FloatArray]:
     """:func:`_read_table` of delta at these ``eps >= 0``, guaranteed by the profile."""
     if profile.table is not None:
         return _read_table(profile.table, np.asarray(eps, float))
     found = [profile.log_delta(float(e)) for e in eps.tolist()]
     lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in found]) for i in (0, 1))
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
-
-
-def _with_least_rate(profile: PrivacyProfile, run: Run) -> tuple[PrivacyProfile, Run]:
-    """A release for a grid, not at a rate below :data:`LEAST_GRID_RATE`: a larger one has a larger delta (C17).
-
-    That holds from above only, so where the rate is raised nothing is known from below.
-    """
-    if run.sampling_rate >= LEAST_GRID_RATE:
-        return profile, run
-
-    def above(table: Any) -> SplitTable | None:
-        """The upper bounds of a table, if there is one."""
-        read: Any = lambda at: _read_table(table, at)[1]  # noqa: E731
-        return table and SplitTable(np.zeros_like, read)
-
-    return replace(
-        profile,
-        log_delta=lambda eps: Enclosure(-math.inf, profile.log_delta(eps).upper),
-        log_deltas=None,
-        table=above(profile.table),
-        excess=above(profile.excess),
-    ), replace(run, sampling_rate=LEAST_GRID_RATE)
 
 
 def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
@@ -299,8 +277,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     where the loss of an unsampled step is beyond :data:`LARGEST_LOSS` with a probability above
     :data:`MOST_MASS_BEYOND`.
     """
-    profile, run = _with_least_rate(profile, run)
-    q = run.sampling_rate
+    q = max(run.sampling_rate, LEAST_GRID_RATE)
     start = 0.05 * float(_excess_above(profile, np.zeros(1))[0])
     eps = np.geomspace(min(start, 1.0), LARGEST_LOSS, 1 + math.ceil(5.0 * math.log(LARGEST_LOSS / min(start, 1.0))))
     eps = np.concatenate([[0.0], eps])
@@ -332,7 +309,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
 
 def _excess_above(profile: PrivacyProfile, eps: FloatArray) -> FloatArray:
     """Upper bounds of the excess of a release at these ``eps >= 0``, in the remove order where the orders differ."""
-    return _delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
+    return delta_bounds(profile, eps)[1] if profile.excess is None else _read_table(profile.excess, eps)[1]
 
 
 def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> tuple[FloatArray, FloatArray]:
@@ -401,21 +378,22 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     replaced by a single one, where ``E = 0``. Near that end ``1 + tau`` loses digits. As ``E`` rises with it, a little
     is added to it for the upper bound.
     """
-    q = run.sampling_rate
+    q = max(run.sampling_rate, LEAST_GRID_RATE)
+    known = 1.0 - SAMPLING_MAP_RELATIVE_ERROR if q == run.sampling_rate else 0.0
     if profile.excess is not None:
         find_lower, upper = _read_table(profile.excess, step * cells)
         return ExcessBounds(cells, upper, find_lower, step)
     if not is_one_sided(profile, run):
         # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1 (C17), and E(1/t) = E(t) / t (C1).
         right = distinct_cells(np.abs(cells))
-        find_delta, upper = _delta_bounds(profile, np.log1p(np.expm1(step * right) / q))
+        find_delta, upper = delta_bounds(profile, np.log1p(np.expm1(step * right) / q))
         weight = np.exp(-step * right[:0:-1])
 
         def mirror(end: FloatArray, factor: float) -> FloatArray:
             return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
 
         cells, above = np.concatenate([-right[:0:-1], right]), mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
-        return ExcessBounds(cells, above, lambda: mirror(find_delta(), 1.0 - SAMPLING_MAP_RELATIVE_ERROR), step)
+        return ExcessBounds(cells, above, lambda: mirror(find_delta(), known), step)
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inside = np.expm1(step * cells) / q > -1.0
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
@@ -423,10 +401,10 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
 
     tau = np.minimum(np.expm1(step * cells[len(beyond) :]) / q, 1e300)
     share = np.minimum(1.0 + tau + np.where(tau < LEAST_SAMPLED_SHARE - 1.0, 1e-15, 0.0), 1.0)
-    find_delta, upper = _delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
+    find_delta, upper = delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
 
     def find_lower() -> FloatArray:
-        lower = q * share * find_delta() * (1.0 - SAMPLING_MAP_RELATIVE_ERROR)
+        lower = q * share * find_delta() * known
         return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
 
     upper = np.concatenate([first, q * share * upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR)])

@@ -93,7 +93,7 @@ class GoodEventCurve:
         """The same on a coarse grid, by which a split is chosen."""
         # Values of a profile per deviation of the loss by which an event is chosen. Speed only.
         profile = replace(self.gaussian_release(log_bad), resolution=32.0)
-        return shallow(compose(profile, replace(self.run, discretization=None, composer="privproj")))
+        return shallow(compose(profile, replace(self.run, discretization=None)))
 
     def gaussian_release(self, log_bad: float) -> PrivacyProfile:
         """The profile of one release outside of the event."""

@@ -39,12 +39,6 @@ LEAST_DOUBLED_CUT = 1e-100
 Soundness.
 """
 
-PEER_POINTS_PER_DEVIATION = 20.0
-"""Points per loss deviation on dp-accounting's grid. Speed only."""
-
-MOST_DEFAULT_PEER_CELLS = 2.0**20
-"""Most cells on dp-accounting's grid: a coarser one, still sound, is used where there would be more. Speed only."""
-
 MOST_DEFAULT_CELLS = 2.0**29
 """Cells that the default grid may have in 24 deviations of the composed loss, else it is coarser. Speed only."""
 
@@ -294,17 +288,3 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
 def _has_two_orders(shapes: list[Outline]) -> bool:
     """True where the remove order and the add order of the run must both be composed."""
     return any(shape.has_two_orders for shape in shapes)
-
-
-def peer_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
-    """The default distance of lattice points for dp-accounting, in nats, about ``most`` at most. Any is sound.
-
-    Its window reaches far, as its Chernoff orders are at least ``1 / span`` (of a step's losses). Hence the step is so
-    coarse that there are about :data:`MOST_DEFAULT_PEER_CELLS` cells at most.
-    """
-    step = min([most, *(shape.deviation / PEER_POINTS_PER_DEVIATION for shape in shapes)])
-    for shape in shapes:
-        steps, spread = shape.run.steps, shape.deviation * math.sqrt(shape.run.steps)
-        chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
-        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_PEER_CELLS)
-    return step

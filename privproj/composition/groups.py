@@ -43,6 +43,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import special
 
+from privproj.composition.dominating_pairs import delta_bounds
 from privproj.curves.profile import Curve, PrivacyProfile, SplitTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
@@ -213,7 +214,8 @@ class _Step:
             # E_j(-e) = e^-e D_j(e)
             gap = np.maximum(sign * np.expm1(np.minimum(log_ratio, 700.0)), 0.0)
             shrunk = np.exp(np.minimum(log_ratio, 0.0))
-            total += math.exp(log_weight) * (_end_of_table(member, np.abs(log_ratio), end) * shrunk + gap)
+            find_lower, upper = delta_bounds(member, np.abs(log_ratio))
+            total += math.exp(log_weight) * ((upper if end else find_lower()) * shrunk + gap)
         return total, x
 
     def log_ratios(self, x: Array, m: Array) -> tuple[Array, Array]:
@@ -256,15 +258,6 @@ def _log_sum(logs: Array, slopes: Array) -> tuple[Array, Array]:
     shares = np.exp(logs - top)
     total = np.sum(shares, axis=0)
     return top + np.log(total), np.sum(shares * slopes, axis=0) / total
-
-
-def _end_of_table(profile: PrivacyProfile, eps: Array, end: int) -> Array:
-    """Lower (0) or upper (1) bounds of a profile's delta at these ``eps >= 0``."""
-    if isinstance(profile.table, SplitTable):
-        return (profile.table.above if end else profile.table.below)(eps)
-    if profile.table is not None:
-        return profile.table(eps)[end]
-    return np.array([math.exp(profile.log_delta(e)[end]) for e in eps.tolist()])
 
 
 def _matched_shifts(profile: PrivacyProfile) -> list[float]:

@@ -25,9 +25,6 @@ from privproj.runs.sampling import NeighbouringRelation
 HARMLESS_SHARE = 0.01
 """The largest share of delta that a harmless cap takes. Contract."""
 
-MOST_TERMS = 4000
-"""Terms of a binomial tail that are added up one by one before the rest is bounded as a whole. Speed only."""
-
 TAIL_RELATIVE_ERROR = 1e-9
 """Relative error allowed to a binomial tail: 1000 times what C20 allows a special function. Soundness."""
 
@@ -41,47 +38,18 @@ LOG_RELATIVE_ERROR = 1e-15
 """Relative error of the logs that are added and subtracted here: a few roundings. Soundness."""
 
 
+@lru_cache(maxsize=4096)
 def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
-    """``ln P[Bin(count, rate) >= least]``, enclosed (C26); the lower end is not known below the mean.
-
-    ``count`` is at most 1e12, and ``rate`` from 0 to 1.
-    """
+    """``ln P[Bin(count, rate) >= least]``, enclosed (C26). ``count`` is at most 1e12, and ``rate`` from 0 to 1."""
     if least <= 0 or (rate >= 1.0 and least <= count):
         return Enclosure(0.0, 0.0)
     if least > count or rate <= 0.0:
         return Enclosure(-math.inf, -math.inf)
-    lower, upper = _log_upper_tail(count, max(rate, LEAST_RATE), least)
-    return Enclosure(lower if rate >= LEAST_RATE else -math.inf, upper)
-
-
-@lru_cache(maxsize=4096)
-def _log_upper_tail(n: int, q: float, m: int) -> Enclosure:
-    """``ln P[Bin(n, q) >= m]`` for ``1 <= m <= n`` and ``q < 1``, enclosed."""
-    top, bottom = q.as_integer_ratio()
-    if (m + 1) * bottom <= (n + 1) * top:
-        return Enclosure(-math.inf, 0.0)
-
-    # P[X >= m] = P[X = m] (1 + r_m + r_m r_(m+1) + ...), r_k = (n-k) q / ((k+1) (1-q)), which fall
-    def ratio(k: int) -> float:
-        return (n - k) * top / ((k + 1) * (bottom - top))
-
-    def whole(k: int) -> float:
-        return (k + 1) * (bottom - top) / ((k + 1) * bottom - (n + 1) * top)
-
-    total, term, k, last = 0.0, 1.0, m, min(m + MOST_TERMS, n)
-    # A term whose share of a binomial tail is below this is bounded together with all later ones. Speed only.
-    while k < last and total * 1e-15 < term:
-        total, term, k = total + term, term * ratio(k), k + 1
-    # The rest, from k on, is its first term times 1 + r_k + r_k r_(k+1) + ..., between (1 - r^(l+1)) / (1 - r) at
-    # r = r_(k+l), for any l, and 1 / (1 - r_k), where 1 - r_k = ((k+1) - (n+1) q) / ((k+1) (1-q)).
-    # How far ahead the ratio of terms is taken for the lower end of their sum, in units of ``1/(1 - r)``. Speed only.
-    ahead = min(n - k, int(3.0 * whole(k)))
-    ends = total + term * whole(k + ahead) * (1.0 - ratio(k + ahead) ** (ahead + 1)), total + term * whole(k)
-    # ln P[X = m] = ln[q^m (1-q)^(n-m+1) / Beta(m, n-m+1)] - ln m - ln(1-q)
-    front = kernels.log_beta_front(float(m), float(n - m + 1), q, 1.0 - q) - math.log(m) - math.log1p(-q)
-    lower, upper = (front + math.log(end) for end in ends)
-    error = TAIL_RELATIVE_ERROR + TAIL_ERROR_PER_NAT * abs(front)
-    return Enclosure(lower - error, min(0.0, upper + error))
+    q, a, b = max(rate, LEAST_RATE), float(least), float(count - least + 1)
+    # P[Bin(n, q) >= m] = P[Beta(m, n - m + 1) <= q]
+    found = kernels.log_beta_tail(b, a, 1.0 - q, q)
+    error = TAIL_RELATIVE_ERROR + TAIL_ERROR_PER_NAT * abs(found)
+    return Enclosure(found - error if rate >= LEAST_RATE else -math.inf, min(0.0, found + error))
 
 
 def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:

@@ -5,7 +5,7 @@ such a table again. Numbers are checked here, since dp-accounting takes some tha
 
 dp-accounting has two accountants. One composes privacy loss distributions, the other adds Renyi divergences, and each
 takes some events under some neighbouring relations. Their theorems are published; their rounding is measured and not
-proved (:mod:`privproj.composition.by_dp_accounting`). Four things are done here and not left to them:
+proved (:mod:`privproj.extensions.by_dp_accounting`). Four things are done here and not left to them:
 
 * Randomized response that is repeated is composed as often as it is repeated. dp-accounting's accountant of loss
   distributions composes it once.
@@ -36,18 +36,14 @@ from dp_accounting.rdp import RdpAccountant
 from privproj.accounting.phase import Phase
 from privproj.accounting.remarks import without_cap
 from privproj.assumptions import NOISE_OVER_CLIP
-from privproj.composition import by_dp_accounting
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
-from privproj.composition.grid import (
-    LARGEST_GRID_STEP,
-    MOST_DEFAULT_PEER_CELLS,
-    PEER_POINTS_PER_DEVIATION,
-    peer_grid_step,
-)  # fmt: skip
+from privproj.composition.grid import LARGEST_GRID_STEP
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.renyi import BestCurve, RenyiCurve, RenyiTable
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
+from privproj.extensions import by_dp_accounting
+from privproj.extensions.by_dp_accounting import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
 from privproj.extensions.filter import renyi_curve
 from privproj.mechanisms import NoisyMechanism
 from privproj.numerics.enclosure import Enclosure

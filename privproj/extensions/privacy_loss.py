@@ -337,7 +337,7 @@ def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Sid
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
     """The law above as dp-accounting's distribution."""
-    from privproj.composition.by_dp_accounting import distribution_of
+    from privproj.extensions.by_dp_accounting import distribution_of
 
     return [distribution_of(loss.above)], Side.UPPER
 

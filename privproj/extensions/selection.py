@@ -387,7 +387,7 @@ class _SelectedQuestion(Question):
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields with what there is to say of the composer; what else is said of batches holds for one run."""
-        return remark_on_composer(self.asked_run, fields)
+        return remark_on_composer(self.asked_step, fields)
 
 
 def select(

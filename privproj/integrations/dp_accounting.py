@@ -2,7 +2,7 @@
 
 ``ReleaseDpEvent(M2(...))`` is one release. It may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``,
 ``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting's composition is not certified
-(see :mod:`privproj.composition.by_dp_accounting`): for a number with a proved error bound compose a
+(see :mod:`privproj.extensions.by_dp_accounting`): for a number with a proved error bound compose a
 :class:`privproj.schedule.Schedule`.
 
 What a noise multiplier is relative to: here it is the sensitivity under the neighbouring relation, ``2C`` under
@@ -27,12 +27,12 @@ from dp_accounting.rdp import RdpAccountant
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.composition.by_dp_accounting import distributions_of
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.extensions.by_dp_accounting import distributions_of
 from privproj.extensions.event_composition import RELATIONS, event_from, nodes_of, parts_of, with_noise
 from privproj.extensions.events import Event
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
@@ -280,8 +280,8 @@ def event_of(
 ) -> dp_event.ComposedDpEvent:
     """Return a run as one event: its phases in their order, each sampled and composed with itself as it was.
 
-    Composed by :class:`ProjectionPLDAccountant` it gives what a schedule gives with ``composer="dp-accounting"``. An
-    epoch of a partition, or of shuffled batches, is one release, as it is accounted.
+    Composed by :class:`ProjectionPLDAccountant` it gives what a schedule gives, by that package's arithmetic. An epoch
+    of a partition, or of shuffled batches, is one release, as it is accounted.
 
     Args:
         run: A schedule, what a ledger says was released, one phase, or a mechanism.

@@ -22,7 +22,6 @@ from privproj.curves.gaussian_arrays import (
 )
 from privproj.laws.binned import Bins
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import Enclosure
 
 BIN_SAFETY = 1.0 - 1e-9
 """Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller).
@@ -36,15 +35,6 @@ ROWS_AT_ONCE = 64
 
 NEGLIGIBLE_SHARE = 1e-12
 """Share of a delta below which a part of the law is not followed: it is bounded as a whole. Speed only."""
-
-
-def enclose_from_table(table: Callable[[Array], tuple[Array, Array]], eps: float) -> Enclosure:
-    """Return an enclosure of ``ln delta(eps)`` from a table; the lower end is ``-inf`` where it is not known.
-
-    ``table(eps)`` gives lower and upper bounds of delta for an array, and guarantees them.
-    """
-    lower, upper = (float(end[0]) for end in table(np.array([eps])))
-    return Enclosure(float(np.log(lower)) if lower > 0.0 else -np.inf, float(np.log(max(upper, SMALLEST_UPPER_DELTA))))
 
 
 def _inflections(eps: Array) -> Array:

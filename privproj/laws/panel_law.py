@@ -34,9 +34,6 @@ NODES_CHECK = 11
 """Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
 Soundness (measured)."""
 
-LEAST_SHAPE_OVER_LENGTH = 300.0
-"""``b``, ``k`` and ``k/a`` above which a projected energy is summed over its length, with fewer points. Speed only."""
-
 MOST_LEVELS = 12
 """Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
 

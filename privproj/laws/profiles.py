@@ -124,9 +124,12 @@ def _profile_of_table(table: SplitTable) -> PrivacyProfile:
     """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:
-        from privproj.laws import binned_profiles
+        import numpy as np
 
-        return binned_profiles.enclose_from_table(table, eps)
+        from privproj.curves.gaussian_arrays import SMALLEST_UPPER_DELTA
+
+        lower, upper = (float(end[0]) for end in table(np.array([eps])))
+        return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(max(upper, SMALLEST_UPPER_DELTA)))
 
     return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
 

@@ -20,8 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from privproj.laws.panel_law import LEAST_SHAPE_OVER_LENGTH, ROWS_AT_ONCE, SCAN_STRIDE, log_sum_exp, terms_that_matter
-from privproj.numerics import kernels
+from privproj.laws.panel_law import ROWS_AT_ONCE, SCAN_STRIDE, log_sum_exp, terms_that_matter
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 from privproj.numerics.search import find_crossing
@@ -85,14 +84,8 @@ class ProjectedEnergy:
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, as a sum over the grid of ``B``.
-
-        Where ``N`` hardly varies and ``B`` stays far from 1, :meth:`over_length` sums over ``ln N`` instead: fewer
-        points.
-        """
+        """Return the density of ``y`` at an array of points, as a sum over the grid of ``B``."""
         k = self.a + self.b
-        if self.b > LEAST_SHAPE_OVER_LENGTH and k * min(1.0 / self.a, 1.0) > LEAST_SHAPE_OVER_LENGTH:
-            return self.over_length(y)
         # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
         # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k) (C7)
         log_b, weights = self.grid
@@ -106,25 +99,10 @@ class ProjectedEnergy:
         sums = []
         for start in range(0, len(y), ROWS_AT_ONCE):
             rows = y[start : start + ROWS_AT_ONCE]
-            exponent = log_terms(rows, terms_that_matter(log_terms(rows, slice(None, None, SCAN_STRIDE)), len(log_b)))
-            sums.append(_row_sums_exp(exponent))
+            # Terms of a row between others lie between theirs: that for N is concave, and ln B grows along the grid.
+            ends = log_terms(np.array([rows.min(), rows.max()]), slice(None, None, SCAN_STRIDE))
+            sums.append(_row_sums_exp(log_terms(rows, terms_that_matter(ends, len(log_b)))))
         return np.concatenate(sums)
-
-    def over_length(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, as a sum over ``s = ln(N / 2n)``, ``n = a + b``."""
-        a, b, n = self.a, self.b, self.a + self.b
-        # sum over s of f(s) f_B(y + 2 ln(r/2n) - 2 s), f(s) = sqrt(n/2 pi) e^-R e^(-n (e^s - 1 - s)), and the density
-        # f_B = B^a (1-B)^(b-1) / Beta(a, b) of ln B (C7)
-        step = 0.35 / math.sqrt(n)
-        s = np.arange(-40.0, 40.0, 0.35) * (step / 0.35)
-        weights = 0.5 * math.log(n / (2.0 * math.pi)) - stirling_remainder(n) - n * (np.expm1(s) - s)
-        moved = (y + 2.0 * math.log(self.rank / (2.0 * n)) - math.log(a / n))[:, None] - 2.0 * s
-        share = (a / n) * np.expm1(np.minimum(moved, math.log(n / a)))
-        inside = share < b / n
-        front = kernels.log_beta_front(a, b, a / n, b / n) - math.log(b / n)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_b = a * moved + (b - 1.0) * np.log1p(-share * (n / b))
-        return _row_sums_exp(np.where(inside, weights + front + log_b + math.log(step), -np.inf))
 
 
 def _reach_above_centre(a: float, b: float) -> float:

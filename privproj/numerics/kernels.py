@@ -274,7 +274,10 @@ def beta_fraction(a, b, x, y, excess, most):
 
 
 def log_beta_tail(a, b, x, y):
-    """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)``, ``x + y = 1``; for half-integer ``a, b`` up to 5e5."""
+    """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)``, ``x + y = 1``; for half-integer ``a, b`` up to 5e5.
+
+    For whole ones it is a binomial tail, to the margin of C26 up to 1e12.
+    """
     return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
 
 

@@ -15,7 +15,7 @@ from privproj.records.files import read_data, write_data
 from privproj.result import Result
 from privproj.runs import RunOptions
 
-FOR_ALL = ("relation", "discretization", "composer")
+FOR_ALL = ("relation", "discretization")
 """Keys of a run file that hold for all its phases."""
 MOST_PHASES = 1000
 """Most phases of a run file or a ledger, whose composition takes minutes. Contract."""
@@ -29,8 +29,8 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     """Read a schedule from the data of a run file.
 
     Args:
-        data: A list ``phase`` with a table for each phase, and the keys that hold for all phases: ``relation``,
-            ``discretization`` and ``composer``.
+        data: A list ``phase`` with a table for each phase, and the keys that hold for all phases: ``relation`` and
+            ``discretization``.
         where: The name of the file, for messages.
 
     Returns:

@@ -180,8 +180,7 @@ def _without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any]) -> dict[str, Any]:
     """One question as the data of a statement: a run of one phase."""
     phase = phase_of(mechanism, bound=bound, **run)
-    apart = phase.with_run(discretization=None, composer=Run().composer)
-    return run_data(Schedule((apart,), phase.run.discretization, phase.run.composer))
+    return run_data(Schedule((phase.with_run(discretization=None),), phase.run.discretization))
 
 
 def account_data(account: Account) -> dict[str, Any]:

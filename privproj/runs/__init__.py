@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, NotRequired, TypedDict, get_args
+from typing import Any, Literal, NotRequired, TypedDict
 
 from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.errors import InvalidParameter, Refused
 from privproj.runs.sampling import (
     IN_EPOCHS,
     SCHEMES,
@@ -34,8 +34,6 @@ from privproj.validation import (
 )
 
 __all__ = ["NeighbouringRelation", "RunOptions", "Sampling"]
-
-ComposerName = Literal["privproj", "dp-accounting"]
 
 
 POISSON_UNLESS_SAID = (
@@ -66,7 +64,6 @@ class RunOptions(TypedDict):
             that of the bound, else of the mechanism, else of the sampling.
         group_size: The number of records of one person, from 1 to 1e6; 1 unless given.
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
-        composer: "privproj", or "dp-accounting", whose rounding is measured and not proved.
         split: The share of delta for the first of two events, where a bound has two: a number above 0 and below 1,
             "even" or "optimal".
         allow_refuted: True evaluates a refuted bound too, and marks the number as no guarantee.
@@ -91,7 +88,6 @@ class RunOptions(TypedDict):
     relation: NotRequired[RelationName | None]
     group_size: NotRequired[int]
     discretization: NotRequired[float | None]
-    composer: NotRequired[ComposerName]
     split: NotRequired[float | Literal["even", "optimal"] | None]
     allow_refuted: NotRequired[bool]
     public_size: NotRequired[bool]
@@ -158,7 +154,6 @@ class Run:
         "H",
         is_rare=True,
     )
-    composer: str = parameter(one_of(*get_args(ComposerName)), "Who composes.", default="privproj", is_rare=True)
     split: float | str | None = parameter(
         SHARE, "Share of delta for the first event: even, optimal or a number.", "S", is_rare=True
     )
@@ -168,8 +163,6 @@ class Run:
     def __post_init__(self) -> None:
         set_field = object.__setattr__
         check_parameters(self)
-        if self.composer not in get_args(ComposerName):
-            raise unknown_name("composer", self.composer, "a composer", get_args(ComposerName))
         rate = self.sampling_rate
         scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
         known = SCHEMES[scheme]

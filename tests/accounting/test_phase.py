@@ -38,9 +38,8 @@ def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
     assert (answer.mechanism["name"], answer.bound) == ("run", "gaussian.analytic")
 
 
-@pytest.mark.parametrize("option", [{"composer": "dp-accounting"}, {"discretization": 1e-3}])
-def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase(option):
-    phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, **option)
+def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase():
+    phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, discretization=1e-3)
     with pytest.raises(InvalidParameter, match="once, for the whole schedule"):
         Schedule((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
 

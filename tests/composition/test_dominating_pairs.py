@@ -101,20 +101,15 @@ def test_a_kink_that_rounds_below_its_place_ends_the_hull():
 
 def test_a_rate_is_raised_from_above_only():
     """A larger rate has a larger delta: what is known from below at it would be no bound at the rate itself (C17)."""
-    profile, rate = gaussian(1.0), 1e-33
-    tiny, other = Run(steps=2, sampling_rate=rate), Run(steps=2, sampling_rate=1e-3)
-    shapes = [dominating_pairs.outline_step(profile, run) for run in (tiny, other)]
-    assert (shapes[1].profile, shapes[1].run) == (profile, other)
-    raised, run = shapes[0].profile, shapes[0].run
-    assert run.sampling_rate > rate
-    assert raised.log_deltas is None and raised.excess is None
-    for e in (0.0, 0.5, 3.0):
-        ends, exact = raised.log_delta(e), profile.log_delta(e)
-        assert ends.upper == exact.upper
-        if profile.table is not None:
-            below, upper = raised.table(np.array([e]))
-            assert below == 0.0 and upper == profile.table(np.array([e]))[1]
-        assert math.log(run.sampling_rate) + ends.lower <= math.log(rate) + exact.upper
+    profile, cells, step = gaussian(1.0), np.arange(-6, 7), 1e-31
+    for kind in ({}, {"relation": "replace", "sampling": "fixed"}):
+        tiny, least = (
+            dominating_pairs.excess_bounds(profile, Run(steps=2, sampling_rate=q, **kind), cells, step)
+            for q in (1e-33, dominating_pairs.LEAST_GRID_RATE)
+        )
+        assert np.array_equal(tiny.upper, least.upper) and np.any(tiny.upper > 0.0)
+        assert np.any(least.find_lower() > 0.0) and not np.any(tiny.find_lower())
+        assert tiny.below is None
 
 
 def test_a_lattice_has_no_more_cells_than_can_be_counted():

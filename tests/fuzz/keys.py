@@ -17,7 +17,7 @@ Pairs = list[tuple[str, Any]]
 
 DEFAULTS = {
     "query": "epsilon", "steps": 1, "sampling_rate": 1, "sampling": "poisson", "epochs": 1, "group_size": 1,
-    "composer": "privproj", "clipping": "joint", "planned": False, "fixed_projection": False, "enforced": False,
+    "clipping": "joint", "planned": False, "fixed_projection": False, "enforced": False,
     "norm_ratio": 1.0, "shift_in_span": 0.0, "changed_columns": 1, "layer_count": 1, "eigen_floor": 0.0,
     "split": "optimal",
 }  # fmt: skip
@@ -29,7 +29,6 @@ KEPT = {
     "columns": "a shape that only bounds on the rank of a change read",
     "change_rank": "a promise that only bounds on the rank of a change read",
     "discretization": "the grid of a composition; without effect where a closed form needs none",
-    "composer": "who composes; without effect where a closed form needs nobody",
     "fixed_projection": "refuses several releases where it matters; bounds that allow it do not depend on it",
     "enforced": "turns a promise into a fact, the number stays",
     "sketch-public.dim": "plays no role (as its help says)",
@@ -44,7 +43,7 @@ KEPT = {
 }
 """Keys that may be taken away without changing the number, and why; doubling and mistyping them is an error too."""
 
-WORDS = ("relation", "sampling", "bound", "query", "mechanism", "composer")
+WORDS = ("relation", "sampling", "bound", "query", "mechanism")
 """Keys that say what the number is about: what is said of the number may change instead of the number."""
 REQUEST = {"run": ("--delta", "1e-5", "--json"), "check": (), "sweep": ("-o", "out.csv")}
 
@@ -187,8 +186,6 @@ def sampled(draw: random.Random, found: dict[str, Any]) -> dict[str, Any]:
         run["group_size"] = 2
     if draw.random() < 0.2:
         run["discretization"] = 1e-3
-    if draw.random() < 0.1:
-        run["composer"] = "dp-accounting"
     return run
 
 
@@ -207,7 +204,7 @@ def run_file(draw: random.Random, language: str) -> File:
     for i in range(draw.choice([1, 1, 2, 3])):
         found = mechanism(draw, False)
         run = sampled(draw, found)
-        top |= {key: run.pop(key) for key in ("discretization", "composer", "relation") if key in run}
+        top |= {key: run.pop(key) for key in ("discretization", "relation") if key in run}
         run |= {} if group is None else {"group_size": group}
         extra = {"name": f"stage {i}"} if draw.random() < 0.3 else {}
         extra |= {"planned": True} if draw.random() < 0.4 else {}

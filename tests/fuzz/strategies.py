@@ -220,7 +220,7 @@ LITERALS = [
 ]  # fmt: skip
 """Values of TOML and JSON, of right and wrong types; some of neither language."""
 
-TEXTUAL = ("name", "query", "mechanism", "bound", "status", "sampling", "relation", "clipping", "composer", "split")
+TEXTUAL = ("name", "query", "mechanism", "bound", "status", "sampling", "relation", "clipping", "split")
 KEYS = sorted({*SANE, *TEXTUAL, "planned", "expect", "rtol", "at_most", "fixed_projection", "enforced", "layers"})
 JUNK = [
     b"\0", b"\xff\xfe", b"\xc3(", b"\xed\xa0\x80", b"[" * 3000, b'{"a":' * 3000, b"a." * 3000 + b"a=1", b"9" * 5000,
@@ -246,7 +246,7 @@ def sane_value(key: str) -> st.SearchStrategy:
     choices = {
         "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in LINES],
         "sampling": [*map(str, Sampling)], "relation": ["add-remove", "replace", "zero-out"],
-        "clipping": ["joint", "per-layer"], "composer": ["privproj", "dp-accounting"],
+        "clipping": ["joint", "per-layer"],
         "name": ["a", "b", "a: b", "a\x1b[2K\nok   b"], "status": ["proved", "conditional"],
     }  # fmt: skip
     sane = choices.get(key) or SANE.get(key) or ["1", "0.5", "true"]
@@ -311,7 +311,7 @@ def tables(draw: st.DrawFn, name: str, needed: dict[str, str], top: tuple[str, .
 @st.composite
 def runs(draw: st.DrawFn) -> Case:
     """``run``, ``remaining`` and ``report run`` on a run file."""
-    name, data = draw(tables("phase", {}, ("relation", "discretization", "composer", "phase")))
+    name, data = draw(tables("phase", {}, ("relation", "discretization", "phase")))
     command = draw(st.sampled_from(["run", "run", "remaining", "report"]))
     base = {"run": draw(st.sampled_from(["--delta 1e-5", "--epsilon 1", "--calibrate --epsilon 1 --delta 1e-5"]))}
     base |= {"remaining": "--epsilon 1 --delta 1e-5", "report": "--delta 1e-5"}

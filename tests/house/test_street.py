@@ -43,7 +43,7 @@ NUMERICAL = {
     "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/allocation",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/doubling",
     "composition/allocation", "composition/groups", "composition/moments", "composition/depths", "accounting/columns",
-    "composition/by_dp_accounting", "extensions/event_composition",
+    "extensions/by_dp_accounting", "extensions/event_composition",
 }  # fmt: skip
 """Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
 
@@ -146,7 +146,7 @@ def test_few_files_use_the_slow_packages():
             users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
     assert users["numba"] == {"numerics/compiled"}
     assert "mpmath" not in users
-    own = {"composition/by_dp_accounting", "extensions/event_composition", "integrations/dp_accounting"}
+    own = {"extensions/by_dp_accounting", "extensions/event_composition", "integrations/dp_accounting"}
     assert users["dp_accounting"] == own
     assert {name.split("/")[0] for name in users["torch"]} <= {"training", "audit", "integrations"}
 

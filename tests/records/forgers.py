@@ -14,7 +14,7 @@ WORDS = [
 ]  # fmt: skip
 """Words that some place of a document would like."""
 
-KEYS = ["steps", "dim", "split", "planned", "public_size", "group_size", "discretization", "composer", "batches"]
+KEYS = ["steps", "dim", "split", "planned", "public_size", "group_size", "discretization", "batches"]
 """Keys that mean something somewhere."""
 
 DIGITS = [

@@ -184,7 +184,7 @@ def a_little_less(upper):
         ("grid", {"tangent": 1.0}, 2),
         ("question", {"phase": []}, 2),
         ("question", asked(steps=2.5), 2),
-        ("question", {**asked(), "composer": "privproj"}, 2),
+        ("question", {**asked(), "discretization": "none"}, 2),
         ("question", asked(steps=7), 1),
         ("question", asked(group_size=-5), 2),
         ("question", asked(group_size=4), 3),

@@ -155,7 +155,6 @@ GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
         ({"delta": None}, "delta"),
         ({"rtol": 1e-3}, "rtol"),
         ({"rtol": -1.0, "expect": 1.0}, "rtol"),
-        ({"composer": "nobody"}, "composer"),
         ({"query": "sigma", "epsilon": 1.0}, "noise_multiplier"),
         ({"query": "steps", "epsilon": 1.0, "steps": 3}, "steps"),
         ({"query": "rate", "epsilon": 1.0, "sampling_rate": 0.3}, "sampling_rate"),
@@ -169,9 +168,9 @@ def test_entries_of_a_check_file(changes, word):
         entries_from({"bound": [entry]}, "b.toml")
 
 
-def test_who_composes_is_asked_of_an_entry():
-    entry = {**GAUSSIAN, "steps": 9, "sampling_rate": 0.1, "delta": 1e-5, "at_most": 9}
-    assert entries_from({"bound": [{**entry, "composer": "dp-accounting"}]})[0].ask().numerics["composer"] != "privproj"
+def test_on_which_grid_is_asked_of_an_entry():
+    entry = {**GAUSSIAN, "steps": 9, "sampling_rate": 0.1, "delta": 1e-5, "at_most": 9, "discretization": 1e-3}
+    assert entries_from({"bound": [entry]})[0].ask().numerics["grid_step"] == 1e-3
 
 
 @pytest.mark.parametrize("risk", [{"advantage": 0.1}, {"tpr": 0.2, "fpr": 0.01}], ids=str)

@@ -68,10 +68,9 @@ SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
     [
         ({"relation": "replace", "phase": [{**GAUSSIAN, "relation": "replace"}]}, "phase 1: relation"),
         ({"phase": [{**GAUSSIAN, "discretization": 1e-3}]}, "phase 1: discretization"),
-        ({"phase": [{**GAUSSIAN, "composer": "privproj"}]}, "phase 1: composer"),
         ({"phase": [GAUSSIAN], "discretization": "1e-3"}, "a.toml: discretization"),
         ({"phase": [GAUSSIAN], "discretization": 7}, "a.toml: discretization"),
-        ({"phase": [GAUSSIAN], "composer": None}, "a.toml: composer"),
+        ({"phase": [GAUSSIAN], "discretization": None}, "a.toml: discretization"),
         ({"phase": [{**GAUSSIAN, "bound": None}]}, "phase 1: bound"),
         ({"phase": [{**GAUSSIAN, "steps": True}]}, "phase 1: steps"),
         ({"phase": [{**GAUSSIAN, "split": "even"}]}, "phase 1: split"),
@@ -172,7 +171,7 @@ def test_the_schemas_know_every_sampling_and_every_key_of_a_run():
     phase = SCHEMA["properties"]["phase"]["items"]["properties"]
     result = json.loads((files("privproj") / "schema.json").read_text())["properties"]["run"]["properties"]
     assert phase["sampling"]["enum"] == [*Sampling] == [name for name in result["sampling"]["enum"] if name]
-    own = {field.name for field in fields(Run)} - {"discretization", "composer", "split", "notes"}
+    own = {field.name for field in fields(Run)} - {"discretization", "split", "notes"}
     assert own <= set(phase) and set(result) == {*own, "assumes"}
 
 

@@ -31,7 +31,7 @@ class TwoParts:
         if not self.parts:
             return NOTHING_LOST
         # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
-        return compose_phases([(part, run) for part in self.parts], run.discretization, run.composer)
+        return compose_phases([(part, run) for part in self.parts], run.discretization)
 
 
 def _column_exact_of(mechanism: M1) -> TwoParts | PrivacyProfile:
