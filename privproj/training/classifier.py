@@ -30,9 +30,9 @@ from privproj.records.ledger import Account, read_ledger
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.engine import Method, ResumedLedger, make_private
+from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.generators import streams
-from privproj.training.plan import batches_of, rate_and_steps
+from privproj.training.plan import Method, batches_of, rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 

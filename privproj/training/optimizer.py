@@ -176,7 +176,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         raise Refused(f"{words}, for a copy would repeat its noise: save its state_dict() and keep its ledger")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
+        return f"{type(self).__name__}({self._plan.algorithm.name}, {self._original!r})"
 
     @property
     def optimizer(self) -> "PrivateOptimizer":

@@ -174,12 +174,11 @@ class Algorithm:
         """What the accounting is told about one trained tensor; what is no matrix counts as one row, unprojected."""
         return (*tap.shape, self.projects) if isinstance(tap, Tap) else (1, tap.size, False)
 
-    def views(self, taps: list[AnyTap], plan: Plan, subspace: Any) -> list[View]:
+    def views(self, taps: list[AnyTap], plan: Plan) -> list[View]:
         """The views of all trained tensors under a plan, one for each tap or one for all in a subspace."""
         if self.subspace_view is not None:
-            return [self.subspace_view(taps, subspace)]
-        ranks = plan.ranks or (plan.rank or 1,) * len(taps)
+            return [self.subspace_view(taps, plan.algorithm.subspace)]
         return [
             (self.view if isinstance(tap, Tap) else View)(tap, plan, rank)
-            for tap, rank in zip(taps, ranks, strict=True)
+            for tap, rank in zip(taps, plan.ranks, strict=True)
         ]

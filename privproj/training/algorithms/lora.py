@@ -362,7 +362,7 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
         raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
 
     def after_step(optimizer: Any) -> None:
-        for layer in layers if optimizer._steps % plan.every == 0 else ():
+        for layer in layers if optimizer._steps % plan.algorithm.every == 0 else ():
             layer.merge(drawn.projection.on(layer.lora_A.weight.device))
             optimizer.state.pop(layer.lora_B.weight, None)
 
