@@ -318,19 +318,16 @@ class Plan:
             A dictionary with ``steps``, ``relation``, how batches are drawn, and that the number of records is public.
         """
         # Rate, steps and divisor are computed from the number of records.
-        run: dict[str, object] = {"relation": str(self.relation), "public_size": True}
-        if self.group_size > 1:
-            run |= {"group_size": self.group_size}
+        run: dict[str, object] = {"relation": str(self.relation), "public_size": True, "group_size": self.group_size}
+        run |= {"max_batch_size": self.max_batch_size}
         fixed_groups = self.group_size > 1 and self.sampling == "fixed" and self.sampling_rate < 1.0
-        if self.max_batch_size is not None:
-            run |= {"max_batch_size": self.max_batch_size}
         if self.max_batch_size is not None or fixed_groups:
             run |= {"dataset_size": self.dataset_size}
         if self.batches is not None:
             # E = ceil(T/t).
             return run | {"steps": -(-steps // self.batches), "sampling": self.sampling, "batches": self.batches}
-        run |= {"steps": steps, "sampling_rate": self.sampling_rate}
-        return run | ({"sampling": self.sampling} if self.sampling_rate < 1.0 else {})
+        sampling = self.sampling if self.sampling_rate < 1.0 else None
+        return run | {"steps": steps, "sampling_rate": self.sampling_rate, "sampling": sampling}
 
 
 FILTER_HEADROOM = 1e-9
