@@ -1,7 +1,7 @@
 """An accountant with Opacus' interface that knows what a projecting optimizer really released.
 
-It can be imported without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that is a
-:class:`ReleasesProjection`, which only an optimizer that projects may be. Every other step is accounted as the
+It can be imported without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that
+:func:`privproj.training.make_private` made, whose plan says what is released. Every other step is accounted as the
 subsampled Gaussian mechanism that it is. Pass it to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
 
 All numbers are for Poisson sampling under add-remove, and what is known to be something else is refused, where possible
@@ -14,15 +14,14 @@ import inspect
 import math
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
-from privproj.mechanisms.m2 import ReleasesProjection as ReleasesProjection
 from privproj.records.run_file import phase_from
+from privproj.training.plan import Plan
 from privproj.validation import probability, real
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
@@ -190,12 +189,12 @@ class ProjectionAccountant:
                     f"a step on {batches} accumulated batches is no Poisson sample, since a record may be in several "
                     "of them; use one batch per step, in parts by Opacus' BatchMemoryManager"
                 )
-            _check_plan(optimizer, sample_rate)
-            noise = optimizer.noise_multiplier
-            if isinstance(optimizer, ReleasesProjection):
-                self.record(replace(optimizer.release, noise_multiplier=noise), sample_rate)
+            plan = getattr(optimizer, "_plan", None)
+            if isinstance(plan, Plan):
+                _check_plan(plan, sample_rate)
+                self.record(plan.mechanism, sample_rate)
             else:
-                self.step(noise_multiplier=noise, sample_rate=sample_rate)
+                self.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=sample_rate)
 
         return hook
 
@@ -293,11 +292,8 @@ def _sampler_rate(rate: float) -> float:
     return min(1.0, max(math.ceil(rate / SAMPLER_GRID), math.ceil(single / SAMPLER_GRID)) * SAMPLER_GRID)
 
 
-def _check_plan(optimizer: Any, rate: float) -> None:
+def _check_plan(plan: Plan, rate: float) -> None:
     """Raise :class:`Refused` for an optimizer of this package that samples otherwise than is accounted."""
-    plan = getattr(optimizer, "_plan", None)
-    if plan is None:
-        return
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None:
         raise Refused(

@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 
 from privproj.accounting.schedule import Phase
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2
 from privproj.records.ledger import Account, Ledger, read_ledger
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
@@ -30,7 +29,7 @@ from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
-from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
+from privproj.training.optimizer import PrivateOptimizer, Spending
 from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import PrivateRelease
@@ -340,8 +339,7 @@ class _Start:
         # soon as it is made, before any data is seen.
         boundary = PrivateRelease(plan, views, drawn, spending.record, processes)
         # The loader opens the turn of every batch, and the optimizer closes it.
-        wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
-        optimizer = wrapper(self.optimizer, self.taps, views, boundary, spending, loader)
+        optimizer = PrivateOptimizer(self.optimizer, self.taps, views, boundary, spending, loader)
         if algorithm.step_hook is not None:
             optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
         return self.module, optimizer, loader

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import M2
-from privproj.mechanisms.m2 import ReleasesProjection
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
@@ -393,16 +391,3 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._turn.closed = True
         if self._spending.ledger is not None:
             self._spending.ledger.close()
-
-
-class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
-    """A private optimizer whose releases are those of :class:`privproj.M2`.
-
-    Accountants recognise it by its base class :class:`privproj.mechanisms.m2.ReleasesProjection`.
-    """
-
-    @property
-    def release(self) -> M2:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The mechanism of one release, with its dimensions, ranks and noise multiplier."""
-        assert isinstance(self._plan.mechanism, M2)
-        return self._plan.mechanism
