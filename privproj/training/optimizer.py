@@ -352,8 +352,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._original.step()
         finally:
             self._steps_itself = False
-        for view in self._views:
-            view.after()
 
     def _check_own_step(self, *_: object) -> None:
         """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""

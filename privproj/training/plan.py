@@ -14,7 +14,6 @@ from privproj.accounting.schedule import Phase, phase_of
 from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
-from privproj.extensions.filter import Filter
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
@@ -331,8 +330,8 @@ class Plan:
 
 
 FILTER_HEADROOM = 1e-9
-"""Share of what is left of a filter that a calibrated plan leaves, so that another machine's rounding does not refuse
-its last step. Contract."""
+"""Share by which the noise under a filter is above the least that fits, so that another machine's rounding does not
+refuse the last step of a plan. Contract."""
 
 
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
@@ -355,9 +354,11 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         if answer.value is None:
             raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}")
         return with_noise(answer.value)
-    room = (
-        None if order is None else _room_in_filter(plan, earlier, {"epsilon": epsilon, "delta": delta, "order": order})
-    )
+    room = None
+    if order is not None:
+        budget = {"epsilon": epsilon, "delta": delta, "order": order}
+        earlier.check_target(budget, "adaptive_order")
+        room = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
     target = full_target(epsilon, delta, None, zero=False)
 
     def joint_curve(z: float) -> Curve:
@@ -376,17 +377,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
     found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=rtol).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
-    return with_noise(smallest_passing(fits, found, 1e-9))
-
-
-def _room_in_filter(plan: Plan, earlier: Account, budget: dict[str, float]) -> Filter:
-    """A filter of what is left of this budget, but for the headroom."""
-    earlier.check_target(budget, "adaptive_order")
-    spent = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
-    left = spent.left * (1.0 - FILTER_HEADROOM)
-    if left <= 0.0:
-        raise Refused("nothing is left of the filter; what was fixed before the first release cannot grow")
-    return Filter(order=spent.order, budget=left, relation=spent.relation, group_size=spent.group_size)  # pyright: ignore
+    return with_noise(smallest_passing(fits, found, 1e-9) * (1.0 + FILTER_HEADROOM if room else 1.0))
 
 
 def rate_and_steps(

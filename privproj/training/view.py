@@ -49,7 +49,7 @@ class View:
         self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
-        """Draw what must be fresh for each release, before any of its data is seen."""
+        """Draw what must be fresh for each release, before any of its data is seen, and end the step before it."""
 
     def sketched(self, x: Tensor) -> Tensor:
         """``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
@@ -90,9 +90,6 @@ class View:
             return _merge(self.tap, left, right, group)
         for parameter, part in self.tap.split(left if right is None else left @ right):
             parameter.grad = self.tap.shaped(parameter, part).contiguous()
-
-    def after(self) -> None:
-        """Do what is left to do after the wrapped optimizer's step."""
 
 
 @torch.no_grad()

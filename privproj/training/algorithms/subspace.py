@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
+from privproj.training.generators import Streams
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
@@ -198,6 +199,16 @@ class _SubspaceView(View):
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
         self.last = subspace.phi.detach().clone()
 
+    @torch.no_grad()
+    def refresh(self, streams: Streams) -> None:
+        """Move the weights as the last step moved ``phi``, in mode "subspace"."""
+        if self.subspace.mode == "subspace":
+            # Theta <- Theta + P (phi - phi_last).
+            moved = self.subspace.phi - self.last
+            for parameter, part in zip(self.parameters, self.parts, strict=True):
+                parameter.add_((part @ moved).view_as(parameter))
+            self.last = self.subspace.phi.detach().clone()
+
     def coordinates(self) -> Tensor | None:
         """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
         found, parts = [], iter(self.parts)
@@ -236,16 +247,6 @@ class _SubspaceView(View):
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
-
-    @torch.no_grad()
-    def after(self) -> None:
-        """Move the weights by ``Theta <- Theta + P (phi - phi_last)`` in mode "subspace"."""
-        if self.subspace.mode == "subspace":
-            # Theta <- Theta + P (phi - phi_last).
-            moved = self.subspace.phi - self.last
-            for parameter, part in zip(self.parameters, self.parts, strict=True):
-                parameter.add_((part @ moved).view_as(parameter))
-            self.last = self.subspace.phi.detach().clone()
 
 
 RECORDS = (
