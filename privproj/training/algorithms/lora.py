@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -165,8 +165,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         algorithm: "lora-fa" freezes the A factors and trains the B factors, and a head as it is: all of it is accounted
             as one Gaussian release. "m2" keeps both factors frozen (B is zero, so they do nothing) and trains the
             weights that they adapt by fresh projections, to the rank of each adapter, and the matrices of a head to the
-            largest of these ranks, unless :func:`make_private` is given one for all. What it trains is saved by
-            :func:`export_peft`; ``model.save_pretrained`` would save the adapter alone, and raises.
+            largest of these ranks, unless :func:`make_private` is given one for all. ``model.save_pretrained`` saves
+            what it trains, as :func:`export_peft` does, and no adapter.
 
     Returns:
         The same model.
@@ -221,7 +221,7 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
     for matrix in matrices:
         matrix.projection_rank = max(ranks)
     model.trained_by_m2 = tuple(name for name, p in model.named_parameters() if p.requires_grad)
-    model.save_pretrained = MethodType(_refuse_to_save, model)
+    model.save_pretrained = MethodType(_save_trained, model)
 
 
 def _active_factors(layer: Any) -> list[nn.Linear]:
@@ -345,10 +345,12 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
     return found
 
 
-def _refuse_to_save(model: nn.Module, *args: object, **kwargs: object) -> NoReturn:
-    """What ``save_pretrained`` does where the adapter is zero and the training is in the weights that it adapts."""
-    remedy = "M2 trains the adapted weights themselves, and the adapter that would be saved is zero"
-    raise InvalidParameter("save_pretrained", type(model).__name__, "export_peft(model, directory)", remedy)
+def _save_trained(
+    model: nn.Module, save_directory: str | Path, *, is_main_process: bool = True, **options: object
+) -> None:
+    """What ``save_pretrained`` does where the adapter is zero: it saves the weights that are trained in its place."""
+    if is_main_process:
+        export_peft(model, save_directory)
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
