@@ -21,14 +21,10 @@ from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.records.run_file import phase_from
-from privproj.training.plan import Plan
+from privproj.training.plan import GRID, Plan
 from privproj.validation import probability, real
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
-
-SAMPLER_GRID = 2.0**-24
-"""Unit: a probability. Opacus' sampler compares 24-bit uniform numbers with the rate, and ``ceil(C 2^24)`` of them are
-below ``C``. Soundness."""
 
 DISTRIBUTED = (
     "Opacus' distributed sampler leaves out a worker's empty batches, and workers with one seed sample alike; train in "
@@ -288,8 +284,8 @@ def _sampler_rate(rate: float) -> float:
     """The probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
     rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
-    # ceil(rate 2^24)/2^24, the larger one of both precisions.
-    return min(1.0, max(math.ceil(rate / SAMPLER_GRID), math.ceil(single / SAMPLER_GRID)) * SAMPLER_GRID)
+    # ceil(rate 2^24)/2^24, the larger one of both precisions: so many of the 24-bit numbers are below the rate.
+    return min(1.0, math.ceil(max(rate, single) / GRID) * GRID)
 
 
 def _check_plan(plan: Plan, rate: float) -> None:

@@ -19,8 +19,8 @@ from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
 from privproj.validation import whole
 
-SMALLEST_SQUARED_LENGTH = 1e-10
-"""A direction whose squared length is below this share of the largest is taken to be rounding. Speed only: every
+SMALLEST_LENGTH = 1e-5
+"""A direction whose singular value is below this share of the largest is taken to be rounding. Speed only: every
 orthonormal basis is accounted alike."""
 
 
@@ -78,7 +78,7 @@ class Subspace:
 
 
 def leading(rows: Tensor, k: int) -> Tensor:
-    """The leading right singular vectors of snapshots, found by way of the Gram matrix of the rows.
+    """The leading right singular vectors of snapshots.
 
     Args:
         rows: The snapshots ``A``, snapshots x weights.
@@ -97,16 +97,12 @@ def leading(rows: Tensor, k: int) -> Tensor:
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
     k = whole("k", k, "a whole number k >= 1")
-    # A A^T = W diag(w) W^T.
-    values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
-    order = values.argsort(descending=True)[:k]
-    longest = values[order[0]]
-    order = order[values[order] > SMALLEST_SQUARED_LENGTH * longest] if float(longest) > 0.0 else order[:0]
-    if not len(order):
+    # A = U diag(s) V^T, and directions without length are left out of V.
+    _, lengths, directions = torch.linalg.svd(rows.double(), full_matrices=False)
+    basis = directions[:k][lengths[:k] > SMALLEST_LENGTH * lengths[0]].T
+    if not basis.shape[1]:
         raise InvalidParameter("rows", "all zero", "snapshots that moved")
-    # P = A^T W_k w_k^-1/2, made orthonormal; directions without length are left out.
-    basis = rows.double().T @ (vectors[:, order] / values[order].sqrt())
-    return torch.linalg.qr(basis)[0].to(rows.dtype)
+    return basis.to(rows.dtype)
 
 
 class Trajectory:
