@@ -33,6 +33,7 @@ from privproj.training.optimizer import PrivateOptimizer, Spending
 from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import PrivateRelease
+from privproj.training.view import Algorithm
 from privproj.validation import real, whole
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
@@ -152,7 +153,7 @@ def make_private(
     drawing, method = batches_of(batches), algorithm if isinstance(algorithm, Method) else Method(algorithm)
     if again is not None and type(again) is not bool:
         raise InvalidParameter("again", again, "True, False or None")
-    chosen = load(method.name)
+    chosen: Algorithm = load(method.name)
     target = _calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     rate, steps, per_epoch = rate_and_steps(drawing, records, batch_size_of(data_loader), steps, epochs)
@@ -333,7 +334,7 @@ class _Start:
         drawn = streams(self.seed, before.spent + steps, processes)
         # The loader comes after the streams, because it draws its batches from one of them.
         loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
-        algorithm = load(plan.algorithm.name)
+        algorithm: Algorithm = load(plan.algorithm.name)
         views = algorithm.views(self.taps.taps, plan)
         # The boundary comes after the views and the streams, because it draws the projections of the first release as
         # soon as it is made, before any data is seen.
@@ -464,7 +465,7 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
 
 def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
-    algorithm = load(method.name)
+    algorithm: Algorithm = load(method.name)
     if algorithm.needs_subspace != (method.subspace is not None):
         raise InvalidParameter("subspace", method.subspace, "a subspace for dp-sft, and for nothing else")
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):

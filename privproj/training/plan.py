@@ -7,7 +7,7 @@ Before it stand the records that ``make_private`` takes in place of long lists o
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from privproj.accounting import calibration
 from privproj.accounting.schedule import Phase, phase_of
@@ -23,9 +23,6 @@ from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
-
-if TYPE_CHECKING:
-    from privproj.training.algorithms.subspace import Subspace
 
 GRID = 2.0**-24
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
@@ -160,7 +157,8 @@ class Method:
             its adapters, and any other module of a projecting algorithm needs a rank.
         frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
             release is lifted back, not its privacy. None: Haar.
-        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
+        subspace: The :class:`Subspace` of ``dp-sft``, needed there and refused elsewhere. Its own releases are
+            accounted too.
         every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
             ``flora`` serves. The other algorithms do not use it.
         beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
@@ -177,7 +175,7 @@ class Method:
     name: str = "dp-sgd"
     rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
     frame: Literal["haar", "wishart"] | None = None
-    subspace: "Subspace | None" = None
+    subspace: Any = None
     every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
     beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
     bound: str | None = None

@@ -6,13 +6,9 @@ registry itself is plain text and loads no torch, so that the command line can n
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
 from privproj.errors import unknown_name
-
-if TYPE_CHECKING:
-    from privproj.training.view import Algorithm
-
 
 FILES = {
     "dp-sgd": "dp_sgd",
@@ -34,7 +30,7 @@ MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
 """The names of the algorithms that ``privproj audit membership`` offers. Contract."""
 
 
-def load(name: str) -> "Algorithm":
+def load(name: str) -> Any:
     """Load the record of a training algorithm from its file.
 
     Args:
@@ -52,5 +48,5 @@ def load(name: str) -> "Algorithm":
     """
     if name not in ALGORITHMS:
         raise unknown_name("algorithm", name, "an algorithm", ALGORITHMS)
-    records: tuple[Algorithm, ...] = import_module(f"{__name__}.{FILES[name]}").RECORDS
+    records = import_module(f"{__name__}.{FILES[name]}").RECORDS
     return next(record for record in records if record.name == name)

@@ -38,7 +38,7 @@ class FrozenLoRA(nn.Module):
         stream: The random generator that ``A`` is drawn from, on the layer's device.
 
     Raises:
-        InvalidParameter: ``rank`` exceeds the number of inputs.
+        InvalidParameter: ``rank`` is no whole number from 1 to the number of inputs.
 
     >>> import torch
     >>> from privproj.training import FrozenLoRA
@@ -52,8 +52,8 @@ class FrozenLoRA(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
         super().__init__()
-        if rank > base.in_features:
-            raise InvalidParameter("rank", rank, f"a rank of at most {base.in_features}, the inputs of a layer")
+        inputs = base.in_features
+        rank = whole("rank", rank, f"a whole rank from 1 to {inputs}, the inputs of a layer", 1, inputs)
         self.base = base.requires_grad_(False)
         self.rank, self.scale = rank, 1.0 if alpha is None else alpha / rank
         weight = base.weight
@@ -129,7 +129,6 @@ def add_frozen_lora(
     >>> [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     ['0.lora_B.weight']
     """
-    rank = whole("rank", rank, "a whole number rank >= 1")
     drawn = streams(insecure_seed).projection
     return wrap_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, drawn.on(layer.weight.device)), where)
 
