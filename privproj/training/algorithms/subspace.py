@@ -97,9 +97,10 @@ def leading(rows: Tensor, k: int) -> Tensor:
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
     k = whole("k", k, "a whole number k >= 1")
-    # A = U diag(s) V^T, and directions without length are left out of V.
-    _, lengths, directions = torch.linalg.svd(rows.double(), full_matrices=False)
-    basis = directions[:k][lengths[:k] > SMALLEST_LENGTH * lengths[0]].T
+    # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
+    q, r = torch.linalg.qr(rows.double().T)
+    directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
+    basis = q @ directions[:, :k][:, lengths[:k] > SMALLEST_LENGTH * lengths[0]]
     if not basis.shape[1]:
         raise InvalidParameter("rows", "all zero", "snapshots that moved")
     return basis.to(rows.dtype)
