@@ -1,7 +1,7 @@
 """An accountant with Opacus' interface that knows what a projecting optimizer really released.
 
-It can be imported without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that is a
-:class:`ReleasesProjection`, which only an optimizer that projects may be. Every other step is accounted as the
+It can be imported without torch or Opacus. It gives the numbers of M2 only for steps of an optimizer that
+:func:`privproj.training.make_private` made, whose plan says what is released. Every other step is accounted as the
 subsampled Gaussian mechanism that it is. Pass it to Opacus as ``PrivacyEngine.accountant``, or call :func:`register`.
 
 All numbers are for Poisson sampling under add-remove, and what is known to be something else is refused, where possible
@@ -13,23 +13,18 @@ sampling at the rate given.
 import inspect
 import math
 import struct
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from privproj.accounting.schedule import Phase, Schedule, phase_of
+from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import Gaussian, NoisyMechanism
-from privproj.mechanisms.m2 import ReleasesProjection as ReleasesProjection
+from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.records.run_file import phase_from
-from privproj.validation import probability, real, whole
+from privproj.training.plan import GRID, Plan
+from privproj.validation import probability, real
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
-
-SAMPLER_GRID = 2.0**-24
-"""Unit: a probability. Opacus' sampler compares 24-bit uniform numbers with the rate, and ``ceil(C 2^24)`` of them are
-below ``C``. Soundness."""
 
 DISTRIBUTED = (
     "Opacus' distributed sampler leaves out a worker's empty batches, and workers with one seed sample alike; train in "
@@ -61,7 +56,7 @@ class ProjectionAccountant:
 
     Attributes:
         assumes: What every number takes for granted, as sentences.
-        history: What was released: tuples of mechanism, sampling rate and number of steps, in order.
+        schedule: What was released, as a :class:`privproj.schedule.Schedule`; None before the first step.
 
     >>> from privproj.integrations.opacus import ProjectionAccountant
     >>> accountant = ProjectionAccountant()
@@ -78,7 +73,22 @@ class ProjectionAccountant:
     )
 
     def __init__(self) -> None:
-        self.history: list[tuple[NoisyMechanism, float, int]] = []
+        self.schedule: Schedule | None = None
+
+    @property
+    def history(self) -> list[tuple[Mechanism, float, int]]:
+        """What was released: tuples of mechanism, sampling rate and number of steps.
+
+        Opacus' calibration sets it, with noise multipliers in place of mechanisms.
+        """
+        phases = self.schedule.phases if self.schedule else ()
+        return [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in phases]
+
+    @history.setter
+    def history(self, entries: Iterable[tuple[float, float, int]]) -> None:
+        self.schedule = None
+        for noise, rate, steps in entries:
+            self.record(Gaussian(noise_multiplier=noise), _sampler_rate(rate), steps)
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Record one step of an optimizer about which nothing else is known: a subsampled Gaussian.
@@ -103,41 +113,9 @@ class ProjectionAccountant:
         Raises:
             InvalidParameter: ``sample_rate`` or ``steps`` is outside its range.
         """
-        steps = whole("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        if self.history and self.history[-1][:2] == (mechanism, rate):
-            steps += self.history.pop()[2]
-        self.history.append((mechanism, rate, steps))
-
-    def schedule(self) -> Schedule:
-        """Put all that was released into phases of one schedule.
-
-        Returns:
-            A :class:`privproj.schedule.Schedule`.
-
-        Raises:
-            InvalidParameter: Nothing was released.
-        """
-        if not self.history:
-            raise InvalidParameter("history", "nothing", "at least one step")
-        return Schedule(tuple(self.phase(i, *entry) for i, entry in enumerate(self.history)))
-
-    @staticmethod
-    def phase(i: int, mechanism: NoisyMechanism | float, rate: float, steps: int) -> Phase:
-        """Put one entry of the history into a phase.
-
-        Args:
-            i: Number of the entry, from 0, for the phase's name.
-            mechanism: The released mechanism, or a noise multiplier, as Opacus' calibration writes it.
-            rate: The probability that a record is in a batch, above 0 and at most 1.
-            steps: Number of releases, at least 1.
-
-        Returns:
-            A phase of a schedule.
-        """
-        if not isinstance(mechanism, NoisyMechanism):
-            mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
-        return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
+        phase = phase_of(mechanism, mechanism.name, steps=steps, sampling_rate=rate)
+        self.schedule = self.schedule + phase if self.schedule else Schedule((phase,))
 
     def get_epsilon(
         self, delta: float, *, poisson: bool = True, alphas: Any = None, eps_error: Any = None, delta_error: Any = None
@@ -163,9 +141,7 @@ class ProjectionAccountant:
         target = probability("delta", delta)
         if poisson is not True:
             raise Refused(NON_POISSON)
-        if not self.history:
-            return 0.0
-        found = self.schedule().epsilon(delta=target).value
+        found = self.schedule.epsilon(delta=target).value if self.schedule else 0.0
         assert found is not None
         return found
 
@@ -209,12 +185,12 @@ class ProjectionAccountant:
                     f"a step on {batches} accumulated batches is no Poisson sample, since a record may be in several "
                     "of them; use one batch per step, in parts by Opacus' BatchMemoryManager"
                 )
-            _check_plan(optimizer, sample_rate)
-            noise = optimizer.noise_multiplier
-            if isinstance(optimizer, ReleasesProjection):
-                self.record(replace(optimizer.release, noise_multiplier=noise), sample_rate)
+            plan = getattr(optimizer, "_plan", None)
+            if isinstance(plan, Plan):
+                _check_plan(plan, sample_rate)
+                self.record(plan.mechanism, sample_rate)
             else:
-                self.step(noise_multiplier=noise, sample_rate=sample_rate)
+                self.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=sample_rate)
 
         return hook
 
@@ -228,8 +204,7 @@ class ProjectionAccountant:
             The dictionary, with the keys ``mechanism`` and ``phases``.
         """
         state = {} if destination is None else destination
-        phases = [phase.as_dict() for phase in self.schedule().phases] if self.history else []
-        state.update(mechanism=self.mechanism(), phases=phases)
+        state.update(mechanism=self.mechanism(), phases=self.schedule.as_dict()["phase"] if self.schedule else [])
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -246,18 +221,12 @@ class ProjectionAccountant:
         phases = state_dict.get("phases")
         if not isinstance(phases, list):
             raise InvalidParameter("phases", phases, f"the list of phases in a state of {self.mechanism()}")
-        found = [self._restored(i, entry) for i, entry in enumerate(phases)]
-        self.history = []
-        for entry in found:
-            self.record(*entry)
-
-    def _restored(self, i: int, entry: Any) -> tuple[NoisyMechanism, float, int]:
-        """One entry of the history from its phase, which has to be as this accountant writes it."""
-        phase = replace(phase_from(entry, {}, f"state_dict: phase {i + 1}"), name=f"phase {i + 1}")
-        mechanism, run = phase.mechanism, phase.run
-        if not isinstance(mechanism, NoisyMechanism) or phase != self.phase(i, mechanism, run.sampling_rate, run.steps):
-            raise InvalidParameter(f"state_dict: phase {i + 1}", entry, "a phase as this accountant writes it")
-        return mechanism, run.sampling_rate, run.steps
+        found = [phase_from(entry, {}, f"state_dict: phase {i + 1}") for i, entry in enumerate(phases)]
+        for i, phase in enumerate(found):
+            run = {"steps": phase.run.steps, "sampling_rate": phase.run.sampling_rate}
+            if phase != phase_of(phase.mechanism, phase.name, **run):
+                raise InvalidParameter(f"state_dict: phase {i + 1}", phases[i], "a phase as this accountant writes it")
+        self.schedule = Schedule(tuple(found)) if found else None
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:
@@ -315,15 +284,12 @@ def _sampler_rate(rate: float) -> float:
     """The probability that a 24-bit uniform number is below ``rate``, in single or double precision."""
     rate = real("sample_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
     single = struct.unpack("f", struct.pack("f", rate))[0]
-    # ceil(rate 2^24)/2^24, the larger one of both precisions.
-    return min(1.0, max(math.ceil(rate / SAMPLER_GRID), math.ceil(single / SAMPLER_GRID)) * SAMPLER_GRID)
+    # ceil(rate 2^24)/2^24, the larger one of both precisions: so many of the 24-bit numbers are below the rate.
+    return min(1.0, math.ceil(max(rate, single) / GRID) * GRID)
 
 
-def _check_plan(optimizer: Any, rate: float) -> None:
+def _check_plan(plan: Plan, rate: float) -> None:
     """Raise :class:`Refused` for an optimizer of this package that samples otherwise than is accounted."""
-    plan = getattr(optimizer, "_plan", None)
-    if plan is None:
-        return
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
     if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None:
         raise Refused(

@@ -30,9 +30,9 @@ from privproj.records.ledger import Account, read_ledger
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading
-from privproj.training.engine import Method, ResumedLedger, make_private
+from privproj.training.engine import ResumedLedger, make_private
 from privproj.training.generators import streams
-from privproj.training.plan import batches_of, rate_and_steps
+from privproj.training.plan import Method, batches_of, rate_and_steps
 from privproj.training.processes import Processes, join_processes, own_device
 from privproj.training.settings import Settings
 
@@ -238,12 +238,9 @@ class ClassifierTraining:
                 self.trajectory.start, self.trajectory.rows = self.state["start"], list(self.state["rows"])
             return None
         self.trajectory = None
-        if "basis" not in self.state:
-            if not self.state.get("rows"):
-                raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
-            self.state.pop("start")
-            self.state["basis"] = leading(torch.stack(self.state.pop("rows")), rank)
-        subspace = Subspace(self.state["basis"], "dp", "full", Account(done[:1]))
+        if not self.state.get("rows"):
+            raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
+        subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "dp", "full", Account(done[:1]))
         return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
 
     def start_stage(

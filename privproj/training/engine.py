@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,70 +21,26 @@ from torch.utils.data import DataLoader
 
 from privproj.accounting.schedule import Phase
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2, Gaussian
 from privproj.records.ledger import Account, Ledger, read_ledger
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
-from privproj.training.algorithms.subspace import Subspace
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
 from privproj.training.capture import Taps
 from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
-from privproj.training.optimizer import PrivateOptimizer, ProjectingOptimizer, Spending
-from privproj.training.plan import Clipping, Drawing, Plan, batches_of, calibrated, option, rate_and_steps
+from privproj.training.optimizer import PrivateOptimizer, Spending
+from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import PrivateRelease
 from privproj.training.view import Algorithm
-from privproj.validation import check_parameters, real, whole
+from privproj.validation import real, whole
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
 
 LARGEST_SUM_ERROR = 1e-9
 """How far from 1 the sum of the shares may be, as rounding leaves it; no unit. Contract."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
-
-    Args:
-        name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
-        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
-            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
-            its adapters, and any other module of a projecting algorithm needs a rank.
-        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
-            release is lifted back, not its privacy. None: Haar.
-        subspace: The subspace of ``dp-sft``, needed there and refused elsewhere. Its own releases are accounted too.
-        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
-            ``flora`` serves. The other algorithms do not use it.
-        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
-        bound: Name of the bound that accounts the run. None: the default of the mechanism.
-
-    Raises:
-        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
-
-    >>> from privproj.training import Method
-    >>> Method("m2", rank=16).name
-    'm2'
-    """
-
-    name: str = "dp-sgd"
-    rank: int | None = option("rank")
-    frame: Literal["haar", "wishart"] | None = option("frame")
-    subspace: Subspace | None = None
-    every: int = option("every", 1)
-    beta: float = option("beta", 0.9)
-    bound: str | None = None
-
-    def __post_init__(self) -> None:
-        algorithm = load(self.name)
-        check_parameters(self)
-        if self.frame is not None and not algorithm.has_frame:
-            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
-        if self.rank is not None and algorithm.rank == "none":
-            raise InvalidParameter("rank", self.rank, f"no rank, since {self.name} has none here")
 
 
 def make_private(
@@ -197,34 +153,32 @@ def make_private(
     drawing, method = batches_of(batches), algorithm if isinstance(algorithm, Method) else Method(algorithm)
     if again is not None and type(again) is not bool:
         raise InvalidParameter("again", again, "True, False or None")
-    chosen, subspace = load(method.name), method.subspace
+    chosen: Algorithm = load(method.name)
     target = _calibration_target(noise_multiplier, epsilon, delta, adaptive_order)
     records = len(data_loader.dataset)  # pyright: ignore[reportArgumentType]
     rate, steps, per_epoch = rate_and_steps(drawing, records, batch_size_of(data_loader), steps, epochs)
     with ExitStack() as opened:
         taps = Taps(module)
         opened.callback(taps.close)
-        _check_layers(chosen, taps, subspace, clipping)
-        shares = _shares_of(clipping, len(taps.taps))
-        ranks = _ranks_of(taps) if chosen.projects and method.rank is None else None
-        mechanism = _mechanism_of(method, taps, ranks, shares)
+        _check_layers(method, taps, clipping)
+        ranks, shares = _ranks_of(method, taps), _shares_of(clipping, len(taps.taps))
+        mechanism = chosen.accounted_as([chosen.shape(tap) for tap in taps.taps], ranks, shares)
         adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
         if adaptive is not None:
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
             mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
-            algorithm=method.name, clip=max_grad_norm, steps=steps,
+            algorithm=method, clip=max_grad_norm, steps=steps,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),
             sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
             group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             ranks=ranks, shares=shares, adaptive_clipping=adaptive,
-            **{name: getattr(method, name) for name in ("rank", "frame", "bound", "every", "beta")},
         )  # fmt: skip
-        start = _Start(module, optimizer, data_loader, taps, subspace, again, ledger, target, insecure_seed)
-        start.check_others(plan)
-        run = start.run(plan, chosen, opened)
+        start = _Start(module, optimizer, data_loader, taps, plan, again, ledger, target, insecure_seed)
+        start.check_others()
+        run = start.run(opened)
         if isinstance(given, DistributedDataParallel):
             # The wrapper of what was made private is neither called nor lets gradients be summed.
             given._remove_autograd_hooks()
@@ -245,7 +199,7 @@ class _Start:
     optimizer: torch.optim.Optimizer
     data_loader: DataLoader
     taps: Taps
-    subspace: Subspace | None
+    plan: Plan
     again: bool | None
     ledger: str | None
     target: dict[str, float] | None
@@ -264,21 +218,24 @@ class _Start:
     @property
     def search(self) -> Account:
         """The account of the releases that found the subspace; empty where none were made."""
-        return Account() if self.subspace is None or self.subspace.account is None else self.subspace.account
+        subspace = self.plan.algorithm.subspace
+        return Account() if subspace is None or subspace.account is None else subspace.account
 
-    def check_others(self, plan: Plan) -> None:
+    def check_others(self) -> None:
         """Raise unless all processes of the run have the same plan, module, optimizer, hardware and data."""
         trained, kinds = {id(p) for tap in self.taps.taps for p in tap.parameters}, ("frozen", "trained")
         groups = [{k: str(v) for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        device, subspace = self.taps.device, self.subspace
+        device, plan, subspace = self.taps.device, self.plan, self.plan.algorithm.subspace
         # Each process draws the projections by itself, and other hardware or another torch draws other ones.
         model = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         self.processes.check_same({
+            **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.taps.tensors()},
             "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(self.target or {}),
             "insecure_seed": self.seed, **{field.name: getattr(plan, field.name) for field in fields(plan)},
+            **{field.name: getattr(plan.algorithm, field.name) for field in fields(plan.algorithm)},
+            "algorithm": plan.algorithm.name,
             "optimizer": type(self.optimizer).__name__, "optimizer's groups": groups,
             "subspace": subspace and (tuple(subspace.basis.shape), subspace.source, subspace.mode),
-            **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.taps.tensors()},
             "device": f"{device.type} {model}".strip(), "torch": torch.__version__,
         })  # fmt: skip
         if self.processes.size > 1:
@@ -286,13 +243,13 @@ class _Start:
             told = f"{self.processes.agree(token_hex())} {identity(self.data_loader.dataset)}"
             self.processes.check_same({"data_loader": f"other data ({sha256(told.encode()).hexdigest()[:8]})"})
 
-    def calibrated(self, plan: Plan) -> Plan:
+    def calibrated(self) -> Plan:
         """The plan calibrated together with all earlier releases; as it is where its noise is given.
 
         A resumed plan keeps its noise, which was calibrated when it began: neither is it counted twice, nor does it
         depend on the rounding of the machine that goes on with it.
         """
-        ledger, target = self.ledger, self.target
+        plan, ledger, target = self.plan, self.ledger, self.target
         if target is None:
             return plan
         if ledger is None or not os.path.exists(ledger) or not (account := read_ledger(ledger)).spent:
@@ -335,14 +292,12 @@ class _Start:
             raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
         return Account(book.account.phases[:-1])
 
-    def run(
-        self, plan: Plan, algorithm: Algorithm, opened: ExitStack
-    ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
+    def run(self, opened: ExitStack) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
         """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger.
 
         What was ``opened`` is closed where this fails.
         """
-        processes, ledger, subspace = self.processes, self.ledger, self.subspace
+        processes, ledger, plan, subspace = self.processes, self.ledger, self.plan, self.plan.algorithm.subspace
         # Weights come before all else. Gradients of all processes are summed, so they must belong to the same weights.
         processes.align(tensor for _, tensor in self.taps.tensors())
         processes.align(() if subspace is None else (subspace.basis,))
@@ -355,7 +310,7 @@ class _Start:
             if any(processes.gather(ledger is not None)) and ledger is None and processes.first:
                 raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
             if processes.first:
-                plan = self.calibrated(plan)
+                plan = self.calibrated()
                 data: Any = None if ledger is None else identity(self.data_loader.dataset)
                 true = tuple(mark for mark, holds in marks.items() if holds)
                 book = self.open_ledger(plan.phase(plan.steps), true, kept, data)
@@ -367,7 +322,8 @@ class _Start:
                 seed = None if self.seed is None else f"{self.seed} {before.spent}"
                 secrets = _epoch_secrets(plan, book, kept, data, seed)
                 steps = 0 if book is None else book.steps
-        plan, before, steps = processes.agree((plan, before, steps))
+        mechanism, before, steps = processes.agree((plan.mechanism, before, steps))
+        plan = replace(plan, mechanism=mechanism)
         begun = replace(before, phases=(*before.phases, (plan.phase(plan.steps).as_dict(), steps)))
         spending = Spending(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
         if book is not None and steps:
@@ -378,13 +334,13 @@ class _Start:
         drawn = streams(self.seed, before.spent + steps, processes)
         # The loader comes after the streams, because it draws its batches from one of them.
         loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
-        views = algorithm.views(self.taps.taps, plan, subspace)
+        algorithm: Algorithm = load(plan.algorithm.name)
+        views = algorithm.views(self.taps.taps, plan)
         # The boundary comes after the views and the streams, because it draws the projections of the first release as
         # soon as it is made, before any data is seen.
         boundary = PrivateRelease(plan, views, drawn, spending.record, processes)
         # The loader opens the turn of every batch, and the optimizer closes it.
-        wrapper = ProjectingOptimizer if isinstance(plan.mechanism, M2) else PrivateOptimizer
-        optimizer = wrapper(self.optimizer, self.taps, views, boundary, spending, loader)
+        optimizer = PrivateOptimizer(self.optimizer, self.taps, views, boundary, spending, loader)
         if algorithm.step_hook is not None:
             optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
         return self.module, optimizer, loader
@@ -427,10 +383,17 @@ def _epoch_secrets(
     return EpochSecrets(seed, keep)
 
 
-def _ranks_of(taps: Taps) -> tuple[int, ...] | None:
-    """The rank of each adapter, where :func:`prepare_peft` has noted one for every trained tensor; else None."""
-    ranks = [getattr(tap.modules[0], "projection_rank", None) for tap in taps.taps]
-    return None if None in ranks else tuple(ranks)  # pyright: ignore[reportReturnType]
+def _ranks_of(method: Method, taps: Taps) -> tuple[int, ...]:
+    """The rank of the projection of each trained tensor: that of the algorithm, or that of the adapter on it.
+
+    :func:`prepare_peft` has noted the latter. Raises :class:`InvalidParameter` where a rank is missing.
+    """
+    if method.rank is not None or not load(method.name).projects:
+        return (method.rank or 1,) * len(taps.taps)
+    ranks: Any = tuple(getattr(tap.modules[0], "projection_rank", None) for tap in taps.taps)
+    if None in ranks:
+        raise InvalidParameter("rank", "nothing", "a rank of the projection")
+    return ranks
 
 
 def _check_parts(**given: Any) -> None:
@@ -500,25 +463,11 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     return found
 
 
-def _mechanism_of(
-    method: Method, taps: Taps, ranks: tuple[int, ...] | None, shares: tuple[float, ...] | None
-) -> Gaussian | M2:
-    """What one release of the algorithm is accounted as, its noise left out.
-
-    ``ranks`` are those of each trained tensor, instead of one for all. Raises :class:`InvalidParameter` where a rank is
-    missing.
-    """
-    algorithm = load(method.name)
-    if method.rank is None and ranks is None and algorithm.projects:
-        raise InvalidParameter("rank", "nothing", "a rank of the projection")
-    shapes = [algorithm.shape(tap) for tap in taps.taps]
-    return algorithm.accounted_as(shapes, ranks or (method.rank or 1,) * len(shapes), shares)
-
-
-def _check_layers(algorithm: Algorithm, taps: Taps, subspace: Subspace | None, clipping: Clipping) -> None:
+def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:
     """Raise unless the algorithm can train every trained layer, under this clipping and with or without a subspace."""
-    if algorithm.needs_subspace != (subspace is not None):
-        raise InvalidParameter("subspace", subspace, "a subspace for dp-sft, and for nothing else")
+    algorithm: Algorithm = load(method.name)
+    if algorithm.needs_subspace != (method.subspace is not None):
+        raise InvalidParameter("subspace", method.subspace, "a subspace for dp-sft, and for nothing else")
     if algorithm.needs_subspace and (clipping == "per-layer" or isinstance(clipping, tuple | list)):
         raise InvalidParameter("clipping", clipping, "joint, since all layers share the coordinates of a subspace")
     for tap in taps.taps:

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import M2
-from privproj.mechanisms.m2 import ReleasesProjection
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
@@ -176,7 +174,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         raise Refused(f"{words}, for a copy would repeat its noise: save its state_dict() and keep its ledger")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._plan.algorithm}, {self._original!r})"
+        return f"{type(self).__name__}({self._plan.algorithm.name}, {self._original!r})"
 
     @property
     def optimizer(self) -> "PrivateOptimizer":
@@ -354,8 +352,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._original.step()
         finally:
             self._steps_itself = False
-        for view in self._views:
-            view.after()
 
     def _check_own_step(self, *_: object) -> None:
         """Raise :class:`InvalidParameter` where the wrapped optimizer steps otherwise than with what was released."""
@@ -393,16 +389,3 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._turn.closed = True
         if self._spending.ledger is not None:
             self._spending.ledger.close()
-
-
-class ProjectingOptimizer(PrivateOptimizer, ReleasesProjection):
-    """A private optimizer whose releases are those of :class:`privproj.M2`.
-
-    Accountants recognise it by its base class :class:`privproj.mechanisms.m2.ReleasesProjection`.
-    """
-
-    @property
-    def release(self) -> M2:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The mechanism of one release, with its dimensions, ranks and noise multiplier."""
-        assert isinstance(self._plan.mechanism, M2)
-        return self._plan.mechanism

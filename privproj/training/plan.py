@@ -14,7 +14,6 @@ from privproj.accounting.schedule import Phase, phase_of
 from privproj.curves.inversion import meets, smallest_passing
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
-from privproj.extensions.filter import Filter
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
@@ -22,7 +21,8 @@ from privproj.runs import rate_and_steps_from_batches
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
-from privproj.validation import check_parameters, number, one_of, parameter, real, whole, whole_number
+from privproj.training.algorithms import load
+from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
 
 GRID = 2.0**-24
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
@@ -146,25 +146,47 @@ def batches_of(given: "str | Batches") -> Batches:
     return given
 
 
-def _checked_frame(name: str, value: object) -> object:
-    """A frame of a projection, or an error."""
-    if value not in ("haar", "wishart"):
-        raise InvalidParameter(name, value, "haar or wishart, with m2 and m2-projected-clip only")
-    return value
+@dataclass(frozen=True)
+class Method:
+    """A training algorithm with its own options, for ``make_private(algorithm=...)`` where its name is not enough.
 
+    Args:
+        name: One of :data:`privproj.training.algorithms.ALGORITHMS`.
+        rank: Rank of the projections of ``m2``, ``m2-projected-clip``, ``m1`` and ``flora``, from 1 to 1e7; refused for
+            other algorithms that take none. None: a model from :func:`prepare_peft` is projected to the rank of each of
+            its adapters, and any other module of a projecting algorithm needs a rank.
+        frame: Frame of the projections of ``m2`` and ``m2-projected-clip``, "haar" or "wishart". It changes how a
+            release is lifted back, not its privacy. None: Haar.
+        subspace: The :class:`Subspace` of ``dp-sft``, needed there and refused elsewhere. Its own releases are
+            accounted too.
+        every: Number of steps, at least 1, that one draw of the factors of ``lora-resampled`` or of the sketch of
+            ``flora`` serves. The other algorithms do not use it.
+        beta: Momentum of ``flora``, from 0 to 1. The other algorithms do not use it.
+        bound: Name of the bound that accounts the run. None: the default of the mechanism.
 
-OPTIONS = {
-    "rank": whole_number("a rank from 1 to 1e7", 1, 10**7),
-    "frame": replace(one_of("haar", "wishart"), check=_checked_frame),
-    "every": whole_number("a whole number of steps >= 1"),
-    "beta": number("a momentum from 0 to 1", 0.0, 1.0),
-}
-"""The options of algorithms by name, of plans as of :class:`privproj.training.Method`."""
+    Raises:
+        InvalidParameter: There is no algorithm of that name, or a value is outside its range.
 
+    >>> from privproj.training import Method
+    >>> Method("m2", rank=16).name
+    'm2'
+    """
 
-def option(name: str, default: Any = None) -> Any:
-    """The field of one of these options."""
-    return parameter(OPTIONS[name], default=default)
+    name: str = "dp-sgd"
+    rank: int | None = parameter(whole_number("a rank from 1 to 1e7", 1, 10**7))
+    frame: Literal["haar", "wishart"] | None = None
+    subspace: Any = None
+    every: int = parameter(whole_number("a whole number of steps >= 1"), default=1)
+    beta: float = parameter(number("a momentum from 0 to 1", 0.0, 1.0), default=0.9)
+    bound: str | None = None
+
+    def __post_init__(self) -> None:
+        algorithm = load(self.name)
+        check_parameters(self)
+        if self.frame not in (None, "haar", "wishart") or (self.frame is not None and not algorithm.has_frame):
+            raise InvalidParameter("frame", self.frame, "haar or wishart, with m2 and m2-projected-clip only")
+        if self.rank is not None and algorithm.rank == "none":
+            raise InvalidParameter("rank", self.rank, f"no rank, since {self.name} has none here")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +198,7 @@ class Plan:
     replace.
 
     Args:
-        algorithm: Name of the training algorithm, one of :data:`privproj.training.algorithms.ALGORITHMS`.
+        algorithm: The training algorithm with its options, and with the bound that accounts the run.
         mechanism: What one release is accounted as. It carries the noise multiplier ``z``: standard deviation of the
             noise over the sensitivity.
         clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12; with
@@ -191,13 +213,8 @@ class Plan:
         max_batch_size: The number of records above which a Poisson batch is cut. None: batches are used as drawn.
         relation: Which data sets are neighbours.
         group_size: The number of records that no person exceeds, at least 1: what is protected together.
-        rank: Rank of the projections of all tensors; None where each has its own or nothing is projected.
-        ranks: Rank of the projection of each trained tensor, in their order; None where one rank serves all.
-        frame: Frame of the projection, "haar" or "wishart"; None is Haar where the algorithm has a choice.
+        ranks: Rank of the projection of each trained tensor, in their order; 1 where nothing is projected.
         shares: Shares of ``clip^2`` of the trained tensors, which sum to 1; None is one joint clip.
-        bound: Name of the bound that accounts the run; None is the default of the mechanism.
-        every: Steps that one draw of a re-sampled factor or of a sketch serves, at least 1.
-        beta: Momentum of Flora's sketch, from 0 to 1.
         adaptive_clipping: How the clip follows the norms of gradients, with the deviation that the mechanism names;
             None keeps the clip as it is.
 
@@ -206,15 +223,19 @@ class Plan:
         Refused: The bound does not hold for this run or this relation.
 
     >>> from privproj import M2
-    >>> from privproj.training import Plan
+    >>> from privproj.training import Method, Plan
     >>> release = M2(dim=64, rank=8, noise_multiplier=2.0)
-    >>> plan = Plan(algorithm="m2", mechanism=release, clip=0.5, steps=100, sampling_rate=0.125, dataset_size=800)
+    >>> plan = Plan(
+    ...     algorithm=Method("m2", rank=8), mechanism=release, ranks=(8,), clip=0.5, steps=100, sampling_rate=0.125,
+    ...     dataset_size=800,
+    ... )
     >>> plan.noise_std, plan.expected_batch
     (1.0, 100.0)
     """
 
-    algorithm: str
+    algorithm: Method
     mechanism: Gaussian | M2
+    ranks: tuple[int, ...]
     clip: float
     steps: int
     sampling_rate: float
@@ -224,17 +245,10 @@ class Plan:
     max_batch_size: int | None = None
     relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
     group_size: int = 1
-    rank: int | None = option("rank")
-    ranks: tuple[int, ...] | None = None
-    frame: Literal["haar", "wishart"] | None = option("frame")
     shares: tuple[float, ...] | None = None
-    bound: str | None = None
-    every: int = option("every", 1)
-    beta: float = option("beta", 0.9)
     adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
-        check_parameters(self)
         object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
@@ -287,7 +301,7 @@ class Plan:
         Returns:
             A phase of a schedule, named after the algorithm.
         """
-        return phase_of(self.mechanism, self.algorithm, self.bound, **self.run(steps))
+        return phase_of(self.mechanism, self.algorithm.name, self.algorithm.bound, **self.run(steps))
 
     def run(self, steps: int) -> Any:
         """Write a number of releases of this plan as the options of a run.
@@ -301,24 +315,21 @@ class Plan:
             A dictionary with ``steps``, ``relation``, how batches are drawn, and that the number of records is public.
         """
         # Rate, steps and divisor are computed from the number of records.
-        run: dict[str, object] = {"relation": str(self.relation), "public_size": True}
-        if self.group_size > 1:
-            run |= {"group_size": self.group_size}
+        run: dict[str, object] = {"relation": str(self.relation), "public_size": True, "group_size": self.group_size}
+        run |= {"max_batch_size": self.max_batch_size}
         fixed_groups = self.group_size > 1 and self.sampling == "fixed" and self.sampling_rate < 1.0
-        if self.max_batch_size is not None:
-            run |= {"max_batch_size": self.max_batch_size}
         if self.max_batch_size is not None or fixed_groups:
             run |= {"dataset_size": self.dataset_size}
         if self.batches is not None:
             # E = ceil(T/t).
             return run | {"steps": -(-steps // self.batches), "sampling": self.sampling, "batches": self.batches}
-        run |= {"steps": steps, "sampling_rate": self.sampling_rate}
-        return run | ({"sampling": self.sampling} if self.sampling_rate < 1.0 else {})
+        sampling = self.sampling if self.sampling_rate < 1.0 else None
+        return run | {"steps": steps, "sampling_rate": self.sampling_rate, "sampling": sampling}
 
 
 FILTER_HEADROOM = 1e-9
-"""Share of what is left of a filter that a calibrated plan leaves, so that another machine's rounding does not refuse
-its last step. Contract."""
+"""Share by which the noise under a filter is above the least that fits, so that another machine's rounding does not
+refuse the last step of a plan. Contract."""
 
 
 def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, order: float | None = None) -> Plan:
@@ -336,13 +347,16 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         return replace(plan, mechanism=replace(silent, noise_multiplier=z))
 
     if order is None and not earlier.spent:
-        answer = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=plan.bound, **plan.run(plan.steps))
+        bound, run = plan.algorithm.bound, plan.run(plan.steps)
+        answer = calibration.sigma(silent, epsilon=epsilon, delta=delta, bound=bound, **run)
         if answer.value is None:
             raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}")
         return with_noise(answer.value)
-    room = (
-        None if order is None else _room_in_filter(plan, earlier, {"epsilon": epsilon, "delta": delta, "order": order})
-    )
+    room = None
+    if order is not None:
+        budget = {"epsilon": epsilon, "delta": delta, "order": order}
+        earlier.check_target(budget, "adaptive_order")
+        room = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
     target = full_target(epsilon, delta, None, zero=False)
 
     def joint_curve(z: float) -> Curve:
@@ -361,17 +375,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
     found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=rtol).upper
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
-    return with_noise(smallest_passing(fits, found, 1e-9))
-
-
-def _room_in_filter(plan: Plan, earlier: Account, budget: dict[str, float]) -> Filter:
-    """A filter of what is left of this budget, but for the headroom."""
-    earlier.check_target(budget, "adaptive_order")
-    spent = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
-    left = spent.left * (1.0 - FILTER_HEADROOM)
-    if left <= 0.0:
-        raise Refused("nothing is left of the filter; what was fixed before the first release cannot grow")
-    return Filter(order=spent.order, budget=left, relation=spent.relation, group_size=spent.group_size)  # pyright: ignore
+    return with_noise(smallest_passing(fits, found, 1e-9) * (1.0 + FILTER_HEADROOM if room else 1.0))
 
 
 def rate_and_steps(

@@ -11,7 +11,7 @@ not clipped leaves with the sum, as one release (claim C31).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -156,11 +156,9 @@ class PrivateRelease:
         """The sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
-        (total,) = self.processes.sum([like + (count.to(like) if isinstance(count, Tensor) else count)])
-        if self.processes.first:
-            # sum_j (b_j - 1/2) + S xi, the noise once for all processes.
-            total.add_(normal((), like, self.streams.noise), alpha=adaptive.sigma)
-        return float(self.processes.spread([total])[0])
+        part = like + (count.to(like) if isinstance(count, Tensor) else count)
+        # sum_j (b_j - 1/2) + S xi.
+        return float(self._with_noise([part], [like], adaptive.sigma)[0])
 
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
         """The sums over all processes with their noise, divided by the public expected batch ``q N``.
@@ -169,16 +167,18 @@ class PrivateRelease:
         released.
         """
         likes = [view.parameters[0] for view in self.views]
-        totals = self.processes.sum(
-            [
-                per_example.exact(like.new_zeros(view.shape)) if total is None else total.reshape(view.shape)
-                for view, like, total in zip(self.views, likes, sums, strict=True)
-            ]
-        )
-        for total, like in zip(totals, likes, strict=True) if self.processes.first else ():
-            # sum_j c_j G_j + sigma Xi, the noise once for all processes.
-            noise = normal(total.shape, like, self.streams.noise).to(total.device)
-            total.add_(noise, alpha=self.plan.noise_over_clip * self.norm)
+        parts = [
+            per_example.exact(like.new_zeros(view.shape)) if total is None else total.reshape(view.shape)
+            for view, like, total in zip(self.views, likes, sums, strict=True)
+        ]
+        # sum_j c_j G_j + sigma Xi.
+        totals = self._with_noise(parts, likes, self.plan.noise_over_clip * self.norm)
         # (sum_j c_j G_j + sigma Xi) / (q N).
-        means = zip(self.processes.spread(totals), likes, strict=True)
-        return [total.div_(self.plan.expected_batch).to(like) for total, like in means]
+        return [total.div_(self.plan.expected_batch).to(like) for total, like in zip(totals, likes, strict=True)]
+
+    def _with_noise(self, parts: list[Tensor], likes: Sequence[Tensor], deviation: float) -> list[Tensor]:
+        """The sums of these parts over all processes, with noise of this standard deviation, added once for all."""
+        totals = self.processes.sum(parts)
+        for total, like in zip(totals, likes, strict=True) if self.processes.first else ():
+            total.add_(normal(total.shape, like, self.streams.noise).to(total.device), alpha=deviation)
+        return self.processes.spread(totals)

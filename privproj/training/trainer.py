@@ -266,23 +266,6 @@ class PrivateTrainer(Trainer):
         """
         return list(islice(epoch_iterator, num_batches)), None
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model; what M2 trained of a model of PEFT is saved by :func:`privproj.training.export_peft`.
-
-        Args:
-            output_dir: The folder. None: that of the run.
-            _internal_call: True in a checkpoint.
-        """
-        if not hasattr(self.model, "trained_by_m2"):
-            super().save_model(output_dir, _internal_call)
-        elif self.args.should_save:
-            from privproj.training.algorithms.lora import export_peft
-
-            folder = output_dir or self.args.output_dir or "."
-            export_peft(self.model, folder)  # pyright: ignore[reportArgumentType]
-            if self.processing_class is not None:
-                self.processing_class.save_pretrained(folder)
-
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load weights from a checkpoint, as they were saved."""
         if not hasattr(self.model, "trained_by_m2"):

@@ -49,7 +49,7 @@ class View:
         self.seen: Any = ()
 
     def refresh(self, streams: Streams) -> None:
-        """Draw what must be fresh for each release, before any of its data is seen."""
+        """Draw what must be fresh for each release, before any of its data is seen, and end the step before it."""
 
     def sketched(self, x: Tensor) -> Tensor:
         """``x P`` with the ``P`` that is summed, ``x`` having the inputs last; here ``P = I``."""
@@ -90,9 +90,6 @@ class View:
             return _merge(self.tap, left, right, group)
         for parameter, part in self.tap.split(left if right is None else left @ right):
             parameter.grad = self.tap.shaped(parameter, part).contiguous()
-
-    def after(self) -> None:
-        """Do what is left to do after the wrapped optimizer's step."""
 
 
 @torch.no_grad()
@@ -174,12 +171,11 @@ class Algorithm:
         """What the accounting is told about one trained tensor; what is no matrix counts as one row, unprojected."""
         return (*tap.shape, self.projects) if isinstance(tap, Tap) else (1, tap.size, False)
 
-    def views(self, taps: list[AnyTap], plan: Plan, subspace: Any) -> list[View]:
+    def views(self, taps: list[AnyTap], plan: Plan) -> list[View]:
         """The views of all trained tensors under a plan, one for each tap or one for all in a subspace."""
         if self.subspace_view is not None:
-            return [self.subspace_view(taps, subspace)]
-        ranks = plan.ranks or (plan.rank or 1,) * len(taps)
+            return [self.subspace_view(taps, plan.algorithm.subspace)]
         return [
             (self.view if isinstance(tap, Tap) else View)(tap, plan, rank)
-            for tap, rank in zip(taps, ranks, strict=True)
+            for tap, rank in zip(taps, plan.ranks, strict=True)
         ]

@@ -4,14 +4,15 @@ import json
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from helpers import needs
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Layer, PrivprojError, Refused
-from privproj.integrations.opacus import ProjectionAccountant, ReleasesProjection, loader_rate
+from privproj.integrations.opacus import ProjectionAccountant, loader_rate
+from privproj.runs.sampling import NeighbouringRelation
+from privproj.training.plan import Method, Plan
 
 RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
 
@@ -23,14 +24,21 @@ class Stock:
     release = RELEASE
 
 
-class Projecting(ReleasesProjection):
+class Planned:
+    """An optimizer of this package, with a plan."""
+
     noise_multiplier = 1.0
-    release = M2(dim=2048, rank=16)
+
+    def __init__(self, **given):
+        needs("torch", "opacus")
+        options = {"clip": 1.0, "steps": 100, "sampling_rate": 0.01, "dataset_size": 1000, **given}
+        mechanism = M2(dim=2048, rank=16, noise_multiplier=1.0)
+        self._plan = Plan(algorithm=Method("m2", rank=16), mechanism=mechanism, ranks=(16,), **options)
 
 
 def test_only_an_optimizer_that_projects_gives_the_numbers_of_m2():
     plain, projected = ProjectionAccountant(), ProjectionAccountant()
-    for accountant, optimizer in ((plain, Stock()), (projected, Projecting())):
+    for accountant, optimizer in ((plain, Stock()), (projected, Planned())):
         hook = accountant.get_optimizer_hook_fn(0.01)
         for _ in range(50):
             hook(optimizer)
@@ -215,24 +223,16 @@ def test_no_option_is_dropped():
         ProjectionAccountant().get_epsilon(1.5)
 
 
-class Planned(Projecting):
-    """An optimizer of this package, with a plan."""
-
-    def __init__(self, **plan):
-        given = {"relation": "add-remove", "sampling": "poisson", "sampling_rate": 0.01, "max_batch_size": None}
-        self._plan = SimpleNamespace(**{**given, "adaptive_clipping": None, **plan})
-
-
 def test_a_plan_that_samples_otherwise_is_refused():
     hook = ProjectionAccountant().get_optimizer_hook_fn(0.01)
     hook(Planned())
     with pytest.raises(Refused, match="replace"):
-        hook(Planned(relation="replace"))
+        hook(Planned(relation=NeighbouringRelation.REPLACE, sampling_rate=1.0))
     with pytest.raises(Refused, match="fixed"):
-        hook(Planned(sampling="fixed"))
+        hook(Planned(sampling="fixed", relation=NeighbouringRelation.REPLACE))
     with pytest.raises(Refused, match="balls-in-bins"):
-        hook(Planned(sampling="balls-in-bins"))
+        hook(Planned(sampling="balls-in-bins", batches=100))
     with pytest.raises(Refused, match="not accounted here"):
-        hook(Planned(relation="zero-out", max_batch_size=20))
+        hook(Planned(relation=NeighbouringRelation.ZERO_OUT, max_batch_size=20))
     with pytest.raises(InvalidParameter, match="sample_rate"):
         hook(Planned(sampling_rate=0.02))

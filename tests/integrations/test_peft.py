@@ -13,6 +13,8 @@ from privproj import M2, InvalidParameter, Layer
 from privproj.integrations import peft as peft_rules
 from privproj.integrations.peft import layers_from_peft
 
+needs("safetensors")
+
 # --- PEFT -----------------------------------------------------------------------------------------
 
 

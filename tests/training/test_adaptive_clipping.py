@@ -229,6 +229,6 @@ def test_the_clip_finds_its_quantile_from_far_away(quantile):
         sizes = residual.norm(dim=1) * (found.x.square().sum(1) + 1.0).sqrt()
     last = sum(clips[-60:]) / 60
     assert abs(float((sizes <= last).double().mean()) - quantile) < 0.06
-    assert run.release == M2(
+    assert run._plan.mechanism == M2(
         dim=65, rank=8, columns=10, noise_multiplier=1.0, adaptive_clipping_sigma=run._plan.adaptive_clipping.sigma
     )

@@ -18,7 +18,7 @@ needs("torch", "opacus")
 from torch import nn  # noqa: E402
 from training.helpers import data, mlp, own, private  # noqa: E402
 
-from privproj.training.plan import GRID, Plan  # noqa: E402
+from privproj.training.plan import GRID, Method, Plan  # noqa: E402
 
 # --- accounting ---------------------------------------------------------------------------------------
 
@@ -77,11 +77,12 @@ def test_a_calibrated_run_costs_what_was_asked():
 )  # fmt: skip
 def test_a_plan_made_by_hand_has_the_options_that_make_private_takes(changed, words):
     release = privproj.M2(dim=64, rank=8, noise_multiplier=2.0)
-    good = {"algorithm": "m2", "rank": 8, "frame": "haar", "mechanism": release, "clip": 0.5, "steps": 10}
+    options = {"rank": 8, "frame": "haar"}
+    good = {"mechanism": release, "ranks": (8,), "clip": 0.5, "steps": 10}
     good |= {"sampling_rate": 0.125, "dataset_size": 800}
-    assert Plan(**good).rank == 8
+    assert Plan(algorithm=Method("m2", **options), **good).algorithm.rank == 8
     with pytest.raises(InvalidParameter, match=words):
-        Plan(**good | changed)
+        Plan(algorithm=Method("m2", **options | changed), **good)
 
 
 def test_opacus_accountants_can_listen():

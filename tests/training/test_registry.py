@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from privproj.errors import InvalidParameter
-from privproj.training.algorithms import ALGORITHMS, LINES, MEMBERSHIP_ALGORITHMS, load
+from privproj.training.algorithms import ALGORITHMS, FILES, MEMBERSHIP_ALGORITHMS, load
 
 
 def test_names_cost_neither_torch_nor_numpy():
@@ -45,7 +45,7 @@ def test_every_record_has_a_line_and_every_public_name_a_home():
 
     import privproj.training
 
-    files = {line.file: import_module(f"privproj.training.algorithms.{line.file}") for line in LINES}
+    files = {name: import_module(f"privproj.training.algorithms.{name}") for name in FILES.values()}
     assert sorted(record.name for file in files.values() for record in file.RECORDS) == sorted(ALGORITHMS)
     for name in privproj.training.__all__:
         assert getattr(privproj.training, name).__name__ == name

@@ -335,13 +335,3 @@ class M2(ClippedSum):
         """
         dim, rank = self.shape
         return 0.5 * rank, 0.5 * (dim - rank)
-
-
-class ReleasesProjection:
-    """Base of an optimizer that is accounted as M2; its ``release`` is the mechanism without a noise multiplier.
-
-    The marker stands here, below both sides: the training adapter makes such optimizers, and the accountants that
-    listen to optimizers look for it. Neither has to import the other, and neither torch nor Opacus is needed.
-    """
-
-    release: M2

@@ -1,52 +1,36 @@
 """The training algorithms, one family per file, and their registry.
 
-A new algorithm is three things: one file here with its record, one line in :data:`LINES`, and one test. The record is a
+A new algorithm is three things: one file here with its record, one line in :data:`FILES`, and one test. The record is a
 :class:`privproj.training.view.Algorithm`. A file is imported when its algorithm is asked for. The
 registry itself is plain text and loads no torch, so that the command line can name the algorithms cheaply.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 from privproj.errors import unknown_name
 
-if TYPE_CHECKING:
-    from privproj.training.view import Algorithm
+FILES = {
+    "dp-sgd": "dp_sgd",
+    "lora-fa": "lora",
+    "lora-resampled": "lora",
+    "flora": "projected",
+    "m2": "projected",
+    "m2-projected-clip": "projected",
+    "m1": "projected",
+    "prism": "prism",
+    "dp-sft": "subspace",
+}
+"""For every algorithm the file in this folder that holds its record, in the order in which users see them."""
 
-
-class _Line(NamedTuple):
-    """One line of the registry.
-
-    ``name`` is what users call the algorithm, ``file`` the file in this folder that holds its record, ``membership``
-    says whether ``privproj audit membership`` offers it.
-    """
-
-    name: str
-    file: str
-    membership: bool = False
-
-
-LINES = (
-    _Line("dp-sgd", "dp_sgd", membership=True),
-    _Line("lora-fa", "lora", membership=True),
-    _Line("lora-resampled", "lora"),
-    _Line("flora", "projected"),
-    _Line("m2", "projected", membership=True),
-    _Line("m2-projected-clip", "projected", membership=True),
-    _Line("m1", "projected", membership=True),
-    _Line("prism", "prism"),
-    _Line("dp-sft", "subspace"),
-)
-"""Every algorithm, in the order in which users see them."""
-
-ALGORITHMS = tuple(line.name for line in LINES)
+ALGORITHMS = tuple(FILES)
 """The names of all training algorithms, in the order in which users see them. Contract."""
 
-MEMBERSHIP_ALGORITHMS = tuple(line.name for line in LINES if line.membership)
+MEMBERSHIP_ALGORITHMS = ("dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1")
 """The names of the algorithms that ``privproj audit membership`` offers. Contract."""
 
 
-def load(name: str) -> "Algorithm":
+def load(name: str) -> Any:
     """Load the record of a training algorithm from its file.
 
     Args:
@@ -64,6 +48,5 @@ def load(name: str) -> "Algorithm":
     """
     if name not in ALGORITHMS:
         raise unknown_name("algorithm", name, "an algorithm", ALGORITHMS)
-    file = LINES[ALGORITHMS.index(name)].file
-    records: tuple[Algorithm, ...] = import_module(f"{__name__}.{file}").RECORDS
+    records = import_module(f"{__name__}.{FILES[name]}").RECORDS
     return next(record for record in records if record.name == name)

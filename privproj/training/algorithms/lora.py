@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class FrozenLoRA(nn.Module):
         stream: The random generator that ``A`` is drawn from, on the layer's device.
 
     Raises:
-        InvalidParameter: ``rank`` exceeds the number of inputs.
+        InvalidParameter: ``rank`` is no whole number from 1 to the number of inputs.
 
     >>> import torch
     >>> from privproj.training import FrozenLoRA
@@ -52,8 +52,8 @@ class FrozenLoRA(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
         super().__init__()
-        if rank > base.in_features:
-            raise InvalidParameter("rank", rank, f"a rank of at most {base.in_features}, the inputs of a layer")
+        inputs = base.in_features
+        rank = whole("rank", rank, f"a whole rank from 1 to {inputs}, the inputs of a layer", 1, inputs)
         self.base = base.requires_grad_(False)
         self.rank, self.scale = rank, 1.0 if alpha is None else alpha / rank
         weight = base.weight
@@ -129,7 +129,6 @@ def add_frozen_lora(
     >>> [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     ['0.lora_B.weight']
     """
-    rank = whole("rank", rank, "a whole number rank >= 1")
     drawn = streams(insecure_seed).projection
     return wrap_layers(module, lambda layer: FrozenLoRA(layer, rank, alpha, drawn.on(layer.weight.device)), where)
 
@@ -165,8 +164,8 @@ def prepare_peft(model: nn.Module, algorithm: Literal["lora-fa", "m2"]) -> nn.Mo
         algorithm: "lora-fa" freezes the A factors and trains the B factors, and a head as it is: all of it is accounted
             as one Gaussian release. "m2" keeps both factors frozen (B is zero, so they do nothing) and trains the
             weights that they adapt by fresh projections, to the rank of each adapter, and the matrices of a head to the
-            largest of these ranks, unless :func:`make_private` is given one for all. What it trains is saved by
-            :func:`export_peft`; ``model.save_pretrained`` would save the adapter alone, and raises.
+            largest of these ranks, unless :func:`make_private` is given one for all. ``model.save_pretrained`` saves
+            what it trains, as :func:`export_peft` does, and no adapter.
 
     Returns:
         The same model.
@@ -221,7 +220,7 @@ def _train_adapted_weights(model: Any, layers: list[Any], heads: list[nn.Module]
     for matrix in matrices:
         matrix.projection_rank = max(ranks)
     model.trained_by_m2 = tuple(name for name, p in model.named_parameters() if p.requires_grad)
-    model.save_pretrained = MethodType(_refuse_to_save, model)
+    model.save_pretrained = MethodType(_save_trained, model)
 
 
 def _active_factors(layer: Any) -> list[nn.Linear]:
@@ -345,10 +344,12 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
     return found
 
 
-def _refuse_to_save(model: nn.Module, *args: object, **kwargs: object) -> NoReturn:
-    """What ``save_pretrained`` does where the adapter is zero and the training is in the weights that it adapts."""
-    remedy = "M2 trains the adapted weights themselves, and the adapter that would be saved is zero"
-    raise InvalidParameter("save_pretrained", type(model).__name__, "export_peft(model, directory)", remedy)
+def _save_trained(
+    model: nn.Module, save_directory: str | Path, *, is_main_process: bool = True, **options: object
+) -> None:
+    """What ``save_pretrained`` does where the adapter is zero: it saves the weights that are trained in its place."""
+    if is_main_process:
+        export_peft(model, save_directory)
 
 
 def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any], None]:
@@ -362,7 +363,7 @@ def _resampling(module: nn.Module, plan: Plan, drawn: Streams) -> Callable[[Any]
         raise InvalidParameter("module", type(module).__name__, "a module with add_frozen_lora's adapters")
 
     def after_step(optimizer: Any) -> None:
-        for layer in layers if optimizer._steps % plan.every == 0 else ():
+        for layer in layers if optimizer._steps % plan.algorithm.every == 0 else ():
             layer.merge(drawn.projection.on(layer.lora_A.weight.device))
             optimizer.state.pop(layer.lora_B.weight, None)
 

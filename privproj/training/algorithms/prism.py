@@ -61,7 +61,7 @@ class PrismLinear(nn.Module):
         stream: The random generator that the bases are drawn from, on the layer's device.
 
     Raises:
-        InvalidParameter: ``rank`` exceeds the smaller side of the layer.
+        InvalidParameter: ``rank`` is no whole number from 1 to the smaller side of the layer.
 
     >>> import torch
     >>> from privproj.training import PrismLinear, Steps
@@ -76,9 +76,8 @@ class PrismLinear(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, steps: Steps, stream: torch.Generator) -> None:
         super().__init__()
         self.base, self.steps = base.requires_grad_(False), steps
-        if rank > min(base.in_features, base.out_features):
-            smaller = min(base.in_features, base.out_features)
-            raise InvalidParameter("rank", rank, f"a rank of at most {smaller}, the smaller side of a layer")
+        smaller = min(base.in_features, base.out_features)
+        rank = whole("rank", rank, f"a whole rank from 1 to {smaller}, the smaller side of a layer", 1, smaller)
         weight = base.weight
         self.u = nn.Parameter(orthonormal(base.out_features, rank, weight, stream)[0])
         self.s = nn.Parameter(torch.zeros(rank, dtype=weight.dtype, device=weight.device))
@@ -139,7 +138,6 @@ def add_prism(
     >>> [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     ['u', 's', 'v']
     """
-    rank = whole("rank", rank, "a whole number rank >= 1")
     drawn, steps = streams(insecure_seed).projection, steps or Steps()
     return wrap_layers(module, lambda layer: PrismLinear(layer, rank, steps, drawn.on(layer.weight.device)), where)
 
@@ -174,12 +172,6 @@ class _Tangent(NamedTuple):
     def moved_to(self, other: "_Tangent", beta: float) -> "_Tangent":
         """The mean ``beta xi + (1 - beta) other`` of two tangent vectors at one point."""
         return _Tangent(*(beta * one + (1.0 - beta) * another for one, another in zip(self, other, strict=True)))
-
-
-def size(m: int, n: int, r: int) -> int:
-    """How many coordinates are released; their law has ``r (m + n - r)`` dimensions."""
-    # K has r r numbers, Up m r, Vp n r.
-    return r * (r + m + n)
 
 
 def from_flat(row: Tensor, at: Point) -> _Tangent:
@@ -323,8 +315,10 @@ class _TangentView(View):
 
     def __init__(self, tap: _PrismTap, plan: Plan, rank: int) -> None:
         super().__init__(tap, plan, rank)
-        # All coordinates are released in one row.
-        self.shape = (size(*tap.shape, len(tap.module.s)),)
+        # All coordinates are released in one row: K has r r numbers, Up m r, Vp n r. Their law has r (m + n - r)
+        # dimensions.
+        r = len(tap.module.s)
+        self.shape = (r * (r + sum(tap.shape)),)
         # tau = sigma / (q N): the standard deviation of the noise on a released coordinate.
         self.deviation = plan.noise_std / plan.expected_batch
         self.steps = tap.module.steps

@@ -44,7 +44,7 @@ class Projected(View):
         inputs = self.tap.shape[1]
         q, r = orthonormal(inputs, self.rank, self.tap.weight, streams.projection)
         # (d/r) Q^T, or (R R^T/r) Q^T: what lifts a release back to outputs x inputs.
-        back = q.T * (inputs / self.rank) if self.plan.frame != "wishart" else (r @ r.T / self.rank) @ q.T
+        back = q.T * (inputs / self.rank) if self.plan.algorithm.frame != "wishart" else (r @ r.T / self.rank) @ q.T
         # E|sqrt(d/r) G Q|^2 = |G|^2.
         longer = (inputs / self.rank) ** 0.5 if self.clips_what_it_sums else 1.0
         self.q, self.back = q * longer, back / longer
@@ -110,7 +110,7 @@ class _Flora(Projected):
 
     def refresh(self, streams: Streams) -> None:
         """Draw a new sketch and carry the momentum over to it, where the old one has served its steps."""
-        if self.age % self.plan.every == 0:
+        if self.age % self.plan.algorithm.every == 0:
             shape = self.rank, self.tap.shape[1]
             # A = N/sqrt(r).
             new = normal(shape, self.tap.weight, streams.projection) / self.rank**0.5
@@ -123,7 +123,7 @@ class _Flora(Projected):
     def update(self, mean: Tensor) -> Update:
         """The momentum ``m`` (outputs x rank) and ``A`` (rank x inputs), whose product is the gradient estimate."""
         # m <- beta m + (1 - beta) R/(q N); the first m has no earlier part.
-        beta = self.plan.beta
+        beta = self.plan.algorithm.beta
         new = (1.0 - beta) * mean
         self.moment = new if self.moment is None else beta * self.moment + new
         return self.moment, self.a

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
+from privproj.training.generators import Streams
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
 from privproj.validation import whole
 
-SMALLEST_SQUARED_LENGTH = 1e-10
-"""A direction whose squared length is below this share of the largest is taken to be rounding. Speed only: every
+SMALLEST_LENGTH = 1e-5
+"""A direction whose singular value is below this share of the largest is taken to be rounding. Speed only: every
 orthonormal basis is accounted alike."""
 
 
@@ -77,7 +78,7 @@ class Subspace:
 
 
 def leading(rows: Tensor, k: int) -> Tensor:
-    """The leading right singular vectors of snapshots, found by way of the Gram matrix of the rows.
+    """The leading right singular vectors of snapshots.
 
     Args:
         rows: The snapshots ``A``, snapshots x weights.
@@ -96,16 +97,13 @@ def leading(rows: Tensor, k: int) -> Tensor:
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
     k = whole("k", k, "a whole number k >= 1")
-    # A A^T = W diag(w) W^T.
-    values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
-    order = values.argsort(descending=True)[:k]
-    longest = values[order[0]]
-    order = order[values[order] > SMALLEST_SQUARED_LENGTH * longest] if float(longest) > 0.0 else order[:0]
-    if not len(order):
+    # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
+    q, r = torch.linalg.qr(rows.double().T)
+    directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
+    basis = q @ directions[:, :k][:, lengths[:k] > SMALLEST_LENGTH * lengths[0]]
+    if not basis.shape[1]:
         raise InvalidParameter("rows", "all zero", "snapshots that moved")
-    # P = A^T W_k w_k^-1/2, made orthonormal; directions without length are left out.
-    basis = rows.double().T @ (vectors[:, order] / values[order].sqrt())
-    return torch.linalg.qr(basis)[0].to(rows.dtype)
+    return basis.to(rows.dtype)
 
 
 class Trajectory:
@@ -198,6 +196,16 @@ class _SubspaceView(View):
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
         self.last = subspace.phi.detach().clone()
 
+    @torch.no_grad()
+    def refresh(self, streams: Streams) -> None:
+        """Move the weights as the last step moved ``phi``, in mode "subspace"."""
+        if self.subspace.mode == "subspace":
+            # Theta <- Theta + P (phi - phi_last).
+            moved = self.subspace.phi - self.last
+            for parameter, part in zip(self.parameters, self.parts, strict=True):
+                parameter.add_((part @ moved).view_as(parameter))
+            self.last = self.subspace.phi.detach().clone()
+
     def coordinates(self) -> Tensor | None:
         """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
         found, parts = [], iter(self.parts)
@@ -236,16 +244,6 @@ class _SubspaceView(View):
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
-
-    @torch.no_grad()
-    def after(self) -> None:
-        """Move the weights by ``Theta <- Theta + P (phi - phi_last)`` in mode "subspace"."""
-        if self.subspace.mode == "subspace":
-            # Theta <- Theta + P (phi - phi_last).
-            moved = self.subspace.phi - self.last
-            for parameter, part in zip(self.parameters, self.parts, strict=True):
-                parameter.add_((part @ moved).view_as(parameter))
-            self.last = self.subspace.phi.detach().clone()
 
 
 RECORDS = (

@@ -66,7 +66,7 @@ def test_the_noise_moment_of_the_lift():
     at, draws = point(), []
     stream = torch.Generator().manual_seed(0)
     for _ in range(20_000):
-        row = 0.2 * torch.randn(fixed_rank.size(9, 7, 3), generator=stream, dtype=DOUBLE)
+        row = 0.2 * torch.randn(3 * (3 + 9 + 7), generator=stream, dtype=DOUBLE)
         da, _ = fixed_rank.lifted(fixed_rank.from_flat(row, at), at)
         draws.append(da.T @ da / 9)
     mean = torch.stack(draws).mean(0)
@@ -77,7 +77,7 @@ def test_the_noise_moment_of_the_lift():
 def test_the_noise_is_isotropic_on_the_tangent_space_and_nowhere_free():
     """Its covariance is the tangent projector, of rank r (m + n - r): every linear functional of a release is noisy."""
     at = point(5, 4, 2)
-    rows = torch.eye(fixed_rank.size(5, 4, 2), dtype=DOUBLE)
+    rows = torch.eye(2 * (2 + 5 + 4), dtype=DOUBLE)
     lifted = torch.stack([as_matrix(fixed_rank.from_flat(row, at), at).flatten() for row in rows])
     covariance = lifted.T @ lifted
     assert torch.allclose(covariance @ covariance, covariance, atol=1e-12)
