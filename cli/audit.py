@@ -177,7 +177,7 @@ def loader(
     """
     audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
     scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
-    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
+    verdict = audit.judge_scene(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
     return judged(verdict, fault=fault)
 
 
