@@ -1,6 +1,7 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,8 @@ def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: 
         return [ask(ask_by_name(mechanism, name, run)) for name in names or (None,)]
     found = []
     for bound in bounds_of(type(mechanism)):
-        try:
+        with suppress(PrivprojError):
             found.append(ask(question_about(phase_for(mechanism, bound, run))))
-        except PrivprojError:
-            continue
     return found
 
 

@@ -1,6 +1,7 @@
 """The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism, and answers."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -245,10 +246,8 @@ def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | 
     else:
         mechanism = replace(mechanism, **found)
     target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
-    try:
+    with suppress(InvalidParameter):  # an answer beyond what may be asked for, as an epsilon of 1e17
         return privproj.worth(mechanism, **target, **setting)
-    except InvalidParameter:  # an answer beyond what may be asked for, as an epsilon of 1e17
-        return None
 
 
 def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
