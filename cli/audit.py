@@ -24,7 +24,7 @@ from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import number, probability, whole_number
 
 from . import render
-from .options import PATH, Group, Number, OneOf, json_option, options_from
+from .options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
 from .output import bar
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ command = Group("audit", help="Attacks that can refute a claimed epsilon; none c
 Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
 Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
 Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
-Workers = Annotated[int, Number(whole_number("a whole number from 1 to 256", 1, 256).check)]
+Workers = Annotated[int, WORKERS]
 Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
 Share = Annotated[float, Number(probability)]
 Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
