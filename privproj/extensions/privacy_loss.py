@@ -56,6 +56,12 @@ class PrivacyLoss(Schedule):
     other data set are ``exp(-losses)`` times as large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*``
     compose runs, not laws, so that nothing is lost.
 
+    Args:
+        phases: The phases in their order, as those of a schedule.
+        discretization: The step of the grid of losses on which the phases are composed; None lets the composer choose.
+        composer: Who composes: "privproj", or "dp-accounting", whose rounding is measured and not proved.
+        assumes: Further sentences that every number of this run takes for granted.
+
     >>> from privproj import Gaussian
     >>> from privproj.extensions.privacy_loss import privacy_loss
     >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
