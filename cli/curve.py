@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -120,7 +121,9 @@ def table_of_curves(
     ]
     scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
-    return Table([result for _, result in found], records, rows, [f"in each column: {label}{scale}"], "{:.5g}".format)
+    # Outward also at the places: deltas stand at or beyond theirs, false negative rates at or before.
+    say = partial(round_outward, up=shape == "delta")
+    return Table([result for _, result in found], records, rows, [f"in each column: {label}{scale}"], say)
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
