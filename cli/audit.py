@@ -18,6 +18,7 @@ from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.records.sweep import open_pool, rows_in_order
+from privproj.result import round_outward
 from privproj.runs import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
@@ -59,9 +60,10 @@ def judged(found: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
     elsewhere = found.profile_refuted and found.epsilon_lower <= (claim or 0.0)
     weak = claim is not None and found.ceiling < claim and not found.refuted
+    least = round_outward(found.epsilon_lower, up=False)
     parts = {
-        "shown": f"epsilon at least {found.epsilon_lower:.4g} with {percent(found.confidence)} confidence",
-        "ceiling": f"{found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
+        "shown": f"epsilon at least {least} with {percent(found.confidence)} confidence",
+        "ceiling": f"{round_outward(found.ceiling)} is the most that {found.trials} {trials} can show; an audit never confirms",
         "attack": auc_words(found.auc),
         "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
     }
