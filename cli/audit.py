@@ -60,10 +60,10 @@ def judged(found: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
     elsewhere = found.profile_refuted and found.epsilon_lower <= (claim or 0.0)
     weak = claim is not None and found.ceiling < claim and not found.refuted
-    least = round_outward(found.epsilon_lower, up=False)
+    least, most = round_outward(found.epsilon_lower, up=False), round_outward(found.ceiling)
     parts = {
         "shown": f"epsilon at least {least} with {percent(found.confidence)} confidence",
-        "ceiling": f"{round_outward(found.ceiling)} is the most that {found.trials} {trials} can show; an audit never confirms",
+        "ceiling": f"{most} is the most that {found.trials} {trials} can show; an audit never confirms",
         "attack": auc_words(found.auc),
         "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
     }

@@ -55,6 +55,9 @@ class OneOf(click.Choice):
             return value
         name = param.opts[0] if param is not None else "value"
         name = name if name.startswith("-") else name.upper()
+        if value.startswith("shuffl") and "shuffle" in self.choices:
+            remedy = "write shuffle, which costs one release per epoch; balls-in-bins, with its own loader, costs less"
+            raise InvalidParameter(name, value, "a sampling", remedy)
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
