@@ -18,13 +18,14 @@ from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.records.sweep import open_pool, rows_in_order
+from privproj.result import round_outward
 from privproj.runs import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.validation import number, probability, whole_number
 
 from . import render
-from .options import PATH, Group, Number, OneOf, json_option, options_from
+from .options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
 from .output import bar
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ command = Group("audit", help="Attacks that can refute a claimed epsilon; none c
 Count = Annotated[int, Number(whole_number("a whole number >= 1").check)]
 Small = Annotated[int, Number(whole_number("a whole number from 1 to 10000", 1, 10**4).check)]
 Trials = Annotated[int, Number(whole_number("a whole number from 8 to 1e+07", 8, 10**7).check)]
-Workers = Annotated[int, Number(whole_number("a whole number from 1 to 256", 1, 256).check)]
+Workers = Annotated[int, WORKERS]
 Seed = Annotated[int | None, Number(whole_number("a whole number from 0 to 1e+09", 0, 10**9).check)]
 Share = Annotated[float, Number(probability)]
 Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0, 1e9).check)]
@@ -59,9 +60,10 @@ def judged(found: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
     elsewhere = found.profile_refuted and found.epsilon_lower <= (claim or 0.0)
     weak = claim is not None and found.ceiling < claim and not found.refuted
+    least, most = round_outward(found.epsilon_lower, up=False), round_outward(found.ceiling)
     parts = {
-        "shown": f"epsilon at least {found.epsilon_lower:.4g} with {percent(found.confidence)} confidence",
-        "ceiling": f"{found.ceiling:.4g} is the most that {found.trials} {trials} can show; an audit never confirms",
+        "shown": f"epsilon at least {least} with {percent(found.confidence)} confidence",
+        "ceiling": f"{most} is the most that {found.trials} {trials} can show; an audit never confirms",
         "attack": auc_words(found.auc),
         "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
     }
@@ -177,7 +179,7 @@ def loader(
     """
     audit, z = needing_torch("scenes"), Gaussian(noise_multiplier=noise_multiplier)
     scene = audit.LoaderScene(mechanism=z, batches=batches, epochs=epochs, fault=fault, seed=seed)
-    verdict = audit.judge_loader(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
+    verdict = audit.judge_scene(scene, scene.scores(trials // 2, trials // 2), delta, confidence, claim)
     return judged(verdict, fault=fault)
 
 

@@ -21,7 +21,6 @@ from .query import (
     json_option,
     refuted_option,
     run_options,
-    saying_unanswered,
     show,
     take_run,
     with_clip_and_size,
@@ -137,9 +136,7 @@ def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float |
     Then draw the number of runs with privproj.draw_trials, and release only the best.
     """
     given = {key: found for key, found in options.items() if found is not None}
-    with saying_unanswered(json):
-        result = select(mechanism, **given, **run)
-    result = with_clip_and_size(result, mechanism, None, size)
+    result = with_clip_and_size(select(mechanism, **given, **run), mechanism, None, size)
     return show(result, json, lambda: select_text(result))
 
 

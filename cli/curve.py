@@ -1,7 +1,9 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -35,10 +37,8 @@ def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: 
         return [ask(ask_by_name(mechanism, name, run)) for name in names or (None,)]
     found = []
     for bound in bounds_of(type(mechanism)):
-        try:
+        with suppress(PrivprojError):
             found.append(ask(question_about(phase_for(mechanism, bound, run))))
-        except PrivprojError:
-            continue
     return found
 
 
@@ -121,7 +121,9 @@ def table_of_curves(
     ]
     scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
-    return Table([result for _, result in found], records, rows, [f"in each column: {label}{scale}"], "{:.5g}".format)
+    # Outward also at the places: deltas stand at or beyond theirs, false negative rates at or before.
+    say = partial(round_outward, up=shape == "delta")
+    return Table([result for _, result in found], records, rows, [f"in each column: {label}{scale}"], say)
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:

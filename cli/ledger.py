@@ -39,9 +39,8 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
     try:
         shown = overview(account, delta)
     except Unanswered as error:
-        if json:
-            nothing = {"epsilon": None, "outcome": error.outcome, "reason": str(error)}
-            write(render.as_json({"steps": account.spent, "delta": delta, **nothing}))
+        nothing = {"epsilon": None, "outcome": error.outcome, "reason": str(error)}
+        error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
     shown["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
     write(render.as_json(shown) if json else ledger_text(shown))

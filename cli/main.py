@@ -7,7 +7,7 @@ from itertools import filterfalse
 
 import click
 
-from privproj.errors import InvalidParameter, PrivprojError, nearest_names
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, nearest_names
 from privproj.validation import is_printable
 from privproj.version import __version__
 
@@ -139,6 +139,7 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         return complain(usage_words(error), 2)
     except PrivprojError as error:
+        say_unanswered(error, words)
         is_named = isinstance(error, InvalidParameter)
         return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -153,6 +154,14 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except OSError as error:
         place = error.filename or "the standard output"
         return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)
+
+
+def say_unanswered(error: PrivprojError, words: list[str]) -> None:
+    """Print what is known of a question that stays unanswered, where the words ask for JSON."""
+    if isinstance(error, Unanswered) and error.result is not None and "--json" in words:
+        from .render import as_json
+
+        click.echo(as_json(error.result))
 
 
 # --- what a failure says --------------------------------------------------------------------------------

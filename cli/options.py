@@ -61,6 +61,9 @@ class OneOf(click.Choice):
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
+WORKERS = Number(whole_number("a whole number from 1 to 256", 1, 256).check)
+"""How many processes do the work."""
+
 PATH = click.Path(readable=False)
 """The name of a file or a folder, which the shell completes and whoever opens it checks."""
 
@@ -112,13 +115,6 @@ def option(name: str, help_text: str, **settings: Any) -> Once:
     if not settings.get("is_flag"):
         settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
-
-
-def count(name: str, words: str, letter: str, low: int, high: int, default: int | None = None) -> Once:
-    """The option of a whole number."""
-    kind = whole_number(f"a whole number from {low} to {high:g}", low, high)
-    shown = words if default is None else f"{words}  [default: {default}]"
-    return option(name, shown, type=Number(kind.check), metavar=letter, default=default)
 
 
 def option_of(name: str, declared: Parameter, **settings: Any) -> Once:

@@ -60,20 +60,24 @@ DASHES = ((), (6, 2), (2, 2), (6, 2, 2, 2), (1, 2), (8, 2, 2, 2, 2, 2), (4, 4), 
 MARKERS = ("o", "s", "^", "D", "v", "x", "+", "*")
 
 
-def figure(
-    x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
-) -> Any:
-    """Draw a matplotlib figure with one line for each column, and axes as ``limits`` say."""
+def draw(
+    path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
+) -> None:
+    """Draw one line for each column, with axes as ``limits`` say, and write the picture to a file."""
+    ending = path.rpartition(".")[2].lower()
+    if ending not in ("png", "svg", "pdf"):
+        raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
     import_extra("matplotlib", "--plot", "plot").use("Agg")
     from matplotlib import pyplot
+
+    from privproj.records.files import write_atomically
 
     drawn, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
     for i, (name, values) in enumerate(columns.items()):
         style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
         spacing = (max(1, i), max(1, len(x) // 9))
         axes.plot(x, values, label=name, linewidth=1.6, dashes=DASHES[i % len(DASHES)], markevery=spacing, **style)
-    trade_off = "rate" in x_label
-    if trade_off:
+    if "rate" in x_label:
         axes.set(xscale="log", xlim=(x[0], 1.0), ylim=(0.0, 1.02))
     else:
         least = min((v for values in columns.values() for v in values if v > 1e-300), default=1e-12)
@@ -84,17 +88,4 @@ def figure(
     axes.grid(True, which="major", color="0.85", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    return drawn
-
-
-def draw(
-    path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
-) -> None:
-    """Draw the columns and write the picture to a file."""
-    ending = path.rpartition(".")[2].lower()
-    if ending not in ("png", "svg", "pdf"):
-        raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")
-    from privproj.records.files import write_atomically
-
-    drawn = figure(x, columns, x_label, y_label, title, **limits)
     write_atomically(path, lambda file: drawn.savefig(file, dpi=150, format=ending))

@@ -1,7 +1,7 @@
 """The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism, and answers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -213,17 +213,6 @@ def with_proof(result: Result, certify: bool, path: str | None) -> Result:
     return proved
 
 
-@contextmanager
-def saying_unanswered(json: bool) -> Iterator[None]:
-    """Print what is known of a question that stays unanswered, where JSON is asked for, before its error."""
-    try:
-        yield
-    except Unanswered as error:
-        if json and isinstance(error.result, Result):
-            click.echo(render.as_json(error.result))
-        raise
-
-
 def answer_question(
     quantity: str, mechanism: Mechanism, run: RunOptions, size: float | None, clip: float | None, json: bool,
     certify: bool = False, certificate: str | None = None, **options: Any,
@@ -232,9 +221,7 @@ def answer_question(
 
     Returns the exit code.
     """
-    with saying_unanswered(json):
-        result = getattr(privproj, quantity)(mechanism, **options, **run)
-        result = with_proof(result, certify, certificate)
+    result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
     result = with_clip_and_size(result, mechanism, clip, size)
     found = worth_of(result, mechanism, run)
     if found is not None:
@@ -259,10 +246,8 @@ def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | 
     else:
         mechanism = replace(mechanism, **found)
     target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
-    try:
+    with suppress(InvalidParameter):  # an answer beyond what may be asked for, as an epsilon of 1e17
         return privproj.worth(mechanism, **target, **setting)
-    except InvalidParameter:  # an answer beyond what may be asked for, as an epsilon of 1e17
-        return None
 
 
 def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:

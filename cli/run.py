@@ -16,7 +16,7 @@ from privproj.result import Result
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
-from .options import Once, OneOf, command_with, count, file_argument, json_option, option, option_of, options_from
+from .options import WORKERS, Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
 from .output import bar
 from .query import proof_options, show, with_proof
 
@@ -139,7 +139,7 @@ def dp_sft_command(
     "sweep",
     file_argument(),
     Once(["-o", "--output"], required=True, metavar="OUT", help="The table: a .csv or .parquet file."),
-    count("--workers", "Processes of this machine.", "N", 1, 256, 1),
+    option("--workers", "Processes of this machine.  [default: 1]", type=WORKERS, metavar="N", default=1),
     Once(["--dask"], metavar="ADDRESS", help="Scheduler of an existing Dask cluster (extra: sweep)."),
     json_option(),
 )

@@ -80,8 +80,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
         contents = [(name, read_content(name)) for name in file[:2]]
         shown, words = verdict_on(*contents[0], delta) if len(file) == 1 else agreement_on(contents, file[2:], delta)
     except Unanswered as error:
-        if json:
-            write(render.as_json({"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}))
+        error.result = {"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}
         raise
     write(render.as_json(shown) if json else words)
     return 0 if all(shown["claims"].values()) else 1

@@ -69,12 +69,6 @@ class Counts:
         ratios = [(tpr - delta) / fpr if fpr else math.inf, (tnr - delta) / fnr if fnr else math.inf]
         return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0.0)])
 
-    def refutes(self, curve: Curve, confidence: float) -> bool:
-        """True if no mechanism with this whole profile has such error rates: ``FNR_U < f(FPR_U)``."""
-        _, fpr, _, fnr = self.rates(confidence)
-        # FNR_U < f(FPR_U), with f the trade-off function of the profile.
-        return fnr < tradeoff(curve, [fpr])[0]
-
 
 def ceiling(members: int, others: int, delta: float, confidence: float) -> float:
     """The largest epsilon at ``delta`` that so many runs can show, with perfect separation."""
@@ -187,14 +181,15 @@ def judge(
 
 
 def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: float) -> bool:
-    """True if the error rates at the most telling threshold are beyond a whole profile."""
+    """True if no mechanism with this whole profile has the error rates at the most telling threshold."""
 
     def margins(tried: list[Counts]) -> list[float]:
+        # f(FPR_U) - FNR_U, with f the trade-off function of the profile.
         rates = [counts.rates(confidence) for counts in tried]
         least = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
         return [bound - fnr for bound, (_, _, _, fnr) in zip(least, rates, strict=True)]
 
-    return counts_on_second_half(inside, outside, margins).refutes(curve, confidence)
+    return margins([counts_on_second_half(inside, outside, margins)])[0] > 0.0
 
 
 # --- one run ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ The faults are the ways in which such code goes wrong. Each is planted in the re
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from privproj.training.batches import BinSampler, PrivateLoader
 from privproj.training.generators import Streams, normal, pick_batches
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.release import PrivateRelease
-from privproj.validation import whole
+from privproj.validation import check_parameters, parameter, whole, whole_number
 
 COLUMNS = 16
 """Outputs of the layer that is audited; any number of at least 1 does. Speed only."""
@@ -82,7 +82,27 @@ def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class _Audited:
+    """What is audited: a mechanism as it is claimed, and maybe a fault that is planted in the code."""
+
+    mechanism: M2 | Gaussian
+    fault: str | None = None
+    seed: int | None = None
+    faults: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        if self.fault is not None and self.fault not in self.faults:
+            raise unknown_name("fault", self.fault, "a fault", self.faults)
+
+    @property
+    def claimed(self) -> M2 | Gaussian:
+        """The mechanism that the accountant was told about."""
+        return self.mechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene(_Audited):
     """A mechanism to audit: a number of releases by the real release code, maybe with a planted fault.
 
     Args:
@@ -103,22 +123,18 @@ class Scene:
     (5, 4)
     """
 
-    mechanism: M2 | Gaussian
-    steps: int
-    fault: str | None = None
-    seed: int | None = None
+    steps: int = parameter(whole_number("a whole number of steps from 1 to 1e6", 1, 10**6))
+    faults = FAULTS
 
     def __post_init__(self) -> None:
-        whole("steps", self.steps, "a whole number of steps >= 1", 1, 10**6)
-        if self.fault is not None and self.fault not in FAULTS:
-            raise unknown_name("fault", self.fault, "a fault", FAULTS)
+        super().__post_init__()
         projected = ("isotropic", "reused-projection", "wrong-dimension")
         if self.fault in projected and not isinstance(self.mechanism, M2):
             raise InvalidParameter("fault", self.fault, "a fault of noise or clipping, since nothing is projected")
 
     @property
     def claimed(self) -> M2 | Gaussian:
-        """The mechanism that the accountant was told about; a wrong dimension makes it another one."""
+        """The mechanism that the accountant was told about, another one where its dimension is wrong."""
         if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
             return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
         return self.mechanism
@@ -220,13 +236,13 @@ def judge_scene(
     Args:
         scene: The audited mechanism, or loader.
         scores: The scores of runs with the canary and of runs without it, as :meth:`Scene.scores` gives them; at least
-            four each.
+            four each. Where there are several for each run, an array of rows.
         delta: The delta of the claim, above 0 and below 1.
         confidence: The probability that a true claim is not refuted, above 0 and below 1.
         claim: An epsilon of at least 0 at ``delta`` to be judged. None: the tool's own epsilon and profile are.
 
     Returns:
-        An :class:`AuditVerdict`.
+        The verdict by the score that shows most.
 
     Raises:
         InvalidParameter: A number is outside its range, or an arm has fewer than four scores.
@@ -244,7 +260,12 @@ def judge_scene(
     if claim is None:
         curve = ask_by_name(scene.claimed, None, scene.run).curve()
         claim = _own_epsilon(scene.claimed, delta, **scene.run)
-    return judge(*scores, delta=delta, confidence=confidence, claim=claim, curve=curve)
+    pairs = list(zip(*map(np.atleast_2d, scores), strict=True))
+    # All scores of a run share the error: 1 - c = n (1 - c)/n.
+    each = 1.0 - (1.0 - confidence) / len(pairs)
+    found = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in pairs]
+    best = max(found, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
+    return replace(best, confidence=confidence)
 
 
 # --- the loader -------------------------------------------------------------------------------------------
@@ -286,7 +307,7 @@ PLANTED_IN_LOADER = {"same-assignment": _SameAssignment, "two-bins": _TwoBins, "
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderScene:
+class LoaderScene(_Audited):
     """A loader to audit: runs of some epochs by the real balls-in-bins loader, maybe with a planted fault.
 
     Args:
@@ -306,22 +327,9 @@ class LoaderScene:
     [1, 1, 1, 1, 1, 1]
     """
 
-    mechanism: Gaussian
-    batches: int
-    epochs: int
-    fault: str | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        whole("batches", self.batches, "a whole number of batches from 1 to 1e6", 1, 10**6)
-        whole("epochs", self.epochs, "a whole number of epochs from 1 to 1e6", 1, 10**6)
-        if self.fault is not None and self.fault not in LOADER_FAULTS:
-            raise unknown_name("fault", self.fault, "a fault", LOADER_FAULTS)
-
-    @property
-    def claimed(self) -> Gaussian:
-        """The mechanism that the accountant was told about."""
-        return self.mechanism
+    batches: int = parameter(whole_number("a whole number of batches from 1 to 1e6", 1, 10**6))
+    epochs: int = parameter(whole_number("a whole number of epochs from 1 to 1e6", 1, 10**6))
+    faults = LOADER_FAULTS
 
     @property
     def run(self) -> RunOptions:
@@ -355,7 +363,7 @@ class LoaderScene:
         optimizer.close()
         return np.array(found, float).reshape(runs, self.epochs, self.batches)
 
-    def scores(self, inside: int, outside: int) -> list[tuple[Array, Array]]:
+    def scores(self, inside: int, outside: int) -> tuple[Array, Array]:
         """Make runs with and without the canary, and score them in two ways.
 
         The first score is the log-likelihood ratio of what is claimed. The second one is that of a loader that prefers
@@ -366,15 +374,14 @@ class LoaderScene:
             outside: The number of runs without it.
 
         Returns:
-            For each way the scores of both arms, in nats: of the runs with the canary, and of the others.
+            The scores of both arms, in nats: of the runs with the canary, and of the others. Each arm is ways x runs.
         """
         present, rng = self.record(inside), np.random.default_rng(self.seed)
         seen = present[: inside // 2].sum((0, 1)) + 1.0
         laws = (np.full(self.batches, 1.0 / self.batches), seen / seen.sum())
         absent = np.zeros((self.epochs, self.batches))
-        arms = [np.array([self.score_run(run, laws, rng) for run in present])]
-        arms += [np.array([self.score_run(absent, laws, rng) for _ in range(outside)])]
-        return [(arms[0][:, i], arms[1][:, i]) for i in range(len(laws))]
+        arm = np.array([self.score_run(run, laws, rng) for run in present])
+        return arm.T, np.array([self.score_run(absent, laws, rng) for _ in range(outside)]).T
 
     def score_run(self, present: Array, laws: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
         """Release the batches of one run, and score them for each law of the canary's batch.
@@ -406,38 +413,6 @@ def _plant(loader: PrivateLoader, kind: type[BinSampler]) -> None:
         return found
 
     loader.sampler = faulty
-
-
-def judge_loader(
-    scene: LoaderScene, scores: list[tuple[Array, Array]], delta: float, confidence: float, claim: float | None
-) -> AuditVerdict:
-    """Judge a claim, or the tool's own epsilon and its whole profile, by the scores of an audit of the loader.
-
-    Args:
-        scene: The audited loader.
-        scores: The scores as :meth:`LoaderScene.scores` gives them, at least four in each arm.
-        delta: The delta of the claim, above 0 and below 1.
-        confidence: The probability that a true claim is not refuted, above 0 and below 1.
-        claim: An epsilon of at least 0 at ``delta`` to be judged. None: the tool's own epsilon and profile are.
-
-    Returns:
-        The verdict by the score that shows most.
-
-    Raises:
-        InvalidParameter: A number is outside its range, or an arm has fewer than four scores.
-
-    >>> from privproj import Gaussian
-    >>> from privproj.audit import LoaderScene, judge_loader
-    >>> scene = LoaderScene(mechanism=Gaussian(noise_multiplier=0.5), batches=2, epochs=2, seed=0)
-    >>> scores = scene.scores(100, 100)
-    >>> judge_loader(scene, scores, delta=1e-3, confidence=0.99, claim=0.01).verdict
-    'refuted'
-    """
-    # All scores share the error: 1 - c = n (1 - c)/n.
-    each = 1.0 - (1.0 - confidence) / len(scores)
-    found = [judge_scene(scene, pair, delta, each, claim) for pair in scores]
-    best = max(found, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
-    return replace(best, confidence=confidence)
 
 
 # --- many canaries in one release -----------------------------------------------------------------------

@@ -145,9 +145,7 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     """
     if not isinstance(data, Mapping):
         raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
-    name, expected = data.get("type", "nothing"), "the name of an event of dp-accounting"
-    if not isinstance(name, str) or name == "nothing":
-        raise InvalidParameter(f"{where}: type", name, expected)
+    name, expected = str(data.get("type", "nothing")), "the name of an event of dp-accounting"
     known = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
     if name not in known:
         raise unknown_name(f"{where}: type", name, expected, known)

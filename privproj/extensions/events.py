@@ -113,18 +113,11 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
 
 
 def event_words(data: dict[str, Any]) -> str:
-    """An event in words, as Python would write it, cut where it is long."""
-    words = _call(data)
+    """An event in words, as Python writes it, cut where it is long."""
+    from privproj.extensions.event_composition import event_from
+
+    words = repr(event_from(data))
     return words if len(words) <= MOST_SHOWN else words[: MOST_SHOWN - 3] + "..."
-
-
-def _call(value: Any) -> str:
-    """A parameter of an event as Python would write it."""
-    if isinstance(value, dict):
-        return f"{value['type']}({', '.join(f'{k}={_call(v)}' for k, v in value.items() if k != 'type')})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_call, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str | None = None) -> Phase:

@@ -10,7 +10,8 @@ import math
 import threading
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, NoReturn
+from functools import lru_cache
+from typing import Any, ClassVar, NoReturn
 
 from privproj.accounting.calibration import sigma
 from privproj.accounting.phase import Phase
@@ -20,7 +21,7 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.inversion import meets, read_epsilon
 from privproj.curves.profile import Curve
 from privproj.curves.renyi import BestCurve, OneOrder, RenyiCurve
-from privproj.errors import InvalidParameter, Refused, unknown_name
+from privproj.errors import InvalidParameter, Refused
 from privproj.extensions.gdp import require_no_options
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.mechanisms.registry import renyi_bound
@@ -52,8 +53,9 @@ HOPELESS = 1e4
 """Score of an order that leaves no budget, above that of every one that leaves some, in nats. Speed only."""
 
 
-def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, float]:
-    """What one release costs, rounded up, and the phase whose bound says so.
+@lru_cache(maxsize=256)
+def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
+    """What one release costs, rounded up, exactly as it is counted, and the phase whose bound says so.
 
     That is ``D(alpha)`` at an order, and ``mu^2`` of Gaussian noise on the whole data set without one. Raises
     :class:`Refused` where it is not known or not finite, or the release no such noise.
@@ -66,16 +68,17 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, float]:
                 f"{phase.mechanism.name}.{phase.bound.name} has no finite divergence at order {order:g}; expected "
                 "less to be released, or a smaller order, fixed before the first release"
             )
-        return phase, found
+        return phase, Fraction(max(found, LEAST_COST))
     phase.check()
     mechanism, run = phase.seen()
     projects = isinstance(mechanism, M2) and not mechanism.unprojected
     if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
         raise Refused(
-            "a filter of kind gaussian counts Gaussian noise on whole data sets alone; use kind renyi with an order"
+            "a filter without an order counts Gaussian noise on whole data sets alone; use one with an order, which "
+            "Filter.for_releases finds"
         )
     # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
-    return phase, next_up(mechanism.joint_mu * mechanism.joint_mu)
+    return phase, Fraction(max(next_up(mechanism.joint_mu * mechanism.joint_mu), LEAST_COST))
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
@@ -147,9 +150,9 @@ def _one_release(phase: Phase) -> Phase:
 class Filter:
     """A privacy budget for a plan that reacts to outputs: noise, rate, rank and the end may be chosen as one goes.
 
-    The budget is fixed before the first release. A filter of kind "renyi" counts the Renyi divergence of every release
-    at one order ``alpha`` that is fixed too, and keeps ``sum_t D_t(alpha) <= B``; then all releases together are
-    ``(alpha, B)``-RDP (claim C35). A filter of kind "gaussian" keeps ``sum_t mu_t^2 <= B`` for Gaussian noise on whole
+    The budget is fixed before the first release. A filter with an order counts the Renyi divergence of every release at
+    one order ``alpha`` that is fixed too, and keeps ``sum_t D_t(alpha) <= B``; then all releases together are
+    ``(alpha, B)``-RDP (claim C35). One without an order keeps ``sum_t mu_t^2 <= B`` for Gaussian noise on whole
     data sets, and loses nothing against a plan that is fixed in advance.
 
     Ask before the release: :meth:`spend` counts it, or refuses it and changes nothing. Threads may share a filter. It
@@ -158,15 +161,14 @@ class Filter:
     Args:
         epsilon: The epsilon to be met, above 0 and at most 1e9; with ``delta``, in place of ``budget``.
         delta: The delta to be met, above 0 and below 1.
-        order: The order ``alpha``, from 1.001 to 1e6, of a filter of kind "renyi". Sampled releases count at the next
-            whole order. :meth:`for_releases` finds the one that suits a plan.
+        order: The order ``alpha``, from 1.001 to 1e6, or None for Gaussian noise on whole data sets. Sampled releases
+            count at the next whole order. :meth:`for_releases` finds the one that suits a plan.
         budget: ``B``, above 0 and at most 1e9: nats at the order, or the sum of ``mu^2``.
-        kind: "renyi" or "gaussian".
         relation: Which data sets are neighbours, the same for all releases.
         group_size: The number of records of one person, the same for all releases.
 
     Attributes:
-        order: The order; None for kind "gaussian".
+        order: The order, or None.
         budget: ``B``. From an epsilon and a delta it is the largest that meets both.
         relation: Which data sets are neighbours.
         group_size: The number of records of one person.
@@ -192,11 +194,11 @@ class Filter:
         delta: float | None = None,
         order: float | None = None,
         budget: float | None = None,
-        kind: Literal["renyi", "gaussian"] = "renyi",
         relation: RelationName = "add-remove",
         group_size: int = 1,
     ) -> None:
-        self.order = _order_of(kind, order)
+        expected = "an order from 1.001 to 1e6, fixed before the first release (Filter.for_releases finds one)"
+        self.order = None if order is None else real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
         self.relation = str(member_named(NeighbouringRelation, "relation", relation))
         self.group_size = whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
         if budget is None and epsilon is not None and delta is not None:
@@ -206,7 +208,6 @@ class Filter:
         else:
             expected = "a budget above 0 and at most 1e9, or epsilon and delta"
             self.budget = real("budget", budget, expected, 0.0, LARGEST_BUDGET, open_low=True)
-        self._costs: dict[Phase, tuple[Phase, Fraction]] = {}
         self._steps: dict[Phase, int] = {}
         self._spent = Fraction(0)
         self._lock = threading.Lock()
@@ -231,7 +232,7 @@ class Filter:
     def for_releases(
         cls, release: Mechanism | Phase, *, epsilon: float, delta: float, bound: str | None = None, **run: Any
     ) -> "Filter":
-        """Make a filter of kind "renyi" at the order that suits a plan: most releases like this one fit.
+        """Make a filter at the order that suits a plan: most releases like this one fit.
 
         Call it before anything is released: the order must not depend on an output.
 
@@ -281,7 +282,7 @@ class Filter:
             Refused: The releases would overspend the budget, or their cost is not known. Nothing has changed.
 
         >>> from privproj import Filter, Gaussian, Refused
-        >>> budget = Filter(epsilon=1.0, delta=1e-5, kind="gaussian")
+        >>> budget = Filter(epsilon=1.0, delta=1e-5)
         >>> budget.spend(Gaussian(noise_multiplier=10.0), steps=7)
         >>> try:
         ...     budget.spend(Gaussian(noise_multiplier=2.0))
@@ -292,8 +293,8 @@ class Filter:
         phase = _phase_of(release, bound, run, self)
         one, cost = self._cost(phase)
         with self._lock:
-            if self._spent + cost * phase.run.steps > self.budget:
-                fit = self._fitting(cost)
+            fit = self._fitting(cost)
+            if phase.run.steps > fit:
                 raise Refused(
                     f"{phase.run.steps} more of these releases would overspend the budget that was fixed in "
                     f"advance: {round_outward(self.left, up=False)} of {self.budget:.4g} is left and each costs "
@@ -322,7 +323,7 @@ class Filter:
         True
         """
         phase = _phase_of(release, bound, run, self)
-        return self._spent + self._cost(phase)[1] * phase.run.steps <= self.budget
+        return phase.run.steps <= self._fitting(self._cost(phase)[1])
 
     def most_steps(self, release: Mechanism | Phase, *, bound: str | None = None, **run: Any) -> int:
         """Return how many releases like this one still fit.
@@ -408,7 +409,7 @@ class Filter:
         """Return the filter as plain values.
 
         Returns:
-            ``order`` (None for kind "gaussian"), ``budget``, and ``spent``, rounded up.
+            ``order`` (or None), ``budget``, and ``spent``, rounded up.
         """
         return {"order": self.order, "budget": self.budget, "spent": self.spent}
 
@@ -423,19 +424,16 @@ class Filter:
         return tuple(replace(one.with_run(steps=steps), name=str(i)) for i, (one, steps) in counted)
 
     def _cost(self, phase: Phase) -> tuple[Phase, Fraction]:
-        """The cost of one release like this, exactly as it is counted, and the phase whose bound says so."""
+        """What one release like this costs, and the phase whose bound says so, under the relation of the filter."""
         one = _one_release(phase)
-        if one not in self._costs:
-            if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
-                given = f"{one.run.relation} for groups of {one.run.group_size}"
-                expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
-                raise InvalidParameter("relation", given, expected)
-            asked, cost = _cost_of(one, self.order)
-            self._costs[one] = asked, Fraction(max(cost, LEAST_COST))
-        return self._costs[one]
+        if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
+            given = f"{one.run.relation} for groups of {one.run.group_size}"
+            expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
+            raise InvalidParameter("relation", given, expected)
+        return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:
-        """How many releases of this cost fit."""
+        """How many releases of this cost fit, up to 1e15."""
         return min(MOST_STEPS, int((Fraction(self.budget) - self._spent) // cost))
 
     def _largest_budget(self, target: FullTarget) -> float:
@@ -497,19 +495,7 @@ SOURCES = (
     "Feldman, Zrnic 2021 (arXiv 2008.11193); conversion Canonne, Kamath, Steinke 2020 (docs/proofs.md, C35)",
     "Smith, Thakurta 2022 (arXiv 2210.17520); profile Balle, Wang 2018 (docs/proofs.md, C35)",
 )
-"""What a filter rests on: kind renyi, kind gaussian."""
-
-
-def _order_of(kind: str, order: float | None) -> float | None:
-    """The order of a filter of this kind; raises :class:`InvalidParameter` for one that is missing or too much."""
-    if kind not in ("renyi", "gaussian"):
-        raise unknown_name("kind", kind, "a kind of filter", ("renyi", "gaussian"))
-    if kind == "renyi":
-        expected = "an order from 1.001 to 1e6, fixed before the first release (Filter.for_releases finds one)"
-        return real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
-    if order is not None:
-        raise InvalidParameter("order", order, "no order for a filter of kind gaussian")
-    return None
+"""What a filter rests on: with an order, without one."""
 
 
 def _phase_of(

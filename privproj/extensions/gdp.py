@@ -14,6 +14,7 @@ Far out a sampled run looks like one on the whole data set, at deltas such as 1e
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Unpack
@@ -212,10 +213,9 @@ _Point = tuple[float, float]
 
 def _read(curve: Curve, eps: float) -> float:
     """The upper end of ``ln delta``; 0 where the bound has no answer."""
-    try:
+    with suppress(PrivprojError):
         return min(0.0, curve.log_delta(eps).upper)
-    except PrivprojError:
-        return 0.0
+    return 0.0
 
 
 def _edges(points: list[_Point]) -> list[tuple[_Point, _Point]]:
@@ -305,13 +305,11 @@ def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: f
     # Relative distances from the last epsilon at which the lower end of ``mu`` is looked for. Speed only.
     near = [last * (1.0 - share) for share in (1e-5, 1e-4, 1e-3, 1e-2)]
     for eps in (*near, *sorted(needed, key=needed.__getitem__)[-3:]):
-        try:
+        with suppress(PrivprojError):
             least = curve.log_delta(eps).lower
-        except PrivprojError:
-            continue
-        if max(log_slack, LOG_OF_ZERO_FROM_ABOVE) + 1e-9 < least < 0.0:
-            # A mu at which G_mu(eps) was evaluated to be at most this delta; 0 where none was
-            best = max(best, (1.0 - 1e-15) / find_noise(eps, least - outward_margin(least, 0.0, 0.0)).upper)
+            if max(log_slack, LOG_OF_ZERO_FROM_ABOVE) + 1e-9 < least < 0.0:
+                # A mu at which G_mu(eps) was evaluated to be at most this delta; 0 where none was
+                best = max(best, (1.0 - 1e-15) / find_noise(eps, least - outward_margin(least, 0.0, 0.0)).upper)
     return min(best, mu)
 
 

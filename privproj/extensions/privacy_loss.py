@@ -7,7 +7,7 @@ that it dominates. Runs are composed before that, as schedules.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
@@ -46,41 +46,46 @@ SHOWN_DELTAS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 
 
 @dataclass(frozen=True)
-class PrivacyLoss:
-    """The privacy loss of a run: laws of it on a lattice, one from above and, for exact bounds, one from below.
+class PrivacyLoss(Schedule):
+    """A run with its privacy loss: laws of it on a lattice, one from above and, for exact bounds, one from below.
 
     ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
     The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is
     exact, one record attains the pair of the composition (C28), and a lower end is known. Each has ``losses`` (nats),
     ``masses`` at these under the one data set, and ``at_infinity``, the mass of an infinite loss; the masses under the
     other data set are ``exp(-losses)`` times as large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*``
-    compose runs as schedules do, not laws, so that nothing is lost.
+    compose runs, not laws, so that nothing is lost.
 
     Args:
-        schedule: The run.
+        phases: The phases in their order, as those of a schedule.
+        discretization: The step of the grid of losses on which the phases are composed; None lets the composer choose.
+        composer: Who composes: "privproj", or "dp-accounting", whose rounding is measured and not proved.
+        assumes: Further sentences that every number of this run takes for granted.
 
     >>> from privproj import Gaussian
     >>> from privproj.extensions.privacy_loss import privacy_loss
     >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
     >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
     0.125
-    >>> round((loss * 4).epsilon(1e-5).value, 4), loss * 4 == loss + loss * 3
+    >>> round((loss * 4).epsilon(delta=1e-5).value, 4), loss * 4 == loss + loss * 3
     (4.3772, True)
     """
 
-    schedule: Schedule
-
     @cached_property
+    def _curve(self) -> Curve:
+        """The curve, composed once."""
+        return super().curve()
+
     def curve(self) -> Curve:
         """Delta against epsilon of the whole run, as its answers are read."""
-        return self.schedule.curve()
+        return self._curve
 
     @cached_property
     def bounds(self) -> "ExcessBounds":
         """What both laws are made from: the curve at the points of the lattice."""
         from privproj.composition.dominating_pairs import outline_step
 
-        shape = outline_step(_as_profile(self.curve), Run(), CUT_MASS)
+        shape = outline_step(_as_profile(self.curve()), Run(), CUT_MASS)
         return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION)
 
     @property
@@ -96,53 +101,14 @@ class PrivacyLoss:
     def below(self) -> "DominatingPair | None":
         """The law that the run dominates; None where what is counted may be above the truth, or no end is known."""
         is_true = all(
-            phase.bound.exact and phase.bound.attained(phase.mechanism) and attains_pair(phase)
-            for phase in self.schedule.phases
+            phase.bound.exact and phase.bound.attained(phase.mechanism) and attains_pair(phase) for phase in self.phases
         )
-        return self.bounds.below if is_true and self.schedule.accountant is None else None
-
-    def epsilon(self, delta: float) -> Result:
-        """Return the smallest epsilon at a delta, rounded up: the answer of the schedule.
-
-        Args:
-            delta: The delta of the guarantee, above 0 and below 1.
-
-        Returns:
-            A result whose ``value`` is epsilon.
-
-        Raises:
-            InvalidParameter: The value is outside its domain.
-            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
-        """
-        return self.schedule.epsilon(delta=delta)
-
-    def delta(self, epsilon: float) -> Result:
-        """Return the smallest delta at an epsilon, rounded up: the answer of the schedule.
-
-        Args:
-            epsilon: The epsilon of the guarantee, from 0 to 1e9.
-
-        Returns:
-            A result whose ``value`` is delta.
-
-        Raises:
-            InvalidParameter: The value is outside its domain.
-            PrecisionLimit: The composed delta is too small to be told from rounding.
-        """
-        return self.schedule.delta(epsilon=epsilon)
-
-    def __add__(self, other: "PrivacyLoss") -> "PrivacyLoss":
-        """The loss of both runs, one after the other."""
-        return PrivacyLoss(self.schedule + other.schedule)
-
-    def __mul__(self, times: int) -> "PrivacyLoss":
-        """The loss of the run, so many times."""
-        return PrivacyLoss(self.schedule * times)
+        return self.bounds.below if is_true and self.accountant is None else None
 
     @property
     def rests_on(self) -> Result:
         """What every number of the run rests on, as a result says it; its value plays no role."""
-        return self.schedule.result("curve", 1.0, None, numerics=numerics_of(self.curve))
+        return self.result("curve", 1.0, None, numerics=numerics_of(self.curve()))
 
     def __repr__(self) -> str:
         found = self.rests_on
@@ -152,7 +118,7 @@ class PrivacyLoss:
 
     def _repr_html_(self) -> str:
         """Its epsilons at some deltas as a table, for notebooks."""
-        curve = shallow(self.curve)
+        curve = shallow(self.curve())
         rows = [(delta, curve.epsilon(math.log(delta)).upper) for delta in SHOWN_DELTAS]
         return as_html_table(["delta", "epsilon"], rows) + f"<p>{escape(repr(self))}</p>"
 
@@ -200,10 +166,11 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
     """
     if isinstance(run, Schedule):
         require_no_options(bound, options, "a schedule")
-        return PrivacyLoss(run)
+        shared = {field.name: getattr(run, field.name) for field in fields(Schedule)}
+        return run if isinstance(run, PrivacyLoss) else PrivacyLoss(**shared)
     phase = phase_of(run, getattr(run, "name", ""), bound, **options)
     phase.check()
-    return PrivacyLoss(Schedule((phase,)))
+    return PrivacyLoss((phase,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +198,7 @@ class Conversion:
 
 
 def convert(
-    run: PrivacyLoss | Schedule | Mechanism,
+    run: Mechanism | Schedule,
     to: Form,
     *,
     at: float | Sequence[float] | None = None,
@@ -271,12 +238,10 @@ def convert(
     >>> [round(rate, 4) for rate in convert(Gaussian(noise_multiplier=2.0), "trade-off", at=[0.01, 0.1]).value]
     [0.9661, 0.7828]
     """
-    if isinstance(run, PrivacyLoss):
-        require_no_options(bound, options, "a privacy loss")
-    loss = run if isinstance(run, PrivacyLoss) else privacy_loss(run, bound=bound, **options)
+    loss = privacy_loss(run, bound=bound, **options)
     if not isinstance(to, str) or to not in CONVERSIONS:
         raise unknown_name("to", to, "a kind of privacy", get_args(Form))
-    if any(not phase.is_guarantee for phase in loss.schedule.phases):
+    if any(not phase.is_guarantee for phase in loss.phases):
         raise Refused("a refuted bound has no loss that could be converted")
     if at is not None and to in ("rho", "dp-accounting"):
         raise InvalidParameter("at", at, f"no at with to={to}")
@@ -285,14 +250,14 @@ def convert(
     several = isinstance(at, list | tuple)
     found, side = CONVERSIONS[to](loss, at if several else [at])
     # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
-    rests_on = loss.schedule.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
+    rests_on = loss.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
     value = found if several else found[0]
     return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 
 
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """The mu of the run with its slack."""
-    found = [gdp_mu(loss.schedule, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
+    found = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
     for mu in (mu for mu in found if not mu.usable):
         raise Refused(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
     return [float(mu) for mu in found], found[0].side
@@ -309,7 +274,7 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Divergences add over the phases, each at the orders."""
     orders = [real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in at]
     found = [0.0] * len(orders)
-    for phase in loss.schedule.phases:
+    for phase in loss.phases:
         curve: Any = phase.curve()
         found = [next_up(total + curve.divergence_at(order)) for total, order in zip(found, orders, strict=True)]
     for order, value in zip(orders, found, strict=True):
@@ -320,19 +285,19 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
     """The loss by the Renyi bounds of its phases; raises :class:`Refused` where one has none."""
-    for phase in loss.schedule.phases:
+    for phase in loss.phases:
         if phase.accountant is not None:
             raise Refused(
                 f"phase {phase.name} is an event of dp-accounting, whose Renyi divergences are told by that package"
             )
-    phases = tuple(renyi_curve(phase)[0] for phase in loss.schedule.phases)
-    return PrivacyLoss(replace(loss.schedule, phases=phases))
+    phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
+    return replace(loss, phases=phases)
 
 
 def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Lower bounds of false negative rates."""
     rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in at]
-    return tradeoff(loss.curve, rates), Side.LOWER
+    return tradeoff(loss.curve(), rates), Side.LOWER
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:

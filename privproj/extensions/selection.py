@@ -19,9 +19,10 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import reduce
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from privproj.accounting.calibration import require_unset, solve_sigma
+from privproj.accounting.phase import numerics_of
 from privproj.accounting.question import (
     Question,
     answer,
@@ -207,67 +208,23 @@ def _poisson_renyi(base: RenyiCurve, mean: float) -> RenyiCurve:
     return replace(base, divergence=divergence, poisson=None)
 
 
-def _shifted(base: Curve, law: _TrialLaw) -> "_ShiftedCurve":
+def _shifted(base: Curve, law: _TrialLaw) -> "_Selection":
     """The curve for a truncated negative binomial law: the deltas grow by ``m``, the epsilons by ``(1 + eta) tau``."""
     assert law.shape is not None
-    growth, odds = next_up(math.log(law.expected)), (1.0 - law.gamma) / law.gamma
-    if odds == 0.0:
-        return _ShiftedCurve(base, growth, 0.0)
+    tau, odds = 0.0, (1.0 - law.gamma) / law.gamma
 
     # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, moved up by more than its rounding (C34)
     def excess(tau: float) -> float:
         reach = tau + log1m_exp(-tau) if tau > 0.7 else math.log(math.expm1(tau))
         return base.log_delta(tau).upper + math.log(odds) - reach + 1e-13 * (1.0 + abs(reach))
 
-    # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
-    tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
-    return _ShiftedCurve(base, growth, (1.0 + law.shape) * tau * (1.0 + 1e-15))
-
-
-@dataclass(frozen=True, eq=False)
-class _Selection:
-    """What both curves share: how the base was computed, and below which delta it cannot be told from rounding."""
-
-    base: Curve
-    growth: float
-    """``ln m``, rounded up."""
-
-    @property
-    def numerics(self) -> dict[str, object]:
-        """How the curve of one run was computed."""
-        return dict(getattr(self.base, "numerics", {}))
-
-    @property
-    def floor(self) -> float:
-        """The delta below which the curve of one run cannot be told from rounding, times ``m``; 0 where none is."""
-        return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
-
-
-@dataclass(frozen=True, eq=False)
-class _ShiftedCurve(_Selection):
-    """``delta(eps) = m delta_0(eps - shift)``; 1 below the shift."""
-
-    shift: float
-    """``(1 + eta) tau`` in nats, rounded up."""
-
-    @property
-    def inverse_spacing(self) -> float:
-        """Spacing of the log deltas that are answered: that of the base, but not finer than the shift is rounded."""
-        return max(float(getattr(self.base, "inverse_spacing", 0.0)), 2.0**-33)
-
-    def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``; the lower end is not known."""
-        # ln m + ln delta_0(eps - (1 + eta) tau), at an epsilon below the rounded one
-        inner = eps - self.shift - 1e-15 * (eps + self.shift)
-        if not inner >= 0.0:
-            return Enclosure(-math.inf, 0.0)
-        found = self.base.log_delta(inner).upper
-        return Enclosure(-math.inf, min(0.0, self.growth + found + 1e-15 * (self.growth + abs(found))))
-
-    def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats; the lower end is not known."""
-        inner = self.base.epsilon(log_delta - self.growth).upper
-        return Enclosure(-math.inf, (inner + self.shift) * (1.0 + 4e-15))
+    if odds > 0.0:
+        # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
+        tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
+    shift = (1.0 + law.shape) * tau * (1.0 + 1e-15)
+    # A spacing that is not finer than the shift is rounded.
+    spacing = max(float(getattr(base, "inverse_spacing", 0.0)), 2.0**-33)
+    return _Selection(base, next_up(math.log(law.expected)), (((1.0, shift),),), spacing)
 
 
 _Cells = tuple[tuple[float, float], ...]
@@ -275,18 +232,35 @@ _Cells = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class _PoissonSelection(_Selection):
-    """The curve for a Poisson number of runs: the least over a few tilts, all sound."""
+class _Selection:
+    """The curve of the best of several runs: the least over a few choices of ``tau``, all sound, of a weighted sum.
+
+    A negative binomial number has one choice of one cell: ``delta(eps) = m delta_0(eps - (1 + eta) tau)``.
+    """
+
+    base: Curve
+    growth: float
+    """``ln m``, rounded up."""
 
     tilts: tuple[_Cells, ...]
-    """What :func:`_weigh_cells` returns for each tilt; the first cell is the one nearest to ``eps``."""
+    """The cells of each ``tau``; the first cell is the one nearest to ``eps``."""
 
-    inverse_spacing: ClassVar[float] = 2.0**-20
-    """Spacing of the log deltas that are answered (C24): a relative 1e-6 of delta, as evaluations are slow."""
+    inverse_spacing: float
+    """Spacing of the log deltas that are answered (C24)."""
+
+    @property
+    def numerics(self) -> dict[str, object]:
+        """How the curve of one run was computed."""
+        return numerics_of(self.base)
+
+    @property
+    def floor(self) -> float:
+        """The delta below which the curve of one run cannot be told from rounding, times ``m``; 0 where none is."""
+        return min(1.0, getattr(self.base, "floor", 0.0) * math.exp(self.growth) * (1.0 + 1e-9))
 
     def _log_base(self, eps: float, less: float) -> float:
         """``ln delta_0(eps - less)``, at an epsilon rounded down; 0 for a negative one."""
-        inner = eps - less - 1e-14 * (1.0 + eps + abs(less))
+        inner = eps - less - 1e-14 * (eps + abs(less))
         return self.base.log_delta(inner).upper if inner >= 0.0 else 0.0
 
     def log_delta(self, eps: float) -> Enclosure:
@@ -299,33 +273,45 @@ class _PoissonSelection(_Selection):
                 break
             # m [sum_k w_k delta_0(eps + tau - m delta_0(tau) - c x_k) + e^-m delta_0(eps - m delta_0(tau) - c m)]
             terms = (math.log(weight) + self._log_base(eps, less) for weight, less in cells)
-            best = min(best, self.growth + reduce(log_add, terms) + 1e-12)
+            total = self.growth + reduce(log_add, terms)
+            best = min(best, total + _log_rounding(total))
         return Enclosure(-math.inf, best)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats; the lower end is not known."""
         if self.log_delta(0.0).upper <= log_delta:
             return Enclosure(-math.inf, 0.0)
-        least = self.base.epsilon(log_delta - self.growth).upper
+        least = self.base.epsilon(log_delta - self.growth - 2.0 * _log_rounding(log_delta)).upper
         if least == math.inf:
             return Enclosure(-math.inf, math.inf)
+        if len(self.tilts) == 1:
+            ((_, shift),) = self.tilts[0]
+            return Enclosure(-math.inf, (least + shift) * (1.0 + 4e-14))
         search: dict[str, float] = {"low": 1e-15, "high": LARGEST_PROFILE_EPSILON, "rtol": 1e-8}
         found = find_crossing(lambda e: self.log_delta(e).upper - log_delta, max(least, 1e-9), **search)
         return Enclosure(-math.inf, found.upper)
 
 
-def _poisson_mixture(base: Curve, mean: float) -> _PoissonSelection:
+def _log_rounding(log_delta: float) -> float:
+    """More than the rounding of the log of a sum of such logs."""
+    return 1e-12 + 1e-15 * abs(log_delta)
+
+
+def _poisson_mixture(base: Curve, mean: float) -> _Selection:
     """The curve for a Poisson law of this mean."""
     taus = (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS))
-    tilts = (_weigh_cells(tau, mean, mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14)) for tau in taus)
-    return _PoissonSelection(base, next_up(math.log(mean)), tuple(tilts))
+    # Rounded up, and by more than the rounding of differences of epsilons near 1.
+    losses = [mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14) + 1e-14 for tau in taus]
+    tilts = [_weigh_cells(tau, mean, lost) for tau, lost in zip(taus, losses, strict=True)]
+    # A spacing of a relative 1e-6 of delta, as evaluations are slow.
+    return _Selection(base, next_up(math.log(mean)), tuple(tilts), 2.0**-20)
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> _Cells:
     """``(w_k, lost + c x_k - tau)`` for the ends of cells of an exponential variable below ``mean``, and the rest.
 
     A chord in ``t = e^(-c x)`` is above a convex function of ``t``: each cell puts its mass on both of its ends (C34).
-    ``lost`` is ``m delta_0(tau)``, rounded up.
+    ``lost`` is ``m delta_0(tau)``, rounded up by so much that the rounding of the difference is covered.
     """
     c = math.expm1(tau)
     if c == 0.0:

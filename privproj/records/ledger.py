@@ -203,7 +203,7 @@ class Account:
             return
         old, new = dict(self.target or {}), dict(target)
         with within(where):
-            if not new or not new.keys() <= {"epsilon", "delta", "order"}:
+            if not new or not new.keys() <= {"epsilon", "delta", "order"} or None in new.values():
                 raise InvalidParameter("target", quoted(target), "a target with an epsilon, a delta or both")
             if "order" in new:
                 Filter(**new)

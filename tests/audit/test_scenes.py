@@ -89,7 +89,7 @@ Z = privproj.Gaussian(noise_multiplier=1.2)
 
 def audited_loader(release, fault, runs, seed=1, confidence=0.999, **more):
     scene = release.LoaderScene(mechanism=Z, batches=16, epochs=16, fault=fault, seed=seed)
-    return release.judge_loader(scene, scene.scores(runs, runs), 1e-3, confidence, more.get("claim"))
+    return release.judge_scene(scene, scene.scores(runs, runs), 1e-3, confidence, more.get("claim"))
 
 
 def test_recorded_epochs_hold_the_canary_once_unless_a_fault_is_planted(release):

@@ -36,6 +36,18 @@ def test_a_curve_warns_of_what_its_run_brings_in(run, words, capsys):
     assert warned.count("warning: relation is") == bool(words) and words in warned
 
 
+@pytest.mark.parametrize("what", ["delta", "trade-off"])
+def test_printed_points_are_rounded_to_the_safe_side(what, capsys):
+    line = ["curve", "gaussian", "--noise-multiplier", "2", "--points", "8", "--what", what]
+    assert exit_code(line) == 0
+    printed = [float(row.split()[-1]) for row in capsys.readouterr().out.splitlines()[1:9]]
+    assert exit_code([*line, "--style", "csv"]) == 0
+    points = [float(row.split(",")[1]) for row in capsys.readouterr().out.splitlines()[1:]]
+    sign = 1.0 if what == "delta" else -1.0
+    assert len(points) == 8 and all(sign * shown >= sign * point for shown, point in zip(printed, points, strict=True))
+    assert printed == pytest.approx(points, rel=1.1e-3, abs=0)
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_pictures(tmp_path, ending):
     needs("matplotlib")

@@ -67,7 +67,7 @@ def test_commands_answer_a_run_with_events_or_refuse_in_one_line(tmp_path, capsy
     file.write_text(as_toml([{"name": "tree", "event": TREE}, M2_PHASE], relation="zero-out"))
     assert exit_code(["run", str(file), "--delta", "1e-5", "-o", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "tree: SingleEpochTreeAggregationDpEvent(noise_multiplier=4, step_counts=[8, 8]), once" in shown
+    assert "tree: SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8]), once" in shown
     assert "(rank-free)" in shown and "measured, not proved" in " ".join(shown.split())
     assert from_data(read_data(str(out))).as_dict() == from_data(read_data(str(file))).as_dict()
     out.write_text(as_toml([{"event": {"type": "ZCDpEvent", "rho": 0.1}}, M2_PHASE], relation="zero-out"))

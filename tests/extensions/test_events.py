@@ -154,7 +154,7 @@ def test_a_phase_is_written_as_it_is_read():
         whole = Schedule((event(found, "x", steps=2), ADAPTERS))
         assert from_data(json.loads(json.dumps(whole.as_dict()))) == whole
         assert event_phase(data_of(found), "x", 2, "zero-out") == whole.phases[0]
-    assert event_words(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4, step_counts=[8, 8])"
+    assert event_words(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])"
 
 
 def test_equal_events_in_two_phases_are_one():

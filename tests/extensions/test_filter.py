@@ -53,7 +53,7 @@ def test_reacting_to_outputs_costs_the_renyi_epsilon_of_the_best_order(mechanism
 def test_full_batch_gaussians_lose_nothing(noise, epsilon):
     release = Gaussian(noise_multiplier=noise)
     fixed = privproj.steps(release, epsilon=epsilon, delta=1e-5).value
-    budget = Filter(epsilon=epsilon, delta=1e-5, kind="gaussian")
+    budget = Filter(epsilon=epsilon, delta=1e-5)
     assert budget.most_steps(release) == fixed
     budget.spend(release, steps=fixed)
     known = privproj.epsilon(release, delta=1e-5, steps=fixed).value
@@ -100,7 +100,7 @@ def test_one_order_encloses_its_conversion(order, divergence, log_delta, eps):
 )
 def test_a_budget_meets_its_target_and_no_larger_one_does(epsilon, log10_delta, order):
     delta = 10.0**log10_delta
-    kind = {"kind": "gaussian"} if order is None else {"order": order}
+    kind = {"order": order}
     try:
         budget = Filter(epsilon=epsilon, delta=delta, **kind)
     except Refused:
@@ -206,7 +206,7 @@ def test_a_phase_is_counted_as_its_mechanism_and_run():
 def test_a_count_that_adapts_a_clip_is_counted_with_the_sum(relation):
     with_count = Gaussian(noise_multiplier=2.0, adaptive_clipping_sigma=0.7)
     counted = {}
-    for kind in ({"kind": "gaussian"}, {"order": 5.0}):
+    for kind in ({"order": None}, {"order": 5.0}):
         both, alone = (Filter(budget=99.0, relation=relation, **kind) for _ in range(2))
         both.spend(with_count)
         alone.spend(Gaussian(noise_multiplier=2.0))
@@ -243,9 +243,8 @@ def test_what_cannot_be_counted_is_refused(release, run, words):
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [({}, "order"), ({"order": 1.0}, "order"), ({"order": 8}, "budget"), ({"order": 8, "budget": 0.0}, "budget"),
+    [({}, "budget"), ({"order": 1.0}, "order"), ({"order": 8}, "budget"), ({"order": 8, "budget": 0.0}, "budget"),
      ({"order": 8, "budget": 1.0, "epsilon": 1.0, "delta": 1e-5}, "either"), ({"order": 8, "epsilon": 1.0}, "budget"),
-     ({"kind": "gaussian", "order": 8, "budget": 1.0}, "no order"), ({"kind": "gauss", "budget": 1.0}, "gaussian"),
      ({"order": math.nan, "budget": 1.0}, "order"), ({"order": 8, "budget": math.inf}, "budget"),
      ({"order": 8, "budget": 1.0, "relation": "near"}, "relation")],
     ids=str,
@@ -259,8 +258,8 @@ def test_an_order_that_leaves_nothing_is_refused():
     with pytest.raises(Refused, match="order 4 leaves no budget"):
         Filter(epsilon=0.5, delta=1e-5, order=4)
     with pytest.raises(Refused, match="noise up to 1e12 leaves no budget"):
-        Filter(epsilon=1e-12, delta=1e-300, kind="gaussian")
-    small = Filter(epsilon=1e-7, delta=1e-12, kind="gaussian").budget
+        Filter(epsilon=1e-12, delta=1e-300)
+    small = Filter(epsilon=1e-7, delta=1e-12).budget
     assert small**-0.5 == pytest.approx(privproj.sigma(Gaussian(), epsilon=1e-7, delta=1e-12).value, rel=1e-9, abs=0)
     with pytest.raises(Refused, match=r"no order leaves a budget"):
         Filter.for_releases(Sketch(rank=1000, gamma=1.001), epsilon=0.01, delta=1e-9)
@@ -274,9 +273,9 @@ def test_what_the_releases_share_is_fixed():
     with pytest.raises(InvalidParameter, match="bounds that hold"):
         budget.spend(PLAIN, bound="gdp", allow_refuted=True)
     with pytest.raises(Refused, match="whole data sets alone"):
-        Filter(budget=1.0, kind="gaussian").spend(PLAIN, sampling_rate=0.1)
-    group = Filter(budget=4.0, kind="gaussian", group_size=2)
-    assert (group.most_steps(PLAIN), Filter(budget=4.0, kind="gaussian").most_steps(PLAIN)) == (3, 15)
+        Filter(budget=1.0).spend(PLAIN, sampling_rate=0.1)
+    group = Filter(budget=4.0, group_size=2)
+    assert (group.most_steps(PLAIN), Filter(budget=4.0).most_steps(PLAIN)) == (3, 15)
 
 
 def test_an_answer_names_the_filter_and_all_that_was_counted():
@@ -331,7 +330,7 @@ def test_a_filter_that_allows_far_more_than_its_budget_is_found_out():
 
 def test_the_best_adversary_of_a_gaussian_filter_gains_exactly_what_a_fixed_plan_does():
     moves, epsilon = [(0.5, 1.0), (1.0, 1.0)], 2.0
-    asked = {"budget": 2.0000001, "kind": "gaussian"}
+    asked = {"budget": 2.0000001}
     found = adversary.at(adversary.value(moves, admission(moves, **asked), "remove"), epsilon)
     assert found == pytest.approx(Filter(**asked).delta(epsilon).value, rel=2e-3, abs=0)
     assert adversary.at(adversary.composed([(1.0, 1.0)] * 2, "remove"), epsilon) == pytest.approx(
@@ -355,7 +354,7 @@ def test_the_composed_profile_of_what_was_released_is_no_filter():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [{"order": 4.0}, {"kind": "gaussian"}], ids=str)
+@pytest.mark.parametrize("kind", [{"order": 4.0}, {"order": None}], ids=str)
 def test_an_audit_of_an_adaptive_adversary_does_not_refute_a_filter(kind):
     """Noise is chosen loud while the loss is short of epsilon and quiet beyond, until the filter refuses."""
     epsilon, delta, trials, rng = 2.0, 0.1, 1000, np.random.default_rng(26)
@@ -409,7 +408,7 @@ def test_the_epsilon_of_what_was_released_is_not_to_be_quoted_after_a_stop_that_
 
 
 def test_a_filter_is_not_copied_since_each_copy_would_spend_the_whole_budget():
-    budget = Filter(budget=1.0, kind="gaussian")
+    budget = Filter(budget=1.0)
     budget.spend(Gaussian(noise_multiplier=2.0), steps=2)
     for made in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(Refused, match="copied"):
@@ -428,7 +427,7 @@ def test_threads_that_share_a_filter_do_not_overspend_it():
     sys.setswitchinterval(1e-7)
     try:
         for _ in range(20):
-            budget, made = Filter(budget=0.003, kind="gaussian"), []
+            budget, made = Filter(budget=0.003), []
             threads = [threading.Thread(target=spend_all, args=(budget, made)) for _ in range(8)]
             for thread in threads:
                 thread.start()

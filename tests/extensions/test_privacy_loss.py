@@ -54,7 +54,7 @@ EXACT = ("gaussian", "many gaussians", "laplace", "sampled", "one sampled releas
 def truth_of(name, eps):
     """A lower bound of the true delta: what a good event says is not convex, and may be improved on by its hull."""
     if name != "a good event":
-        return math.exp(loss_of(name).curve.log_delta(eps).lower)
+        return math.exp(loss_of(name).curve().log_delta(eps).lower)
     mechanism, run = RUNS[name]
     least = privproj.delta(mechanism, epsilon=eps, **run).lower_bound
     return 0.0 if least is None else 10.0**least.value
@@ -70,7 +70,7 @@ def delta_of(pair, eps):
 def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
     """At epsilons off the lattice, in both orders, and the law above is a law."""
     loss, rng = loss_of(name), random.Random(name)
-    last = loss.epsilon(1e-9).value
+    last = loss.epsilon(delta=1e-9).value
     above, below = loss.above, loss.below
     assert above.masses.min() >= 0 and above.masses.sum() + above.at_infinity >= 1 - 1e-9
     assert float(above.masses @ np.exp(-above.losses)) + above.lost >= 1 - 1e-9
@@ -78,7 +78,7 @@ def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
         truth = truth_of(name, eps) * (1 - 1e-9)
         assert delta_of(above, eps) >= truth and delta_of(above.mirrored(), eps) >= truth
         if below is not None:
-            most = math.exp(loss.curve.log_delta(eps).upper) * (1 + 1e-9)
+            most = math.exp(loss.curve().log_delta(eps).upper) * (1 + 1e-9)
             assert delta_of(below, eps) <= most and delta_of(below.mirrored(), eps) <= most
     assert (below is not None) == (name in EXACT)
 
@@ -92,18 +92,18 @@ def test_what_cut_batches_may_cost_is_no_lower_end_of_the_truth():
 def test_the_laws_are_tight(name):
     loss = loss_of(name)
     for delta in (1e-2, 1e-5, 1e-8):
-        eps = loss.epsilon(delta).value
+        eps = loss.epsilon(delta=delta).value
         assert delta_of(loss.above, eps) <= 1.03 * delta
         assert loss.below is None or delta_of(loss.below, eps) >= 0.8 * delta
 
 
 def test_losses_compose_as_schedules_do():
     first, second = loss_of("gaussian"), loss_of("projected")
-    both = Schedule((first.schedule.phases[0].with_run(steps=2), second.schedule.phases[0]))
-    assert (first + second + first).schedule == (first * 2 + second).schedule == both
-    assert (first * 2 + second).epsilon(1e-5) == both.epsilon(delta=1e-5)
-    assert (first * 2 + second).delta(1.0) == both.delta(epsilon=1.0)
-    assert privacy_loss(both) == PrivacyLoss(both)
+    both = PrivacyLoss((first.phases[0].with_run(steps=2), second.phases[0]))
+    assert first + second + first == first * 2 + second == both
+    assert (first * 2 + second).epsilon(delta=1e-5) == both.epsilon(delta=1e-5)
+    assert (first * 2 + second).delta(epsilon=1.0) == both.delta(epsilon=1.0)
+    assert privacy_loss(Schedule(both.phases, assumes=("x",))) == PrivacyLoss(both.phases, assumes=("x",))
     with pytest.raises(InvalidParameter, match="relation"):
         first + loss_of("replaced")
 
@@ -114,7 +114,7 @@ def test_a_loss_shows_itself_in_a_line_and_as_a_table():
     shown = [row.split("</td>")[:2] for row in loss._repr_html_().split("<tr>")[3:]]
     points = [tuple(float(cell.rpartition(">")[2]) for cell in row) for row in shown]
     assert points == sorted(points, reverse=True) and [eps for _, eps in points] == sorted(eps for _, eps in points)
-    assert len(points) == 8 and points[3][1] == pytest.approx(loss.epsilon(1e-5).value, rel=1e-3, abs=0)
+    assert len(points) == 8 and points[3][1] == pytest.approx(loss.epsilon(delta=1e-5).value, rel=1e-3, abs=0)
 
 
 def law_of_mu(mu, eps):
@@ -131,9 +131,9 @@ def law_of_mu(mu, eps):
 def test_mu_covers_the_curve_but_for_its_slack(name):
     loss = loss_of(name)
     found = convert(loss, "mu", at=1e-6)
-    for eps in np.linspace(0.0, loss.epsilon(1e-8).value, 23):
+    for eps in np.linspace(0.0, loss.epsilon(delta=1e-8).value, 23):
         assert truth_of(name, float(eps)) <= max(law_of_mu(found.value, eps), 1e-6) * (1 + 1e-9)
-    assert found.value == privproj.gdp_mu(loss.schedule, delta=1e-6).value and found.side in (Side.UPPER, Side.EXACT)
+    assert found.value == privproj.gdp_mu(loss, delta=1e-6).value and found.side in (Side.UPPER, Side.EXACT)
 
 
 def test_rho_is_that_of_gaussians_and_of_what_is_bounded():
@@ -152,7 +152,7 @@ def test_divergences_are_those_of_the_closed_form_and_add():
     pair = privacy_loss(
         Schedule((phase_of(Gaussian(noise_multiplier=1.0)), phase_of(M2(dim=64, rank=4, noise_multiplier=1.0))))
     )
-    parts = [convert(PrivacyLoss(Schedule((phase,))), "renyi", at=3).value for phase in pair.schedule.phases]
+    parts = [convert(PrivacyLoss((phase,)), "renyi", at=3).value for phase in pair.phases]
     assert convert(pair, "renyi", at=3).value == pytest.approx(sum(parts), rel=1e-12, abs=0) and min(parts) > 0
     with pytest.raises(Refused, match="Renyi"):
         convert(M1(dim=100, rank=30, noise_multiplier=4.0), "renyi", at=2)
@@ -178,7 +178,7 @@ def test_the_trade_off_function_is_below_the_true_one():
         (lambda: convert(loss_of("gaussian"), "renyi"), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), "trade-off", at=[0.1, 2.0]), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), "rho", at=1e-9), InvalidParameter),
-        (lambda: privacy_loss(loss_of("gaussian").schedule, steps=3), InvalidParameter),
+        (lambda: privacy_loss(Schedule(loss_of("gaussian").phases), steps=3), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), "mu", steps=100), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), "mu", bound="rdp"), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), ["mu"]), InvalidParameter),
@@ -225,12 +225,12 @@ def check_conversions(kind, noise, steps, rate):
     loss = privacy_loss(mechanism, steps=steps, **({"sampling_rate": rate} if rate < 1.0 else {}))
     least, most = (their_law(kind, noise, rate, above=above).self_compose(steps) for above in (False, True))
     ours, mu = convert(loss, "dp-accounting").value, convert(loss, "mu", at=1e-8).value
-    last = loss.epsilon(1e-8).value
+    last = loss.epsilon(delta=1e-8).value
     for eps in np.linspace(0.0, 0.9 * last, 7).tolist():
         truth = least.get_delta_for_epsilon(eps) * (1 - 1e-6) - 1e-12
         assert truth <= ours.get_delta_for_epsilon(eps)
         assert truth <= max(law_of_mu(mu, eps), 1e-8) * (1 + 1e-9)
-        assert truth <= math.exp(loss.curve.log_delta(eps).upper)
+        assert truth <= math.exp(loss.curve().log_delta(eps).upper)
         # An attack at this epsilon, by dp-accounting's law: no false negative rate that we promise may exceed its own.
         assert convert(loss, "trade-off", at=0.05).value <= 1.0 - 0.05 + 1e-12
     for delta in (1e-3, 1e-6):

@@ -503,6 +503,8 @@ def test_what_a_filter_cannot_count_opens_no_phase(path):
         Ledger(path, PHASE, {"epsilon": 0.1, "delta": 1e-5, "order": 3})
     with pytest.raises(InvalidParameter, match="order"):
         Ledger(path, PHASE, {**FILTER, "order": 1})
+    with pytest.raises(InvalidParameter, match="'order': None"):
+        Ledger(path, PHASE, {**FILTER, "order": None})
 
 
 def test_the_ledger_command_quotes_the_budget_of_a_filter(path, capsys):
