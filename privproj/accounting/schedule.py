@@ -2,11 +2,9 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
-from privproj.accounting.calibration import COMPOSED_RTOL, most_steps, read_risk, sigma, smallest_at_risk
-from privproj.accounting.first_guess import close_crossing, first_passing, spread_guess
+from privproj.accounting.calibration import COMPOSED_RTOL, Search, most_steps, read_risk, sigma
 from privproj.accounting.phase import (
     OWN_COMPOSER,
     Accountant,
@@ -18,7 +16,7 @@ from privproj.accounting.phase import (
 )
 from privproj.accounting.question import Question, solve_delta, solve_epsilon, with_remarks
 from privproj.assumptions import PUBLIC_SUBSPACE
-from privproj.curves.inversion import log_excess, meets
+from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
@@ -249,19 +247,11 @@ class Schedule(Question):
         """
         target = privacy_or_risk_target(epsilon, delta, None, advantage=advantage, tpr=tpr, fpr=fpr)
 
-        @lru_cache(maxsize=2)
-        def curve_at(factor: float) -> Curve:
-            return self.scaled(factor).curve()
-
-        limits = {"low": 1e-6, "high": 1e6}
-        guess = spread_guess(lambda factor: [phase.guess() for phase in self.scaled(factor).phases], target, 1.0)
-        if isinstance(target, RiskTarget):
-            words = risk_words(target.parameters())
-            factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
-        else:
-            words = f"epsilon {epsilon:g} and delta {delta:g}"
-            factor, _ = close_crossing(lambda x: log_excess(curve_at(x), target), guess, **limits, rtol=1e-7)
-            factor = first_passing(lambda x: meets(curve_at(x), target), factor, 1e-9, limits["high"])
+        at_risk = isinstance(target, RiskTarget)
+        words = risk_words(target.parameters()) if at_risk else f"epsilon {epsilon:g} and delta {delta:g}"
+        search = Search(self.scaled, target)
+        rtol = COMPOSED_RTOL if at_risk else 1e-7
+        factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
         if factor == math.inf:
             raise Refused(f"no common factor of the noise meets {words}")
         return self.scaled(factor)
@@ -317,13 +307,13 @@ class Schedule(Question):
         """
         before = (*self.done_phases, *after)
 
-        def curve_of(steps: int) -> Curve:
-            return replace(self, phases=(*before, phase.with_run(steps=steps))).curve()
+        def question_at(steps: int) -> Schedule:
+            return replace(self, phases=(*before, phase.with_run(steps=steps)))
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
         known = [one.guess() for one in before if one.accountant is None]
-        return most_steps(curve_of, target, known, phase.guess()) or 0
+        return most_steps(question_at, target, known, phase.guess()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.
