@@ -22,7 +22,7 @@ from privproj.accounting.first_guess import (
     spread_guess,
     steps_guess,
 )
-from privproj.accounting.phase import check_mechanism, numerics_of
+from privproj.accounting.phase import OWN_COMPOSER, check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.remarks import with_lower_end
 from privproj.curves.inversion import (
@@ -298,6 +298,13 @@ class Search:
             return risk_of(curve, target) <= target.value
         return meets(curve, target) and (not question.is_plain or meets_in_columns(question.only, target, curve))
 
+    def answer(self, quantity: str, x: Any, value: float, lower: float | None, **details: Any) -> Result:
+        """The result at ``x``, with how its curve was computed where a composer or a grid was asked for."""
+        question = self.question_at(x)
+        if (question.asked_run.composer, question.asked_run.discretization) != (OWN_COMPOSER, None):
+            details["numerics"] = numerics_of(self.curve(x))
+        return question.result(quantity, value, lower, **{**self.target.fields(), **details})
+
     def guess(self, otherwise: float) -> float:
         """Where the losses of the run spread about as the target has it; ``otherwise`` where no spread is known."""
         return spread_guess(lambda x: [phase.guess() for phase in self.question_at(x).phases], self.target, otherwise)
@@ -345,6 +352,13 @@ class Search:
             n = max(n, best) if end > best else min(n, best)
         return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
 
+    def most_steps(self, before: Releases, last: tuple[Representation, Run]) -> int | None:
+        """The largest number of steps up to 1e8 that meets the target; None where not even one does.
+
+        The run has the phases ``before`` and then the steps of ``last``.
+        """
+        return self.last_whole(1, MOST_STEPS, guess=steps_guess(before, last, self.target))
+
 
 def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier.
@@ -386,8 +400,7 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
-    answered = search.question_at(found)
-    return answered.result("sigma", found, lower, side=answered.side(curve), **target.fields())
+    return search.answer("sigma", found, found, lower, side=search.question_at(found).side(curve))
 
 
 def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:
@@ -420,8 +433,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
         return _vacuous_answer(question, "rank", side=side, **target.fields())
-    fields = {"upper": found if smallest else None, "side": side, **target.fields()}
-    return search.question_at(found).result("rank", found, smallest or found, **fields)
+    return search.answer("rank", found, found, smallest or found, upper=found if smallest else None, side=side)
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
@@ -441,22 +453,13 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
 
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed."""
-    found = most_steps(lambda count: question.with_run(steps=count), target, [], question.only.guess())
+    search = Search(lambda count: question.with_run(steps=count), target)
+    found = search.most_steps([], question.only.guess())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
-    return question.with_run(steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
-
-
-def most_steps(
-    question_at: Callable[[int], Question], target: FullTarget, before: Releases, last: tuple[Representation, Run]
-) -> int | None:
-    """The largest number of steps up to 1e8 at which a question meets the target; None where not even one does.
-
-    The run has the phases ``before`` and then the steps of ``last``.
-    """
-    return Search(question_at, target).last_whole(1, MOST_STEPS, guess=steps_guess(before, last, target))
+    return search.answer("steps", found, found, found, upper=None, side=Side.LOWER)
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
@@ -480,10 +483,9 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
 
 def _answer_largest(question: Question, quantity: str, search: Search, x: float, **details: Any) -> Result:
     """The answer ``1/x`` of a search over one over a value, the largest that fits."""
-    fields = {"upper": None, "side": Side.LOWER, **search.target.fields()}
     if x == math.inf:
-        return _vacuous_answer(question, quantity, **fields)
-    return search.question_at(x).result(quantity, 1.0 / x, 1.0 / x, **fields, **details)
+        return _vacuous_answer(question, quantity, upper=None, side=Side.LOWER, **search.target.fields())
+    return search.answer(quantity, x, 1.0 / x, 1.0 / x, upper=None, side=Side.LOWER, **details)
 
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
@@ -523,9 +525,8 @@ def _solve_sigma_at_risk(question: Question, target: RiskTarget, search: Search)
         lower = lower if lower >= SMALLEST_NOISE else None
     # Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians.
     is_known = target.fpr is None or gaussian_mu(search.curve(found)) is not None
-    answered = search.question_at(found)
-    side = answered.side(search.curve(found)) if is_known else Side.UPPER
-    return answered.result("sigma", found, lower, side=side, **target.fields())
+    side = search.question_at(found).side(search.curve(found)) if is_known else Side.UPPER
+    return search.answer("sigma", found, found, lower, side=side)
 
 
 def gaussian_mu(curve: Curve) -> float | None:

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.phase import OWN_COMPOSER, Phase, check_mechanism, cut_batches, numerics_of, phase_for
-from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end, without_cap
+from privproj.accounting.phase import OWN_COMPOSER, Phase, cut_batches, numerics_of, phase_for
+from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import (
@@ -20,7 +20,6 @@ from privproj.curves.inversion import (
 from privproj.curves.profile import Curve
 from privproj.errors import PrecisionLimit, Unanswered, within
 from privproj.mechanisms import Mechanism
-from privproj.mechanisms.registry import find_bound
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
 from privproj.runs.targets import AnyTarget, EpsilonTarget, Target, delta_target, epsilon_target
@@ -197,11 +196,7 @@ class Question:
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a result with what there is to say of its composer and of its batches."""
-
-        def log_delta_of_whole_batches(eps: float) -> float:
-            return self.with_runs(without_cap).curve().log_delta(eps).upper
-
-        return remark_on_batches(self.phases, remark_on_composer(self.asked_run, fields), log_delta_of_whole_batches)
+        return remark_on_batches(self, remark_on_composer(self.asked_run, fields))
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
@@ -223,8 +218,7 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
     An error that leaves a well-posed question unanswered carries the result without a value.
     """
     try:
-        found = solve(question, target)
-        return _with_composer(question, found) if quantity in FOUND and found.value is not None else found
+        return solve(question, target)
     except Unanswered as error:
         fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
         error.result = question.result(quantity, None, None, **fields)
@@ -233,27 +227,14 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
 
 def with_remarks(question: Question, found: Result, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
     """The result with what stands beside it: the truth from below, and the same number for other batches."""
-    found = with_lower_end(question.phases, found)
-    return with_alternatives(question.phases, found, lambda changed: solve(question.with_runs(changed), target))
-
-
-def _with_composer(question: Question, found: Result) -> Result:
-    """A calibration with what there is to say of its composer, which the curve at the answer shows."""
-    asked = question.asked_run
-    if asked.composer == OWN_COMPOSER and asked.discretization is None:
-        return found
-    name, value = FOUND[found.quantity][0], found.value
-    in_run = name in asked.__dataclass_fields__
-    answered = question.with_run(**{name: value}) if in_run else question.with_mechanism(**{name: value})
-    numerics = {**numerics_of(answered.curve()), **found.numerics}
-    return replace(found, **remark_on_composer(asked, {**vars(found), "numerics": numerics}))
+    return with_alternatives(question, with_lower_end(question.phases, found), lambda asked: solve(asked, target))
 
 
 def remark_on_composer(asked: Run, found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with what there is to say of its composer: a measured rounding, options without effect.
 
-    A number whose rounding is measured is conditional. ``asked`` has the options that were given. A result without
-    numerics, as of a calibration, says nothing of its composer yet.
+    A number whose rounding is measured is conditional. ``asked`` has the options that were given; a calibration has
+    numerics where there are such options.
     """
     if "numerics" not in found or found["value"] is None:
         return found
@@ -277,8 +258,7 @@ def question_about(phase: Phase) -> Question:
 
 def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
-    check_mechanism(mechanism)
-    return question_about(phase_for(mechanism, find_bound(type(mechanism), bound), run))
+    return question_about(phase_for(mechanism, bound, run))
 
 
 # --- answers forwards ---------------------------------------------------------------------------------

@@ -4,12 +4,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from privproj.accounting.calibration import COMPOSED_RTOL, Search, most_steps, read_risk, sigma
+from privproj.accounting.calibration import COMPOSED_RTOL, Search, read_risk, sigma
 from privproj.accounting.phase import (
     OWN_COMPOSER,
-    Accountant,
     Phase,
-    check_mechanism,
     cut_batches,
     phase_for,
     remedy_for_fixed_projection,
@@ -20,7 +18,6 @@ from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
-from privproj.mechanisms.registry import find_bound
 from privproj.result import Result, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
@@ -152,7 +149,7 @@ class Schedule(Question):
         return tuple(phase for phase in self.phases if not phase.planned)
 
     @property
-    def accountant(self) -> Accountant | None:
+    def accountant(self) -> Any:
         """Who composes the phases where one of them has an accountant of its own."""
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
@@ -313,7 +310,7 @@ class Schedule(Question):
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
         known = [one.guess() for one in before if one.accountant is None]
-        return most_steps(question_at, target, known, phase.guess()) or 0
+        return Search(question_at, target).most_steps(known, phase.guess()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.
@@ -379,8 +376,7 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     >>> phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "training", steps=10).bound.name
     'rank-free'
     """
-    check_mechanism(mechanism)
-    return phase_for(mechanism, find_bound(type(mechanism), bound), run, name)  # pyright: ignore[reportArgumentType]
+    return phase_for(mechanism, bound, run, name)  # pyright: ignore[reportArgumentType]
 
 
 def dp_sft(

@@ -148,7 +148,7 @@ def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
         require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
     found = answer(question, query, solve, target)
-    return with_alternatives(question.phases, found, lambda changed: solve(question.with_runs(changed), target))
+    return with_alternatives(question, found, lambda asked: solve(asked, target))
 
 
 # --- one dotted name ------------------------------------------------------------------------------

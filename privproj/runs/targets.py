@@ -55,25 +55,14 @@ class EpsilonTarget:
 
 @dataclass(frozen=True)
 class RiskTarget:
-    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at a false positive rate ``fpr``.
+    """An attack risk to be met: the true positive rate at a false positive rate ``fpr``; without that the advantage."""
 
-    It has either the first or the other two.
-    """
-
-    advantage: float | None = None
-    tpr: float | None = None
+    value: float
     fpr: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The risk that is allowed."""
-        found = self.advantage if self.tpr is None else self.tpr
-        assert found is not None
-        return found
 
     def parameters(self) -> dict[str, float]:
         """The target by the names of its parts."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return {"advantage": self.value} if self.fpr is None else {"tpr": self.value, "fpr": self.fpr}
 
     def fields(self) -> dict[str, Any]:
         """The target by the names of the fields of a result."""
@@ -132,14 +121,14 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
     if advantage is not None:
         if tpr is not None or fpr is not None:
             raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
-        return RiskTarget(advantage=probability("advantage", advantage))
+        return RiskTarget(probability("advantage", advantage))
     for name, value in (("tpr", tpr), ("fpr", fpr)):
         if value is None:
             raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
     hit, false = probability("tpr", tpr), probability("fpr", fpr)
     if hit <= false:
         raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
-    return RiskTarget(tpr=hit, fpr=false)
+    return RiskTarget(hit, false)
 
 
 def privacy_or_risk_target(
