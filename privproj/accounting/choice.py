@@ -132,7 +132,7 @@ def worth(
     if lift is None:
         return None
     plain = Gaussian(adaptive_clipping_sigma=vars(mechanism).get("adaptive_clipping_sigma"))
-    target = privacy_or_risk_target(epsilon, delta, log10_delta, **(risk or {}))
+    target = privacy_or_risk_target(epsilon=epsilon, delta=delta, log10_delta=log10_delta, **(risk or {}))
     try:
         least = solve_sigma(ask_by_name(plain, None, run), target, roughly=True)
     except (Unanswered, Refused):

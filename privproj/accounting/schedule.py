@@ -242,7 +242,7 @@ class Schedule(Question):
             InvalidParameter: A value is outside its domain, two targets are given, or a phase has no noise multiplier.
             Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
-        target = privacy_or_risk_target(epsilon, delta, None, advantage=advantage, tpr=tpr, fpr=fpr)
+        target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
 
         at_risk = isinstance(target, RiskTarget)
         words = risk_words(target.parameters()) if at_risk else f"epsilon {epsilon:g} and delta {delta:g}"

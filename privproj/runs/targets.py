@@ -131,19 +131,17 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
     return RiskTarget(hit, false)
 
 
-def privacy_or_risk_target(
-    epsilon: float | None, delta: float | None, log10_delta: float | None, **risk: float | None
-) -> FullTarget | RiskTarget:
+def privacy_or_risk_target(**given: float | None) -> FullTarget | RiskTarget:
     """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
-    given = {name: value for name, value in risk.items() if value is not None}
-    if given:
-        for name, value in (("epsilon", epsilon), ("delta", delta), ("log10_delta", log10_delta)):
-            if value is not None:
-                raise InvalidParameter(name, value, f"either epsilon and delta, or {' and '.join(given)}, not both")
-        return risk_target(risk.get("advantage"), risk.get("tpr"), risk.get("fpr"))
-    if epsilon is None:
-        raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
-    return full_target(epsilon, delta, log10_delta, zero=False)
+    risk = [name for name in RISKS if given.get(name) is not None]
+    if not risk:
+        if given.get("epsilon") is None:
+            raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+        return full_target(*map(given.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
+    for name in TARGETS:
+        if given.get(name) is not None:
+            raise InvalidParameter(name, given[name], f"either epsilon and delta, or {' and '.join(risk)}, not both")
+    return risk_target(*map(given.get, RISKS))
 
 
 def target_names(query: str) -> tuple[str, ...]:
@@ -159,5 +157,5 @@ def target_from(given: Mapping[str, Any], query: str) -> Any:
     if query == "epsilon":
         return delta_target(delta, log10_delta)
     if query == "sigma":
-        return privacy_or_risk_target(epsilon, delta, log10_delta, **{name: given.get(name) for name in RISKS})
+        return privacy_or_risk_target(**given)
     return full_target(epsilon, delta, log10_delta, zero=True)  # pyright: ignore[reportArgumentType]
