@@ -225,9 +225,10 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
         raise
 
 
-def with_remarks(question: Question, found: Result, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
-    """The result with what stands beside it: the truth from below, and the same number for other batches."""
-    return with_alternatives(question, with_lower_end(question.phases, found), lambda asked: solve(asked, target))
+def ask(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
+    """The :func:`answer` with what stands beside it: the truth from below, and the same number for other batches."""
+    found = with_lower_end(question.phases, answer(question, quantity, solve, target))
+    return with_alternatives(question, found, lambda other: solve(other, target))
 
 
 def remark_on_composer(asked: Run, found: dict[str, Any]) -> dict[str, Any]:
@@ -295,8 +296,7 @@ def epsilon(
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
     0.7382
     """
-    question, target = ask_by_name(mechanism, bound, run), delta_target(delta, log10_delta)
-    return with_remarks(question, answer(question, "epsilon", solve_epsilon, target), solve_epsilon, target)
+    return ask(ask_by_name(mechanism, bound, run), "epsilon", solve_epsilon, delta_target(delta, log10_delta))
 
 
 def solve_epsilon(question: Question, target: Target) -> Result:
@@ -337,8 +337,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
     0.126937
     """
-    question, target = ask_by_name(mechanism, bound, run), epsilon_target(epsilon)
-    return with_remarks(question, answer(question, "delta", solve_delta, target), solve_delta, target)
+    return ask(ask_by_name(mechanism, bound, run), "delta", solve_delta, epsilon_target(epsilon))
 
 
 def solve_delta(question: Question, target: EpsilonTarget) -> Result:

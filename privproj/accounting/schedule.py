@@ -12,7 +12,7 @@ from privproj.accounting.phase import (
     phase_for,
     remedy_for_fixed_projection,
 )
-from privproj.accounting.question import Question, solve_delta, solve_epsilon, with_remarks
+from privproj.accounting.question import Question, ask, solve_delta, solve_epsilon
 from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve
@@ -175,8 +175,7 @@ class Schedule(Question):
             Refused: A phase has no privacy profile.
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
-        asked, target = self.by_one_accountant(), delta_target(delta, None)
-        return with_remarks(asked, solve_epsilon(asked, target), solve_epsilon, target)
+        return ask(self.by_one_accountant(), "epsilon", solve_epsilon, delta_target(delta, None))
 
     def delta(self, *, epsilon: float) -> Result:
         """Return the smallest delta of the whole run at an epsilon, rounded up.
@@ -192,8 +191,7 @@ class Schedule(Question):
             Refused: A phase has no privacy profile.
             PrecisionLimit: The composed delta is too small to be told from rounding.
         """
-        asked, target = self.by_one_accountant(), epsilon_target(epsilon)
-        return with_remarks(asked, solve_delta(asked, target), solve_delta, target)
+        return ask(self.by_one_accountant(), "delta", solve_delta, epsilon_target(epsilon))
 
     def by_one_accountant(self) -> "Schedule":
         """The schedule with the bounds that its number rests on (:meth:`Accountant.accounted`)."""

@@ -225,6 +225,20 @@ def test_rows_are_a_table_and_columns(rows):
     assert repr(found).split("\n") == [repr(row) for row in found]
 
 
+@pytest.mark.parametrize(("mechanism", "run", "short"), [
+    (Gaussian(noise_multiplier=1.0), {}, {"classical": "needs 0 < epsilon < 1"}),
+    (Gaussian(noise_multiplier=1.0), {"steps": 9, "sampling_rate": 0.1}, {
+        "classical": "an (epsilon, delta) rule has no theorem for sampling=poisson",
+        "gdp": "has no amplification by subsampling in its own terms",
+    }),
+    (M2(dim=64, rank=4, noise_multiplier=1.0), {}, {"beta-tail": "needs --columns"}),
+])  # fmt: skip
+def test_a_short_reason_is_the_first_clause_outside_parentheses(mechanism, run, short):
+    rows = {row.bound.name: row for row in privproj.compare(mechanism, delta=1e-5, **run)}
+    for bound, words in short.items():
+        assert rows[bound].short == words and len(rows[bound].reason) > len(words)
+
+
 @pytest.mark.parametrize(
     ("options", "words"), [({"step": 3}, "mean steps"), ({"batch_size": 8}, "dataset_size with batch_size")]
 )
