@@ -9,7 +9,7 @@ proved lower end of the truth. Shuffled batches have a pair of their own (C27, :
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privproj.accounting.phase import Phase
 from privproj.composition.compose import compose_phases
@@ -20,9 +20,6 @@ from privproj.numerics.enclosure import next_up
 from privproj.result import LowerBound, Result, Side, round_outward
 from privproj.runs import Run
 from privproj.runs.sampling import Sampling
-
-if TYPE_CHECKING:
-    from privproj.accounting.question import Question
 
 CLOSE_ENOUGH = 1.01
 """Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
@@ -168,10 +165,11 @@ def _shows_projections(phases: Sequence[Phase]) -> bool:
     return any(phase.mechanism.name in ("m1", "m2") for phase in phases)
 
 
-def with_alternatives(question: "Question", result: Result, ask: Callable[[Any], Result]) -> Result:
+def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result]) -> Result:
     """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
 
-    ``ask`` answers a question. What is refused or has no answer is left out.
+    ``question`` is the question that was answered, and ``ask`` answers another. What is refused or has no answer is
+    left out.
     """
     shuffled = [phase.run for phase in question.phases if phase.run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
@@ -206,7 +204,7 @@ def with_alternatives(question: "Question", result: Result, ask: Callable[[Any],
 # --- how batches were drawn ---------------------------------------------------------------------------
 
 
-def remark_on_batches(question: "Question", found: dict[str, Any]) -> dict[str, Any]:
+def remark_on_batches(question: Any, found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with what there is to say of capped and of shuffled batches."""
     # Without their value the run of a result is only a placeholder.
     if found["value"] is None and found["quantity"] in ("steps", "rate"):
@@ -216,7 +214,7 @@ def remark_on_batches(question: "Question", found: dict[str, Any]) -> dict[str, 
     return {**found, "lower_bound": least, "alternatives": caps, "warnings": (*found["warnings"], *cut, *shuffled)}
 
 
-def _capped(question: "Question", found: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
+def _capped(question: Any, found: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
     runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)
     if not runs or found.get("log10_delta") is None:
