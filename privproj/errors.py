@@ -1,6 +1,5 @@
 """Every error that the package raises on purpose, each with the exit code that the command line gives it."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -31,12 +30,6 @@ class PrivprojError(Exception):
     """
 
     exit_code = 5
-    brief = ""
-
-    @property
-    def short(self) -> str:
-        """The reason in a few words, for a table of the command line: ``brief`` where given, else the first clause."""
-        return self.brief or _first_clause(str(self))
 
 
 class Unanswered(PrivprojError):
@@ -57,10 +50,6 @@ class Unanswered(PrivprojError):
 
     outcome = "not_converged"
     result: Any = None
-
-    def __init__(self, sentence: str, brief: str = "") -> None:
-        self.brief = brief
-        super().__init__(sentence)
 
 
 class InvalidParameter(PrivprojError, ValueError):
@@ -96,13 +85,6 @@ class InvalidParameter(PrivprojError, ValueError):
     def is_missing(self) -> bool:
         """True if nothing was given where something is needed."""
         return self.value is None or (isinstance(self.value, str) and self.value == "nothing")
-
-    @property
-    def short(self) -> str:
-        """What is missing, or what was expected."""
-        if self.is_missing:
-            return f"needs --{self.name.replace('_', '-')}"
-        return f"expected {_first_clause(self.expected)}, got {self.name}={self.value}"
 
     def sentence(self, name: str) -> str:
         """Return the message with another name for the parameter, as the command line writes it.
@@ -217,13 +199,8 @@ def within(where: str) -> Iterator[None]:
     except InvalidParameter as error:
         raise_within(error, where)
     except Refused as error:
-        error.brief, error.args = error.short, (f"{where}: {error}",)
+        error.args = (f"{where}: {error}",)
         raise
-
-
-def _first_clause(sentence: str) -> str:
-    """The words before the first colon, semicolon or comma that is not in parentheses."""
-    return re.split(r"[:;,] (?![^(]*\))", sentence, maxsplit=1)[0]
 
 
 def unknown_name(

@@ -1,7 +1,7 @@
 """What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -82,15 +82,11 @@ def round_outward(value: float, *, up: bool = True) -> str:
         return "infinite"
     if isinstance(value, int) or value == 0.0:
         return str(int(value))
-    digits, exponent = f"{value:.3e}".split("e")
-    shown = int(digits.replace(".", ""))
-    scale = int(exponent) - 3
-    if up and float(f"{shown}e{scale}") < value:
-        shown += 1
-    if not up and float(f"{shown}e{scale}") > value:
-        # Below a power of ten there is one digit more.
-        shown, scale = (9999, scale - 1) if shown == 1000 else (shown - 1, scale)
-    return f"{float(f'{shown}e{scale}'):#.4g}".rstrip(".")
+    from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+
+    # The shortest decimals that are this double, to four digits.
+    shown = Context(prec=4, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value)))
+    return f"{float(shown):#.4g}".rstrip(".")
 
 
 def risk_words(risk: Mapping[str, float]) -> str:
@@ -232,14 +228,6 @@ class Result:
     def __repr__(self) -> str:
         return f"<{self}>"
 
-    def _repr_html_(self) -> str:
-        """The answer as a table, for notebooks."""
-        shown = {name: self.run[name] for name in ("steps", "sampling_rate", "sampling", "group_size")}
-        run = ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
-        rows = [["run", run], ["rests on", self.source]]
-        rows += [["assumes", words] for words in self.assumes] + [["warning", words] for words in self.warnings]
-        return as_html_table(["", str(self)], rows)
-
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.quantity}: no answer ({self.outcome})"
@@ -302,7 +290,7 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class Rows(tuple[AnyRow, ...]):
-    """Answers side by side, in their order: a tuple that a notebook shows as a table.
+    """Answers side by side, in their order: a tuple that shows itself in a line for each.
 
     Args:
         iterable: The rows.
@@ -323,23 +311,8 @@ class Rows(tuple[AnyRow, ...]):
         rows = [row.as_row() for row in self]
         return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
 
-    def _repr_html_(self) -> str:
-        """The rows as a table, for notebooks."""
-        columns = self.to_dict()
-        return as_html_table([*columns], zip(*columns.values(), strict=True))
-
-
-def as_html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in HTML: numbers with four digits, what is None empty, all text escaped."""
-    from html import escape
-
-    def cell(value: object) -> str:
-        shown = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
-        return f"<td style='text-align:left'>{escape(shown)}</td>"
-
-    first = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)
-    lines = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    return f"<table><tr>{first}</tr>{lines}</table>"
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self))
 
 
 COMPLETED_WHEN_READ = ("lower_bound", "warnings")

@@ -50,13 +50,6 @@ def test_a_word_that_is_near_nothing_gets_the_list():
     assert "see there" in str(errors.unknown_name("name", "zzzz", "a name", map(str, range(99)), "see there"))
 
 
-def test_the_short_reason_is_the_first_clause_outside_parentheses():
-    sentence = "an (epsilon, delta) rule has no theorem; use another"
-    assert errors.Refused(sentence).short == "an (epsilon, delta) rule has no theorem"
-    assert errors.Refused(sentence, brief="no theorem").short == "no theorem"
-    assert errors.InvalidParameter("span_dim", "nothing", "span_dim").short == "needs --span-dim"
-
-
 @pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
 def test_an_error_survives_another_process(kind):
     given = {
@@ -65,7 +58,7 @@ def test_an_error_survives_another_process(kind):
     }.get(kind, ("a sentence: and more",))
     error = kind(*given)
     copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), str(copy), copy.short) == (kind, str(error), error.short)
+    assert (type(copy), str(copy)) == (kind, str(error))
 
 
 def test_a_missing_package_says_what_to_install():

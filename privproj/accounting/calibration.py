@@ -48,7 +48,7 @@ MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
 
 KEPT_CURVES = 8
-"""Curves that a search over the rank or the misalignment keeps for its last checks. Speed only."""
+"""Curves that a search keeps for its last checks. Speed only."""
 
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
@@ -56,8 +56,8 @@ MOST_ALIGNED = 1e15
 COMPOSED_RTOL = 1e-6
 """Relative accuracy of a noise multiplier at a risk where the curve is composed. Speed only."""
 
-FIRST_STEP_DOWN = 1e-12
-"""First relative step below an answer for a noise multiplier that does not meet a risk. Speed only."""
+FIRST_STEP = 1e-12
+"""First relative step from where a search ended, to a number that meets its target or does not. Speed only."""
 
 CLOSED_FORM_MARGIN = 1e-7
 """Relative margin by which the spread of a Gaussian release must be above that of the risk at a lower end: that is off
@@ -266,73 +266,141 @@ def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) ->
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
+class Search:
+    """A search for a number of a question, which costs the less the larger it is: a noise multiplier, ``1/q``, ...
+
+    ``question_at`` is the question at such a number. Curves that were looked at last are kept.
+    """
+
+    def __init__(self, question_at: Callable[[Any], Question], target: FullTarget | RiskTarget) -> None:
+        self.question_at, self.target = question_at, target
+        self.curve = lru_cache(maxsize=KEPT_CURVES)(lambda x: question_at(x).curve())
+        self.excess = cache(self._excess)
+
+    def _excess(self, x: Any) -> float:
+        """How far the log of delta at ``x``, or that of the spread of a risk, is above the target's."""
+        target = self.target
+        if not isinstance(target, RiskTarget):
+            return log_excess(self.curve(x), target)
+        try:
+            spread = gaussian_spread(risk_of(self.curve(x), target), target.fpr)
+        except Unanswered:  # so little noise that nothing is known
+            return math.inf
+        return math.log(spread / gaussian_spread(target.value, target.fpr)) if spread > 0.0 else -math.inf
+
+    def meets(self, x: Any) -> bool:
+        """True where the question, asked back at any door, answers no more than the target (C24, C30).
+
+        Every search ends with this check.
+        """
+        question, target, curve = self.question_at(x), self.target, self.curve(x)
+        if isinstance(target, RiskTarget):
+            return risk_of(curve, target) <= target.value
+        return meets(curve, target) and (not question.is_plain or meets_in_columns(question.only, target, curve))
+
+    def answer(self, quantity: str, x: Any, value: float, lower: float | None, **details: Any) -> Result:
+        """The result at ``x``, with how its curve was computed where a grid was asked for."""
+        question = self.question_at(x)
+        if question.asked_step is not None:
+            details["numerics"] = numerics_of(self.curve(x))
+        return question.result(quantity, value, lower, **{**self.target.fields(), **details})
+
+    def guess(self, otherwise: float) -> float:
+        """Where the losses of the run spread about as the target has it; ``otherwise`` where no spread is known."""
+        return spread_guess(lambda x: [phase.guess() for phase in self.question_at(x).phases], self.target, otherwise)
+
+    def least(
+        self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
+    ) -> tuple[float, float]:
+        """The first number that was evaluated to meet the target, from where the excess ends; ``inf`` if none does.
+
+        It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
+        """
+        found, fall = close_crossing(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
+        return smallest_passing(self.meets, found, max(1e-2 * rtol, FIRST_STEP), high), fall
+
+    def last_whole(
+        self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None
+    ) -> int | None:
+        """The last integer that passes on the way from ``best`` to ``end``: a search over it, or over one over it.
+
+        It begins at ``guess``, or where the ``guide``, an excess that may cost less, ends to be positive. None where no
+        integer passes.
+        """
+        onwards = 1 if end > best else -1
+
+        def number_at(x: float) -> int:
+            return round(1.0 / x if end > best else x)
+
+        @cache
+        def passes(n: int) -> bool:
+            return self.excess(n) <= 0.0 and self.meets(n)
+
+        low, high = (1.0 / end, 1.0 / best) if end > best else (float(end), float(best))
+        x, fall = (
+            (1.0 / guess, None)
+            if guess
+            else rough_crossing(lambda x: (guide or self.excess)(number_at(x)), high, low, high)
+        )
+        rtol = max(0.5 * (x if end > best else 1.0 / x), 1e-9)
+        x, _ = close_crossing(lambda x: self.excess(number_at(x)), x, low=low, high=high, rtol=rtol, fall=fall)
+        n, stride = number_at(min(x, high)), 1
+        while not passes(n):
+            if n == best:
+                return None
+            n, stride = n - onwards * stride, 2 * stride
+            n = max(n, best) if end > best else min(n, best)
+        return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
+
+    def most_steps(self, before: Releases, last: tuple[Representation, Run]) -> int | None:
+        """The largest number of steps up to 1e8 that meets the target; None where not even one does.
+
+        The run has the phases ``before`` and then the steps of ``last``.
+        """
+        return self.last_whole(1, MOST_STEPS, guess=steps_guess(before, last, self.target))
+
+
 def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier.
 
     What is found ``roughly`` meets the target too, is within :data:`ROUGH_NOISE_RTOL` of the least that does, and has
     no lower end.
     """
+    search = Search(lambda z: question.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
-        return _solve_sigma_at_risk(question, target)
-    return _solve_sigma_at_epsilon(question, target, roughly=roughly)
-
-
-def _meets(question: Question, target: FullTarget, curve: Curve | None = None) -> bool:
-    """True where the question, asked back at any door, answers no more than the target (C24).
-
-    Every calibration of one release ends with this check. ``curve`` is that of the question, where it is known.
-    """
-    curve = curve or question.curve()
-    return meets(curve, target) and meets_in_columns(question.only, target, curve)
-
-
-def _solve_sigma_at_epsilon(question: Question, target: FullTarget, *, roughly: bool) -> Result:
-    """Answer :func:`privproj.sigma` at ``(epsilon, delta)``."""
-
-    def question_at(z: float) -> Question:
-        return question.with_mechanism(noise_multiplier=z)
-
-    @lru_cache(maxsize=2)
-    def curve_at(z: float) -> Curve:
-        return question_at(z).curve()
+        return _solve_sigma_at_risk(question, target, search)
 
     def at(z: float) -> Enclosure:
-        return curve_at(z).log_delta(target.epsilon)
+        return search.curve(z).log_delta(target.epsilon)
 
-    limits = {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
+    run, limits = question.only.run, {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, rtol, fall = classical_noise(target), 1e-14, 1.0
-    composed = False
-    if not question.only.run.single:
-        guess = spread_guess(lambda z: [question_at(z).only.guess()], target, guess)
-        composed = bool(numerics_of(curve_at(guess)))
-    first = curve_at(guess)
-    if composed:
+    guess = guess if run.single else search.guess(guess)
+    first = search.curve(guess)
+    numerics = {} if run.single else numerics_of(first)
+    if numerics:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
-        rtol = 1e-3 if "grid" in numerics_of(first) else 1e-4 if question.only.run.allocates else 1e-7
+        rtol = 1e-3 if "grid" in numerics else 1e-4 if run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
-        found, fall = close_crossing(lambda z: log_excess(curve_at(z), target), guess, rtol=rtol, **limits)
+        found, fall = search.least(guess, rtol=rtol, **limits)
     else:
         aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
-        found = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
-    # The first step upwards where the aim was not low enough is at least 1e-12. Speed only.
-    step = max(1e-2 * rtol, 1e-12)
-    found = smallest_passing(lambda z: _meets(question_at(z), target, curve_at(z)), found, step, LARGEST_NOISE)
+        near = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
+        found = smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
     if found == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
-    lower, known = None, not roughly and not leads_with_epsilon(curve_at(found))
-    gap = at(found).upper - at(found).lower if known else math.inf
+    curve, lower = search.curve(found), None
+    gap = math.inf if roughly or leads_with_epsilon(curve) else at(found).upper - at(found).lower
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         near = found
-        if composed:
+        if numerics:
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
-    answered = question_at(found)
-    side = answered.side(curve_at(found))
-    return answered.result("sigma", found, lower, side=side, **target.fields())
+    return search.answer("sigma", found, found, lower, side=search.question_at(found).side(curve))
 
 
 def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:
@@ -349,40 +417,23 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
 
 def _solve_rank(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rank` for a question that is already parsed."""
-
-    @lru_cache(maxsize=KEPT_CURVES)
-    def curve_at(rank: int) -> Curve:
-        return question.with_mechanism(rank=rank).curve()
-
-    @cache
-    def excess(rank: int) -> float:
-        return log_excess(curve_at(rank), target)
-
-    @cache
-    def rough(rank: int) -> float:
-        return rough_excess(question.with_mechanism(rank=rank).only, target)
-
-    def passes(rank: int) -> bool:
-        return excess(rank) <= 0.0 and _meets(question.with_mechanism(rank=rank), target, curve_at(rank))
-
-    limit, shape = question.only.mechanism.rank_limit, question.only.mechanism.with_rank
+    search = Search(lambda rank: question.with_mechanism(rank=rank), target)
+    excess, limit, shape = search.excess, question.only.mechanism.rank_limit, question.only.mechanism.with_rank
+    rough = cache(lambda rank: rough_excess(search.question_at(rank).only, target))
     guide = excess if question.only.run.single else rough
     best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(guide, limit)
     if shape == "u-shaped" and excess(best) > 0.0:
         ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
         best = round(math.exp(minimise(lambda x: excess(round(math.exp(x))), *ends, rtol=1e-3, points=5)[0]))
     smallest, largest = (
-        None if shape == other or excess(best) > 0.0 else _last_passing(passes, excess, best, end, guide=guide)
+        None if shape == other or excess(best) > 0.0 else search.last_whole(best, end, guide=guide)
         for other, end in (("grows", 1), ("falls", limit))
     )
     found = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if found is None:
         return _vacuous_answer(question, "rank", side=side, **target.fields())
-    upper = found if smallest else None
-    return question.with_mechanism(rank=found).result(
-        "rank", found, smallest or found, upper=upper, side=side, **target.fields()
-    )
+    return search.answer("rank", found, found, smallest or found, upper=found if smallest else None, side=side)
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
@@ -400,116 +451,41 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
     return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
 
 
-def _last_passing(
-    passes: Callable[[int], bool],
-    excess: Callable[[int], float],
-    best: int,
-    end: int,
-    *,
-    guide: Callable[[int], float] | None = None,
-    guess: int | None = None,
-) -> int | None:
-    """The last integer that passes on the way from ``best`` to ``end``: a search over it, or over one over it.
-
-    It begins at ``guess``, or where the ``guide``, an excess that costs less, ends to be positive. None where no
-    integer passes.
-    """
-    onwards = 1 if end > best else -1
-
-    def number_at(x: float) -> int:
-        return round(1.0 / x if end > best else x)
-
-    low, high = (1.0 / end, 1.0 / best) if end > best else (float(end), float(best))
-    x, fall = (
-        (1.0 / guess, None) if guess else rough_crossing(lambda x: (guide or excess)(number_at(x)), high, low, high)
-    )
-    rtol = max(0.5 * (x if end > best else 1.0 / x), 1e-9)
-    x, _ = close_crossing(lambda x: excess(number_at(x)), x, low=low, high=high, rtol=rtol, fall=fall)
-    n, stride = number_at(min(x, high)), 1
-    while not passes(n):
-        if n == best:
-            return None
-        n, stride = n - onwards * stride, 2 * stride
-        n = max(n, best) if end > best else min(n, best)
-    return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
-
-
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed."""
-    found = most_steps(lambda count: question.with_run(steps=count).curve(), target, [], question.only.guess())
+    search = Search(lambda count: question.with_run(steps=count), target)
+    found = search.most_steps([], question.only.guess())
     if found is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if found == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
-    return question.with_run(steps=found).result("steps", found, found, upper=None, side=Side.LOWER, **target.fields())
-
-
-def most_steps(
-    curve_of: Callable[[int], Curve], target: FullTarget, before: Releases, last: tuple[Representation, Run]
-) -> int | None:
-    """The largest number of steps up to 1e8 whose curve meets the target; None where not even one does.
-
-    The run has the phases ``before`` and then the steps of ``last``.
-    """
-    curve_at = lru_cache(maxsize=KEPT_CURVES)(curve_of)
-
-    @cache
-    def excess(count: int) -> float:
-        return log_excess(curve_at(count), target)
-
-    @cache
-    def passes(count: int) -> bool:
-        return excess(count) <= 0.0 and meets(curve_at(count), target)
-
-    return _last_passing(passes, excess, 1, MOST_STEPS, guess=steps_guess(before, last, target))
+    return search.answer("steps", found, found, found, upper=None, side=Side.LOWER)
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
-    """Answer :func:`privproj.rate` for a question that is already parsed, by a search over ``x = 1/q``."""
+    """Answer :func:`privproj.rate` for a question that is already parsed."""
     sampling = question.only.run.sampling
-
-    def question_at(x: float) -> Question:
-        return question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling)
-
-    guess = spread_guess(lambda x: [question_at(x).only.guess()], target, 100.0)
-    x, _ = close_crossing(
-        lambda x: log_excess(question_at(x).curve(), target), guess, low=1.0, high=MOST_RARE, rtol=1e-7
-    )
-    x = smallest_passing(lambda x: _meets(question_at(x), target), x, 1e-9, MOST_RARE)
-    fields: dict = {"upper": None, "side": Side.LOWER, "warnings": question.notes, **target.fields()}
-    if x == math.inf:
-        return _vacuous_answer(question, "rate", **fields)
-    if x == 1.0:
-        fields["warnings"] = (*question.notes, "even the whole data set at every step meets the target")
-    return question_at(x).result("rate", 1.0 / x, 1.0 / x, **fields)
+    search = Search(lambda x: question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
+    x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
+    all_fits = ("even the whole data set at every step meets the target",) if x == 1.0 else ()
+    return _answer_largest(question, "rate", search, x, warnings=(*question.notes, *all_fits))
 
 
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
-    """Answer :func:`privproj.misalignment` for a question that is already parsed, by a search over ``x = 1/m``."""
-
-    def question_at(x: float) -> Question:
-        return question.with_mechanism(misalignment=1.0 / x)
-
-    @lru_cache(maxsize=KEPT_CURVES)
-    def curve_at(x: float) -> Curve:
-        return question_at(x).curve()
-
-    @cache
-    def excess(x: float) -> float:
-        return log_excess(curve_at(x), target)
-
-    @cache
-    def rough(x: float) -> float:
-        return rough_excess(question_at(x).only, target)
-
+    """Answer :func:`privproj.misalignment` for a question that is already parsed."""
+    search = Search(lambda x: question.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, question.only.run.single
-    guess, fall = rough_crossing(excess if single else rough, 1e4, **limits)
-    x, _ = close_crossing(excess, guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
-    x = smallest_passing(lambda x: _meets(question_at(x), target, curve_at(x)), x, 1e-11, MOST_ALIGNED)
-    fields: dict = {"upper": None, "side": Side.LOWER, **target.fields()}
+    rough = cache(lambda x: rough_excess(search.question_at(x).only, target))
+    guess, fall = rough_crossing(search.excess if single else rough, 1e4, **limits)
+    x, _ = search.least(guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
+    return _answer_largest(question, "misalignment", search, x)
+
+
+def _answer_largest(question: Question, quantity: str, search: Search, x: float, **details: Any) -> Result:
+    """The answer ``1/x`` of a search over one over a value, the largest that fits."""
     if x == math.inf:
-        return _vacuous_answer(question, "misalignment", **fields)
-    return question_at(x).result("misalignment", 1.0 / x, 1.0 / x, **fields)
+        return _vacuous_answer(question, quantity, upper=None, side=Side.LOWER, **search.target.fields())
+    return search.answer(quantity, x, 1.0 / x, 1.0 / x, upper=None, side=Side.LOWER, **details)
 
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
@@ -529,58 +505,28 @@ def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
 # --- an attack risk in place of epsilon and delta -------------------------------------------------------
 
 
-def smallest_at_risk(
-    curve_at: Callable[[float], Curve], target: RiskTarget, guess: float, *, low: float, high: float, rtol: float
-) -> float:
-    """An ``x`` whose curve was evaluated to meet the target, nearly the smallest where the risk falls; ``inf`` if none.
-
-    It is within a relative ``rtol`` of where the search found a larger risk.
-    """
-    aim = gaussian_spread(target.value, target.fpr)
-
-    @cache
-    def excess(x: float) -> float:
-        try:
-            spread = gaussian_spread(risk_of(curve_at(x), target), target.fpr)
-        except Unanswered:  # so little noise that nothing is known
-            return math.inf
-        return math.log(spread / aim) if spread > 0.0 else -math.inf
-
-    found, _ = close_crossing(excess, guess, low=low, high=high, rtol=rtol)
-    return smallest_passing(lambda x: risk_of(curve_at(x), target) <= target.value, found, 1e-2 * rtol, high)
-
-
-def _solve_sigma_at_risk(question: Question, target: RiskTarget) -> Result:
+def _solve_sigma_at_risk(question: Question, target: RiskTarget, search: Search) -> Result:
     """Answer :func:`privproj.sigma` at a risk, with a lower end where the curve is that of Gaussians (C30)."""
-
-    def question_at(z: float) -> Question:
-        return question.with_mechanism(noise_multiplier=z)
-
-    @cache
-    def curve_at(z: float) -> Curve:
-        return question_at(z).curve()
-
     spread = gaussian_spread(target.value, target.fpr)
     # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
     guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
     if not question.only.run.single:
-        guess = spread_guess(lambda z: [question_at(z).only.guess()], target, guess)
-    if numerics_of(curve_at(guess)):
+        guess = search.guess(guess)
+    if numerics_of(search.curve(guess)):
         # Where records pick their batches, curves take seconds. Speed only.
         rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
-    found = smallest_at_risk(curve_at, target, guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
+    found, _ = search.least(guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if found == math.inf:
         return _vacuous_answer(question, "sigma", **target.fields())
     # A Gaussian release of a larger mu has a larger risk (C30).
-    lower, step = None if gaussian_mu(curve_at(found)) is None else found, FIRST_STEP_DOWN
-    while lower and (gaussian_mu(curve_at(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
+    lower, step = None if gaussian_mu(search.curve(found)) is None else found, FIRST_STEP
+    while lower and (gaussian_mu(search.curve(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
         lower, step = lower * (1.0 - step), 4.0 * step
         lower = lower if lower >= SMALLEST_NOISE else None
     # Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians.
-    is_known = target.fpr is None or gaussian_mu(curve_at(found)) is not None
-    answered = question_at(found)
-    side = answered.side(curve_at(found)) if is_known else Side.UPPER
-    return answered.result("sigma", found, lower, side=side, **target.fields())
+    is_known = target.fpr is None or gaussian_mu(search.curve(found)) is not None
+    side = search.question_at(found).side(search.curve(found)) if is_known else Side.UPPER
+    return search.answer("sigma", found, found, lower, side=side)
 
 
 def gaussian_mu(curve: Curve) -> float | None:

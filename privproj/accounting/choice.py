@@ -8,13 +8,11 @@ that of the DP-SGD whose update is as noisy, and the projection factor ``kappa``
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, NamedTuple, Unpack
 
-from privproj.accounting.calibration import sigma, solve_sigma
+from privproj.accounting.calibration import Search, sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
-from privproj.accounting.question import Question, ask_by_name
-from privproj.curves.inversion import log_excess, meets, smallest_passing
+from privproj.accounting.question import ask_by_name
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
 from privproj.mechanisms.base import Lift
@@ -85,12 +83,8 @@ class Worth:
 
     def as_dict(self) -> dict[str, object]:
         """Return what the JSON object of an answer has among its numerics."""
-        return {
-            "effective_noise_multiplier": self.effective_noise_multiplier,
-            "dp_sgd_noise_multiplier": self.dp_sgd_noise_multiplier,
-            "projection_error": self.projection_error,
-            "projection_error_of_run": self.projection_error_of_run,
-        }
+        names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
+        return {name: getattr(self, name) for name in names}
 
 
 def worth(
@@ -132,7 +126,7 @@ def worth(
     if lift is None:
         return None
     plain = Gaussian(adaptive_clipping_sigma=vars(mechanism).get("adaptive_clipping_sigma"))
-    target = privacy_or_risk_target(epsilon, delta, log10_delta, **(risk or {}))
+    target = privacy_or_risk_target(epsilon=epsilon, delta=delta, log10_delta=log10_delta, **(risk or {}))
     try:
         least = solve_sigma(ask_by_name(plain, None, run), target, roughly=True)
     except (Unanswered, Refused):
@@ -352,27 +346,23 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
     """
     target = full_target(epsilon, delta, None, zero=False)
 
-    def question(gamma: float, eigen_noise: float) -> Question:
-        mechanism = Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise)
-        return ask_by_name(mechanism, None, {})
+    limits = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
 
-    def find_gamma(noise: float, guess: float, **search: float) -> float:
-        ends = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
-        return find_crossing(
-            lambda gamma: log_excess(question(gamma, noise).curve(), target), guess, **ends, **search
-        ).upper
+    def search_at(eigen_noise: float) -> Search:
+        return Search(
+            lambda gamma: ask_by_name(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
+        )
 
-    @cache
-    def least_gamma(log_noise: float) -> float:
-        return find_gamma(math.exp(log_noise), 8.0 * math.exp(log_noise), rtol=ROUGH)
+    def rough_gamma(log_noise: float) -> float:
+        noise = math.exp(log_noise)
+        return find_crossing(search_at(noise).excess, 8.0 * noise, rtol=ROUGH, **limits).upper
 
     # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
     scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
     ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
-    log_noise = minimise(lambda x: math.log(least_gamma(x)), *ends, rtol=NARROW, points=5)[0]
-    gamma, noise = least_gamma(log_noise), math.exp(log_noise)
+    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=NARROW, points=5)[0]
+    noise = math.exp(log_noise)
+    gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
     if gamma == math.inf:
         raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
-    near = find_gamma(noise, gamma, spread=ROUGH, rtol=1e-9)
-    gamma = smallest_passing(lambda x: meets(question(x, noise).curve(), target), near, 1e-9)
-    return question(gamma, noise).only.mechanism  # pyright: ignore[reportReturnType]
+    return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

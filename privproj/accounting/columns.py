@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import over_rows, rows_to_come
 from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP
-from privproj.result import Outcome, Result, Side, Status, as_html_table
+from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import RunOptions
 from privproj.runs.targets import RISKS, TARGETS, AnyTarget, FullTarget, target_from, target_names
 from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, whole
@@ -60,9 +59,6 @@ ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
 
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 """What columns are asked of: a kind of mechanism, or one with parameters."""
-
-MOST_SHOWN_ROWS = 20
-"""Rows of columns that a notebook shows. Contract."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,12 +131,6 @@ class ColumnResult:
         found = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
         return {**asked, **found, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
-
-    def _repr_html_(self) -> str:
-        """The first rows as a table, for notebooks."""
-        columns = self.to_dict()
-        shown = [[*column[:MOST_SHOWN_ROWS]] for column in columns.values()]
-        return as_html_table([*columns], zip(*shown, strict=True)) + f"<p>{escape(repr(self))}</p>"
 
 
 def deltas(

@@ -1,5 +1,6 @@
 """The same question answered otherwise: by all bounds of a mechanism side by side, and by plainer accounting."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
@@ -98,16 +99,17 @@ def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
     """Ask one bound: the row has its answer, or the reason why there is none."""
     try:
         return Comparison(phase.bound, answer(question_about(phase), quantity, SOLVERS[quantity], target))
-    except Unanswered as error:
-        return Comparison(phase.bound, error.result, str(error), _short_reason(phase.bound, error))
     except PrivprojError as error:
-        return Comparison(phase.bound, None, str(error), _short_reason(phase.bound, error))
+        return Comparison(phase.bound, getattr(error, "result", None), str(error), _short_reason(phase.bound, error))
 
 
 def _short_reason(bound: Bound, error: PrivprojError) -> str:
-    """The reason in a few words, without the name of the bound, which stands before it."""
-    words = error.short.removeprefix(bound.name).removeprefix("this bound").lstrip(": ")
-    words = "needs " + words.removeprefix("expected ") if words.startswith("expected ") else words
+    """The first clause of the reason, without the name of the bound, which stands before it."""
+    if isinstance(error, InvalidParameter) and error.is_missing:
+        return f"needs --{error.name.replace('_', '-')}"
+    said = str(error).removeprefix(f"{bound.name}: ").removeprefix(bound.name).removeprefix("this bound").lstrip()
+    # before the first colon, semicolon or comma that is not in parentheses
+    words = re.sub("^expected ", "needs ", re.split(r"[:;,] (?![^(]*\))", said, maxsplit=1)[0])
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
     if words == f"is {bound.status}":
         words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"

@@ -107,7 +107,7 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
     return math.sqrt(math.fsum(squares)) if composed else math.nan
 
 
-def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget) -> int:
+def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
     """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``."""
     form, run = last
     known = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]

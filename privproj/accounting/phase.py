@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from privproj.assumptions import (
     FRESH_PROJECTION_PER_BATCH,
@@ -18,7 +18,7 @@ from privproj.errors import InvalidParameter, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.registry import bounds_of
+from privproj.mechanisms.registry import bounds_of, find_bound
 from privproj.result import Side, Status
 from privproj.runs import Run, RunOptions, without_batch_sizes
 from privproj.runs.sampling import NeighbouringRelation
@@ -29,22 +29,6 @@ SILENT = {"group_size": 1, "public_size": False}
 
 KEPT_REPRESENTATIONS = 8
 """How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
-
-
-KEPT_RUNS = 64
-"""How many runs are kept for further questions, as in tables of many. Speed only."""
-
-
-class Accountant(Protocol):
-    """Another accountant, by which all phases of a run are composed where one of them is accounted there."""
-
-    def accounted(self, phases: "Sequence[Phase]") -> "tuple[Phase, ...]":
-        """The phases by bounds that it takes together; raises :class:`privproj.Refused` where it takes none."""
-        ...
-
-    def curve(self, phases: "Sequence[Phase]", step: float | None = None) -> Curve:
-        """The joint curve of the phases, on a grid of this step."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,8 +60,12 @@ class Phase:
     planned: bool = False
 
     @property
-    def accountant(self) -> Accountant | None:
-        """Who composes a run that has such a phase; None for the package's own accounting."""
+    def accountant(self) -> Any:
+        """Who composes a run that has such a phase; None for the package's own accounting.
+
+        Its ``accounted(phases)`` are the phases by bounds that it takes together, and its ``curve(phases, step)`` is
+        their joint curve, on a grid of this step.
+        """
         return None
 
     def __post_init__(self) -> None:
@@ -335,24 +323,20 @@ def check_mechanism(mechanism: object) -> None:
         raise InvalidParameter("mechanism", mechanism, "a mechanism, such as privproj.Gaussian(noise_multiplier=1.0)")
 
 
-def phase_for(mechanism: Mechanism, bound: Bound, run: RunOptions, name: str = "") -> Phase:
-    """The phase with this bound; a relation that is not given is that of the bound, or else of the mechanism."""
+def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:
+    """The phase with this bound, or the one of this name, or the default of the mechanism for None.
+
+    A relation that is not given is that of the bound, or else of the mechanism.
+    """
     check_mechanism(mechanism)
+    bound = bound if isinstance(bound, Bound) else find_bound(type(mechanism), bound)
     options: Any = dict(without_batch_sizes(run))
     for key in (key for key in options if key not in RunOptions.__annotations__):
         raise unknown_name(key, options[key], "an option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
         options["relation"] = bound.default_relation or mechanism.default_relation
-    try:
-        parsed = _parse_run(**options)
-    except TypeError:  # a value that cannot be hashed
-        parsed = Run(**options)
-    return Phase(mechanism, parsed, bound, allowed, name)
-
-
-_parse_run = lru_cache(maxsize=KEPT_RUNS, typed=True)(Run)
-"""The run of these options, each with its type, since 1 and True are equal. Speed only."""
+    return Phase(mechanism, Run(**options), bound, allowed, name)
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.phase import Phase, check_mechanism, cut_batches, numerics_of, phase_for
-from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end, without_cap
+from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for
+from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import (
@@ -20,7 +20,6 @@ from privproj.curves.inversion import (
 from privproj.curves.profile import Curve
 from privproj.errors import PrecisionLimit, Unanswered, within
 from privproj.mechanisms import Mechanism
-from privproj.mechanisms.registry import find_bound
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import Run, RunOptions
 from privproj.runs.targets import AnyTarget, EpsilonTarget, Target, delta_target, epsilon_target
@@ -194,11 +193,7 @@ class Question:
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a result with what there is to say of its composer and of its batches."""
-
-        def log_delta_of_whole_batches(eps: float) -> float:
-            return self.with_runs(without_cap).curve().log_delta(eps).upper
-
-        return remark_on_batches(self.phases, remark_on_composer(self.asked_step, fields), log_delta_of_whole_batches)
+        return remark_on_batches(self, remark_on_composer(self.asked_step, fields))
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
@@ -220,36 +215,24 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
     An error that leaves a well-posed question unanswered carries the result without a value.
     """
     try:
-        found = solve(question, target)
-        return _with_composer(question, found) if quantity in FOUND and found.value is not None else found
+        return solve(question, target)
     except Unanswered as error:
         fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
         error.result = question.result(quantity, None, None, **fields)
         raise
 
 
-def with_remarks(question: Question, found: Result, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
-    """The result with what stands beside it: the truth from below, and the same number for other batches."""
-    found = with_lower_end(question.phases, found)
-    return with_alternatives(question.phases, found, lambda changed: solve(question.with_runs(changed), target))
-
-
-def _with_composer(question: Question, found: Result) -> Result:
-    """A calibration with what there is to say of its composer, which the curve at the answer shows."""
-    if question.asked_step is None:
-        return found
-    name, value = FOUND[found.quantity][0], found.value
-    in_run = name in Run.__dataclass_fields__
-    answered = question.with_run(**{name: value}) if in_run else question.with_mechanism(**{name: value})
-    numerics = {**numerics_of(answered.curve()), **found.numerics}
-    return replace(found, **remark_on_composer(question.asked_step, {**vars(found), "numerics": numerics}))
+def ask(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
+    """The :func:`answer` with what stands beside it: the truth from below, and the same number for other batches."""
+    found = with_lower_end(question.phases, answer(question, quantity, solve, target))
+    return with_alternatives(question, found, lambda other: solve(other, target))
 
 
 def remark_on_composer(step: float | None, found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with what there is to say of its composer: a measured rounding, a step without effect.
 
-    A number whose rounding is measured is conditional. ``step`` is that of the grid that was asked for. A result
-    without numerics, as of a calibration, says nothing of its composer yet.
+    A number whose rounding is measured is conditional. ``step`` is that of the grid that was asked for; a calibration
+    has numerics where there is one.
     """
     if "numerics" not in found or found["value"] is None:
         return found
@@ -270,8 +253,7 @@ def question_about(phase: Phase) -> Question:
 
 def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
     """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
-    check_mechanism(mechanism)
-    return question_about(phase_for(mechanism, find_bound(type(mechanism), bound), run))
+    return question_about(phase_for(mechanism, bound, run))
 
 
 # --- answers forwards ---------------------------------------------------------------------------------
@@ -308,8 +290,7 @@ def epsilon(
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
     0.7382
     """
-    question, target = ask_by_name(mechanism, bound, run), delta_target(delta, log10_delta)
-    return with_remarks(question, answer(question, "epsilon", solve_epsilon, target), solve_epsilon, target)
+    return ask(ask_by_name(mechanism, bound, run), "epsilon", solve_epsilon, delta_target(delta, log10_delta))
 
 
 def solve_epsilon(question: Question, target: Target) -> Result:
@@ -350,8 +331,7 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
     0.126937
     """
-    question, target = ask_by_name(mechanism, bound, run), epsilon_target(epsilon)
-    return with_remarks(question, answer(question, "delta", solve_delta, target), solve_delta, target)
+    return ask(ask_by_name(mechanism, bound, run), "delta", solve_delta, epsilon_target(epsilon))
 
 
 def solve_delta(question: Question, target: EpsilonTarget) -> Result:

@@ -165,13 +165,13 @@ def _shows_projections(phases: Sequence[Phase]) -> bool:
     return any(phase.mechanism.name in ("m1", "m2") for phase in phases)
 
 
-def with_alternatives(phases: Sequence[Phase], result: Result, ask: Callable[[Callable[[Run], Run]], Result]) -> Result:
+def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result]) -> Result:
     """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
 
-    ``ask`` asks the same with the run of each phase changed. What is refused or has no answer is left out.
+    ``question`` is the question that was answered, and ``ask`` answers another. What is refused or has no answer is
+    left out.
     """
-    runs = [phase.run for phase in phases]
-    shuffled = [run for run in runs if run.scheme.is_shuffled]
+    shuffled = [phase.run for phase in question.phases if phase.run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
 
@@ -192,7 +192,7 @@ def with_alternatives(phases: Sequence[Phase], result: Result, ask: Callable[[Ca
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:
-            other = ask(changed)
+            other = ask(question.with_runs(changed))
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
@@ -204,23 +204,19 @@ def with_alternatives(phases: Sequence[Phase], result: Result, ask: Callable[[Ca
 # --- how batches were drawn ---------------------------------------------------------------------------
 
 
-def remark_on_batches(
-    phases: Sequence[Phase], found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
-) -> dict[str, Any]:
+def remark_on_batches(question: Any, found: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with what there is to say of capped and of shuffled batches."""
     # Without their value the run of a result is only a placeholder.
     if found["value"] is None and found["quantity"] in ("steps", "rate"):
         return found
-    caps, cut = _capped(phases, found, log_delta_of_whole_batches)
-    least, shuffled = _shuffled(phases, found)
+    caps, cut = _capped(question, found)
+    least, shuffled = _shuffled(question.phases, found)
     return {**found, "lower_bound": least, "alternatives": caps, "warnings": (*found["warnings"], *cut, *shuffled)}
 
 
-def _capped(
-    phases: Sequence[Phase], found: dict[str, Any], log_delta_of_whole_batches: Callable[[float], float]
-) -> tuple[dict[str, object], list[str]]:
+def _capped(question: Any, found: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
-    runs = dict.fromkeys(phase.run for phase in phases if phase.run.max_batch_size is not None)
+    runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)
     if not runs or found.get("log10_delta") is None:
         return {}, []
     from privproj.composition.truncated import smallest_harmless_cap
@@ -228,7 +224,7 @@ def _capped(
     log_delta = goal = found["log10_delta"] * math.log(10.0)
     if found["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
         try:
-            goal = log_delta_of_whole_batches(found["epsilon"])
+            goal = question.with_runs(without_cap).curve().log_delta(found["epsilon"]).upper
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]

@@ -2,26 +2,21 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
-from privproj.accounting.calibration import COMPOSED_RTOL, most_steps, read_risk, sigma, smallest_at_risk
-from privproj.accounting.first_guess import close_crossing, spread_guess
+from privproj.accounting.calibration import COMPOSED_RTOL, Search, read_risk, sigma
 from privproj.accounting.phase import (
-    Accountant,
     Phase,
-    check_mechanism,
     cut_batches,
     phase_for,
     remedy_for_fixed_projection,
 )
-from privproj.accounting.question import Question, solve_delta, solve_epsilon, with_remarks
+from privproj.accounting.question import Question, ask, solve_delta, solve_epsilon
 from privproj.assumptions import PUBLIC_SUBSPACE
-from privproj.curves.inversion import log_excess, meets, smallest_passing
+from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
-from privproj.mechanisms.registry import find_bound
 from privproj.result import Result, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
@@ -150,7 +145,7 @@ class Schedule(Question):
         return tuple(phase for phase in self.phases if not phase.planned)
 
     @property
-    def accountant(self) -> Accountant | None:
+    def accountant(self) -> Any:
         """Who composes the phases where one of them has an accountant of its own."""
         return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
@@ -176,8 +171,7 @@ class Schedule(Question):
             Refused: A phase has no privacy profile.
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
-        asked, target = self.by_one_accountant(), delta_target(delta, None)
-        return with_remarks(asked, solve_epsilon(asked, target), solve_epsilon, target)
+        return ask(self.by_one_accountant(), "epsilon", solve_epsilon, delta_target(delta, None))
 
     def delta(self, *, epsilon: float) -> Result:
         """Return the smallest delta of the whole run at an epsilon, rounded up.
@@ -193,8 +187,7 @@ class Schedule(Question):
             Refused: A phase has no privacy profile.
             PrecisionLimit: The composed delta is too small to be told from rounding.
         """
-        asked, target = self.by_one_accountant(), epsilon_target(epsilon)
-        return with_remarks(asked, solve_delta(asked, target), solve_delta, target)
+        return ask(self.by_one_accountant(), "delta", solve_delta, epsilon_target(epsilon))
 
     def by_one_accountant(self) -> "Schedule":
         """The schedule with the bounds that its number rests on (:meth:`Accountant.accounted`)."""
@@ -243,21 +236,13 @@ class Schedule(Question):
             InvalidParameter: A value is outside its domain, two targets are given, or a phase has no noise multiplier.
             Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
         """
-        target = privacy_or_risk_target(epsilon, delta, None, advantage=advantage, tpr=tpr, fpr=fpr)
+        target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
 
-        @lru_cache(maxsize=2)
-        def curve_at(factor: float) -> Curve:
-            return self.scaled(factor).curve()
-
-        limits = {"low": 1e-6, "high": 1e6}
-        guess = spread_guess(lambda factor: [phase.guess() for phase in self.scaled(factor).phases], target, 1.0)
-        if isinstance(target, RiskTarget):
-            words = risk_words(target.parameters())
-            factor = smallest_at_risk(curve_at, target, guess, **limits, rtol=COMPOSED_RTOL)
-        else:
-            words = f"epsilon {epsilon:g} and delta {delta:g}"
-            factor, _ = close_crossing(lambda x: log_excess(curve_at(x), target), guess, **limits, rtol=1e-7)
-            factor = smallest_passing(lambda x: meets(curve_at(x), target), factor, 1e-9, limits["high"])
+        at_risk = isinstance(target, RiskTarget)
+        words = risk_words(target.parameters()) if at_risk else f"epsilon {epsilon:g} and delta {delta:g}"
+        search = Search(self.scaled, target)
+        rtol = COMPOSED_RTOL if at_risk else 1e-7
+        factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
         if factor == math.inf:
             raise Refused(f"no common factor of the noise meets {words}")
         return self.scaled(factor)
@@ -313,13 +298,13 @@ class Schedule(Question):
         """
         before = (*self.done_phases, *after)
 
-        def curve_of(steps: int) -> Curve:
-            return replace(self, phases=(*before, phase.with_run(steps=steps))).curve()
+        def question_at(steps: int) -> Schedule:
+            return replace(self, phases=(*before, phase.with_run(steps=steps)))
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
         known = [one.guess() for one in before if one.accountant is None]
-        return most_steps(curve_of, target, known, phase.guess()) or 0
+        return Search(question_at, target).most_steps(known, phase.guess()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.
@@ -385,8 +370,7 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
     >>> phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "training", steps=10).bound.name
     'rank-free'
     """
-    check_mechanism(mechanism)
-    return phase_for(mechanism, find_bound(type(mechanism), bound), run, name)  # pyright: ignore[reportArgumentType]
+    return phase_for(mechanism, bound, run, name)  # pyright: ignore[reportArgumentType]
 
 
 def dp_sft(

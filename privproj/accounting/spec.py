@@ -147,8 +147,7 @@ def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
     if query == "sigma":
         require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
-    found = answer(question, query, solve, target)
-    return with_alternatives(question.phases, found, lambda changed: solve(question.with_runs(changed), target))
+    return with_alternatives(question, answer(question, query, solve, target), lambda asked: solve(asked, target))
 
 
 # --- one dotted name ------------------------------------------------------------------------------

@@ -62,8 +62,7 @@ class EpsilonDeltaRule:
         """The same ``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
             raise Refused(
-                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}",
-                brief=f"is proved for 0 < epsilon < {self.limit:g} only",
+                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
             )
         return eps
 

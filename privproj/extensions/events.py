@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from privproj.accounting.phase import Accountant, Phase, phase_for
+from privproj.accounting.phase import Phase, phase_for
 from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
 from privproj.curves.profile import Curve
 from privproj.errors import within
@@ -57,7 +57,7 @@ class _EventPhase(Phase):
     """A phase that is an event of dp-accounting."""
 
     @property
-    def accountant(self) -> Accountant:
+    def accountant(self) -> Any:
         """Who composes a run that has such a phase."""
         from privproj.extensions.event_composition import DpAccounting
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from privproj.accounting.phase import numerics_of
@@ -22,7 +21,7 @@ from privproj.extensions.filter import renyi_curve
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import next_up
-from privproj.result import Result, Side, as_html_table
+from privproj.result import Result, Side
 from privproj.runs import Run, RunOptions
 from privproj.validation import real
 
@@ -41,9 +40,6 @@ CUT_MASS = 1e-15
 LOSSES_PER_DEVIATION = 20.0
 """Lattice points per standard deviation of the loss. Speed only."""
 
-SHOWN_DELTAS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
-"""The deltas of the table that a notebook shows. Contract."""
-
 
 @dataclass(frozen=True)
 class PrivacyLoss(Schedule):
@@ -59,7 +55,6 @@ class PrivacyLoss(Schedule):
     Args:
         phases: The phases in their order, as those of a schedule.
         discretization: The step of the grid of losses on which the phases are composed; None lets the composer choose.
-        composer: Who composes: "privproj", or "dp-accounting", whose rounding is measured and not proved.
         assumes: Further sentences that every number of this run takes for granted.
 
     >>> from privproj import Gaussian
@@ -115,12 +110,6 @@ class PrivacyLoss(Schedule):
         return (
             f"<privacy loss of {found.run['steps']} releases: {found.bound}, {found.status}, {found.run['relation']}>"
         )
-
-    def _repr_html_(self) -> str:
-        """Its epsilons at some deltas as a table, for notebooks."""
-        curve = shallow(self.curve())
-        rows = [(delta, curve.epsilon(math.log(delta)).upper) for delta in SHOWN_DELTAS]
-        return as_html_table(["delta", "epsilon"], rows) + f"<p>{escape(repr(self))}</p>"
 
 
 def _as_profile(curve: Curve) -> PrivacyProfile:

@@ -55,25 +55,14 @@ class EpsilonTarget:
 
 @dataclass(frozen=True)
 class RiskTarget:
-    """An attack risk to be met: the ``advantage``, or the true positive rate ``tpr`` at a false positive rate ``fpr``.
+    """An attack risk to be met: the true positive rate at a false positive rate ``fpr``; without that the advantage."""
 
-    It has either the first or the other two.
-    """
-
-    advantage: float | None = None
-    tpr: float | None = None
+    value: float
     fpr: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The risk that is allowed."""
-        found = self.advantage if self.tpr is None else self.tpr
-        assert found is not None
-        return found
 
     def parameters(self) -> dict[str, float]:
         """The target by the names of its parts."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return {"advantage": self.value} if self.fpr is None else {"tpr": self.value, "fpr": self.fpr}
 
     def fields(self) -> dict[str, Any]:
         """The target by the names of the fields of a result."""
@@ -132,29 +121,27 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
     if advantage is not None:
         if tpr is not None or fpr is not None:
             raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
-        return RiskTarget(advantage=probability("advantage", advantage))
+        return RiskTarget(probability("advantage", advantage))
     for name, value in (("tpr", tpr), ("fpr", fpr)):
         if value is None:
             raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
     hit, false = probability("tpr", tpr), probability("fpr", fpr)
     if hit <= false:
         raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
-    return RiskTarget(tpr=hit, fpr=false)
+    return RiskTarget(hit, false)
 
 
-def privacy_or_risk_target(
-    epsilon: float | None, delta: float | None, log10_delta: float | None, **risk: float | None
-) -> FullTarget | RiskTarget:
+def privacy_or_risk_target(**given: float | None) -> FullTarget | RiskTarget:
     """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
-    given = {name: value for name, value in risk.items() if value is not None}
-    if given:
-        for name, value in (("epsilon", epsilon), ("delta", delta), ("log10_delta", log10_delta)):
-            if value is not None:
-                raise InvalidParameter(name, value, f"either epsilon and delta, or {' and '.join(given)}, not both")
-        return risk_target(risk.get("advantage"), risk.get("tpr"), risk.get("fpr"))
-    if epsilon is None:
-        raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
-    return full_target(epsilon, delta, log10_delta, zero=False)
+    risk = [name for name in RISKS if given.get(name) is not None]
+    if not risk:
+        if given.get("epsilon") is None:
+            raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+        return full_target(*map(given.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
+    for name in TARGETS:
+        if given.get(name) is not None:
+            raise InvalidParameter(name, given[name], f"either epsilon and delta, or {' and '.join(risk)}, not both")
+    return risk_target(*map(given.get, RISKS))
 
 
 def target_names(query: str) -> tuple[str, ...]:
@@ -170,5 +157,5 @@ def target_from(given: Mapping[str, Any], query: str) -> Any:
     if query == "epsilon":
         return delta_target(delta, log10_delta)
     if query == "sigma":
-        return privacy_or_risk_target(epsilon, delta, log10_delta, **{name: given.get(name) for name in RISKS})
+        return privacy_or_risk_target(**given)
     return full_target(epsilon, delta, log10_delta, zero=True)  # pyright: ignore[reportArgumentType]

@@ -351,6 +351,6 @@ def test_columns_become_a_frame_with_what_was_asked(run):
         M2(layers=(privproj.Layer(dim=64, rank=4),), noise_multiplier=[1.0, 2.0]), delta=1e-5
     ).to_dict()
     assert layered["layers"] == [str(privproj.Layer(dim=64, rank=4))] * 2
-    assert len(repr(found)) < 300 and found._repr_html_().count("<tr>") == 5
+    assert len(repr(found)) < 300
     many = privproj.epsilons(Gaussian(noise_multiplier=np.linspace(1, 2, 1000)), delta=1e-5)
-    assert len(repr(many)) < 300 and many._repr_html_().count("<tr>") == 21
+    assert len(repr(many)) < 300

@@ -108,13 +108,8 @@ def test_losses_compose_as_schedules_do():
         first + loss_of("replaced")
 
 
-def test_a_loss_shows_itself_in_a_line_and_as_a_table():
-    loss = loss_of("sampled")
-    assert repr(loss) == "<privacy loss of 20 releases: gaussian.analytic, proved, add-remove>"
-    shown = [row.split("</td>")[:2] for row in loss._repr_html_().split("<tr>")[3:]]
-    points = [tuple(float(cell.rpartition(">")[2]) for cell in row) for row in shown]
-    assert points == sorted(points, reverse=True) and [eps for _, eps in points] == sorted(eps for _, eps in points)
-    assert len(points) == 8 and points[3][1] == pytest.approx(loss.epsilon(delta=1e-5).value, rel=1e-3, abs=0)
+def test_a_loss_shows_itself_in_a_line():
+    assert repr(loss_of("sampled")) == "<privacy loss of 20 releases: gaussian.analytic, proved, add-remove>"
 
 
 def law_of_mu(mu, eps):
