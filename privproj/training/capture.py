@@ -222,19 +222,11 @@ class Taps:
     def tensors(self) -> list[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""
         found: dict[int, tuple[str, Tensor]] = {}
-        seen, ahead = set(), [("", self.module)]
-        # Torch's own walks take several times as long, and every batch makes some.
-        while ahead:
-            prefix, part = ahead.pop()
-            if part in seen:
-                continue
-            seen.add(part)
-            for tensors in (part._parameters, part._buffers):
-                for key, tensor in tensors.items():
-                    if tensor is not None and id(tensor) not in found:
-                        found[id(tensor)] = prefix + key, tensor
-            inside = [(f"{prefix}{key}.", child) for key, child in part._modules.items() if child is not None]
-            ahead += reversed(inside)
+        # Torch's own walks over tensors take twice as long, and every batch makes some.
+        for name, part in self.module.named_modules():
+            for key, tensor in (*part._parameters.items(), *part._buffers.items()):
+                if tensor is not None:
+                    found.setdefault(id(tensor), (f"{name}.{key}" if name else key, tensor))
         return list(found.values())
 
     def clear(self) -> None:
