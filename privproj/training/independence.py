@@ -439,9 +439,6 @@ _FREEZE = "freeze it again, or convert and freeze layers before make_private, or
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of so many bytes. Contract with torch."""
 
-_MOVED_BY_RELEASES = "trained tensors that releases alone change"
-"""What is expected of weights."""
-
 _States = dict[int, tuple[str, int, int, bool, int | None]]
 """By the identity of a tensor its name, where it lies, how often it was written, whether it has a gradient that nobody
 asked for, and a number that changes with what it holds; None where that was not read."""
@@ -473,14 +470,16 @@ class Guard:
         now = self.states(tensors, self.read(tensors) - self.released.keys())
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
         remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
-        _check_same(self.drawn, now, "changed since the last release", _MOVED_BY_RELEASES, remedy)
+        expected = "trained tensors that releases alone change"
+        _check_same(self.drawn, now, "changed since the last release", expected, remedy)
 
     def check_released(self, *, every: bool = False) -> None:
         """Raise where what is read was written since the batch was drawn; ``every`` tensor is read from now on."""
         tensors = self.taps.tensors() if every else self.check_trained()
-        remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
+        expected = "tensors that stay as they are from the drawing of a batch to its release"
+        remedy = "no other optimizer, and no writes, of a teacher neither, but in optimizer.attach_step_hook"
         now = self.states(tensors, {id(tensor) for _, tensor in tensors} if every else self.read(tensors))
-        _check_same(self.drawn, now, "changed beside the releases", _MOVED_BY_RELEASES, remedy)
+        _check_same(self.drawn, now, "changed beside the releases", expected, remedy)
         self.drawn, self.is_noted = now, every
 
     def end_step(self, rates: dict[int, float]) -> None:
