@@ -138,6 +138,8 @@ class IndependenceCheck:
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
                 self.check_apart()
+        # Outputs of first layers are among them, which nothing needs any more.
+        self.guard.others.clear()
         return losses.detach().sum()
 
     def check_apart(self) -> None:
