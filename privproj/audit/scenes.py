@@ -204,7 +204,7 @@ class Scene(_Audited):
             boundary.begin()
             x, g = self.canary(view)
             if sign:
-                view.tap.keep(view.tap.modules[0], x, sign * g)
+                view.tap.keep((view.tap.modules[0],), x, sign * g)
                 boundary.add(1)
                 view.tap.clear()
             (mean,) = boundary.release()
@@ -352,7 +352,7 @@ class LoaderScene(_Audited):
         # Batches are looked at and not trained on.
         loader.keeps_empty, loader.on_open = True, lambda: None
         if self.fault is not None:
-            _plant(loader, PLANTED_IN_LOADER[self.fault])
+            loader.bins = PLANTED_IN_LOADER[self.fault]
         found = []
         while len(loader):
             for (numbers,) in loader:
@@ -401,18 +401,6 @@ class LoaderScene(_Audited):
         top = exponents.max(1)
         weights = np.exp(exponents - top[:, None])
         return [float((top + np.log(weights @ law)).sum()) for law in laws]
-
-
-def _plant(loader: PrivateLoader, kind: type[BinSampler]) -> None:
-    """Let a loader draw from a faulty sampler."""
-    real = loader.sampler
-
-    def faulty(steps: int) -> Any:
-        found = real(steps)
-        found.batches.__class__ = kind
-        return found
-
-    loader.sampler = faulty
 
 
 # --- many canaries in one release -----------------------------------------------------------------------
@@ -467,7 +455,7 @@ def one_run(
     # Canaries that go through the release code together; bounds memory. Speed only.
     for rows in torch.as_tensor(included).split(256):
         g = nn.functional.one_hot(rows, count).double()
-        view.tap.keep(view.tap.modules[0], torch.ones(len(rows), 1, dtype=torch.float64), g)
+        view.tap.keep((view.tap.modules[0],), torch.ones(len(rows), 1, dtype=torch.float64), g)
         boundary.add(len(rows))
         view.tap.clear()
     scores = boundary.release()[0][:, 0].numpy()

@@ -9,7 +9,7 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
@@ -106,26 +106,6 @@ _END = object()
 """Stands for a batch where there is none any more."""
 
 
-class _CountedBatches:
-    """A batch sampler that hands out this process's share of each batch, and remembers the whole batches.
-
-    The records of a batch come in an order that is drawn from ``order``; None leaves it.
-    """
-
-    def __init__(self, batches: Iterable[list[int]], processes: Processes, order: torch.Generator | None) -> None:
-        self.batches, self.processes, self.order = batches, processes, order
-        self.shares: deque[tuple[list[int], list[int]]] = deque()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for logical in self.batches:
-            if self.order is not None:
-                # Where a record stands in its batch says nothing of which others are in it.
-                logical = drawn_from(logical, len(logical), self.order)
-            batch = self.processes.share(logical)
-            self.shares.append((batch, logical))
-            yield batch
-
-
 class BinSampler:
     """The batches ``first``, ``first + 1``, ... of a run in which each record picks one of every ``batches``."""
 
@@ -189,6 +169,9 @@ class PrivateLoader(BatchTurn):
     10
     """
 
+    bins = BinSampler
+    """What draws the batches of balls-in-bins; audits plant faults in it."""
+
     def __init__(
         self, loader: DataLoader, plan: Plan, streams: Streams, secrets: EpochSecrets, done: Callable[[], int],
         processes: Processes,
@@ -220,14 +203,14 @@ class PrivateLoader(BatchTurn):
             remedy = "load the weights of that run, or name another ledger, and both add up"
             raise Refused(f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}")
         self.used = True
-        sampler = self.sampler(steps)
-        batches = self._batches(sampler)
+        shares: deque[tuple[list[int], list[int]]] = deque()
+        batches = self._batches(self.sampler(steps), shares)
         for position in itertools.count(self.done()):
             with secret_numbers(self.streams.forward) if self.columns is None else nullcontext():
                 batch = next(batches, _END)
             if batch is _END:
                 return
-            numbers, logical = sampler.shares.popleft()
+            numbers, logical = shares.popleft()
             self._check_next(position, logical)
             self.open(len(numbers), batch, numbers)
             # All processes go the same way, so that a loop makes as many turns in each.
@@ -253,14 +236,43 @@ class PrivateLoader(BatchTurn):
                 remedy = "give every loader the same num_workers, and make the same steps in every process"
                 raise InvalidParameter("data_loader", "other batches", "the same batches in every process", remedy)
 
-    def _batches(self, sampler: _CountedBatches) -> Iterator[Any]:
-        """The joined records of every batch that a sampler draws."""
+    def sampler(self, steps: int) -> Iterator[list[int]]:
+        """Draw fresh batches as the plan says, whole ones for all processes together.
+
+        Args:
+            steps: Number of batches.
+
+        Yields:
+            The numbers of the records in each batch.
+        """
+        plan, generator = self.plan, self.generator
+        if plan.batches is not None:
+            secret = partial(self.secrets.of, processes=self.processes)
+            drawn: Any = self.bins(secret, plan.dataset_size, plan.batches, self.done(), steps)
+        else:
+            kind: Any = FixedBatches if plan.sampling_rate == 1.0 else KINDS[plan.sampling]
+            drawn = kind.draw(plan, steps, generator)
+        for logical in drawn:
+            if plan.max_batch_size is not None and len(logical) > plan.max_batch_size:
+                logical = drawn_from(logical, plan.max_batch_size, generator)
+            # Where a record stands in its batch says nothing of which others are in it. A run that is made to be
+            # repeated keeps the order.
+            yield logical if self.streams.is_insecure else drawn_from(logical, len(logical), generator)
+
+    def _batches(self, sampler: Iterator[list[int]], shares: deque[tuple[list[int], list[int]]]) -> Iterator[Any]:
+        """The joined records of this process's share of every batch; ``shares`` get it with the whole batch."""
+
+        def shared() -> Iterator[list[int]]:
+            for logical in sampler:
+                shares.append((self.processes.share(logical), logical))
+                yield shares[-1][0]
+
         if self.columns is not None:
-            return ([column[numbers] for column in self.columns] for numbers in sampler)
+            return ([column[numbers] for column in self.columns] for numbers in shared())
         # Workers are seeded by a number that is drawn from here, and not by torch's own seed.
         seeds = torch.Generator().manual_seed(int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
         return iter(
-            DataLoader(self.dataset, batch_sampler=sampler, collate_fn=self.collate, generator=seeds, **self.settings)
+            DataLoader(self.dataset, batch_sampler=shared(), collate_fn=self.collate, generator=seeds, **self.settings)
         )
 
     def alone(self, row: int) -> Any:
@@ -340,28 +352,6 @@ class PrivateLoader(BatchTurn):
             return
         words = "a collate_fn that joins every record by itself, but for random numbers"
         raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", words)
-
-    def sampler(self, steps: int) -> _CountedBatches:
-        """Make a sampler of fresh batches, drawn as the plan says.
-
-        Args:
-            steps: Number of batches.
-
-        Returns:
-            A batch sampler that yields lists of record numbers, this process's share of each batch.
-        """
-        plan, generator = self.plan, self.generator
-        kind: Any = FixedBatches if plan.sampling_rate == 1.0 else KINDS[plan.sampling]
-        if plan.batches is not None:
-            secret = partial(self.secrets.of, processes=self.processes)
-            batches: Any = BinSampler(secret, plan.dataset_size, plan.batches, self.done(), steps)
-        else:
-            batches = kind.draw(plan, steps, generator)
-        if plan.max_batch_size is not None:
-            most, drawn = plan.max_batch_size, batches
-            batches = (drawn_from(batch, most, generator) if len(batch) > most else batch for batch in drawn)
-        # A run that is made to be repeated keeps the order of the records.
-        return _CountedBatches(batches, self.processes, None if self.streams.is_insecure else generator)
 
 
 def _join(join: Callable[[list[Any]], Any], samples: Samples, records: list[Any]) -> Any:

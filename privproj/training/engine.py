@@ -307,7 +307,7 @@ class _Start:
         # that is settled. Only the first process has it, and the others learn the noise and the count from it.
         book, kept, before, steps, secrets = None, {}, Account(), 0, EpochSecrets()
         with processes.together():
-            if any(processes.gather(ledger is not None)) and ledger is None and processes.first:
+            if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
                 raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
             if processes.first:
                 plan = self.calibrated()

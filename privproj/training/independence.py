@@ -10,11 +10,9 @@ nothing else asks for gradients, and no forward pass leaves anything of a batch 
 """
 
 import math
-import operator
 import random
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from copy import copy
 from typing import Any, NoReturn
 
@@ -75,9 +73,9 @@ called and what helps."""
 class IndependenceCheck:
     """Computes records of a batch apart from the others, one of every batch and more of some.
 
-    More are computed in the first steps, whenever the form of a part is new (the modes of the modules, the types and
-    sizes of the tensors, the number of records to a factor of 2, autocast), and now and then. Of records that were
-    computed together, row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
+    More are computed where the check of a part is ``due``: in the first steps, whenever its form is new (the modes of
+    the modules, the types and sizes of the tensors, the number of records to a factor of 2, autocast), and now and
+    then. Of records that were computed together, row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
     """
 
     def __init__(
@@ -85,8 +83,8 @@ class IndependenceCheck:
     ) -> None:
         self.taps, self.guard, self.boundary, self.loader, self.released = taps, guard, boundary, loader, released
         self.seen: set[Any] = set()
-        self.steps = self.chosen = self.repeat = 0
-        self.spot = self.alone = False
+        self.steps = self.chosen = self.start = self.repeat = 0
+        self.spot = self.alone = self.due = self.drawn = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -106,78 +104,119 @@ class IndependenceCheck:
         return due
 
     def take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
-        """Add the part that these rows of the batch are to the release, once some of its records are compared.
+        """Add the part that these rows of the batch are to the release, and compare some of its records.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
         are computed together once more, quietly, few of them unless the check is due. Random numbers of another
         generator are a difference. Where every record is computed ``alone``, the chosen one is computed twice: what is
-        kept outside the module makes a difference. The sum of the losses comes back.
+        kept outside the module makes a difference. The sum of the losses comes back. Where this raises, what is added
+        has to be forgotten.
         """
-        records, first, self.alone = rows.stop - rows.start, self.chosen - rows.start, alone
-        due = not alone and self.is_due(part, records)
-        if due or (alone and self.spot):
+        records, first = rows.stop - rows.start, self.chosen - rows.start
+        self.loss_fn, self.start, self.alone = loss_fn, rows.start, alone
+        self.due = not alone and self.is_due(part, records)
+        if self.due or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
             self.guard.note()
         order = list(range(records))
-        if not due:
+        if not self.due:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
-        is_compared = due or 0 <= first < records
+        is_compared = self.due or 0 <= first < records
         # A copy, for the loss function may write into its part.
         self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
         form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
         with self.taps.armed(records):
-            losses = self.losses(loss_fn, part, records)
+            losses = self.losses(part, records)
             self.guard.check_leaves(losses)
             try:
                 self.pass_back(losses)
                 self.guard.check_unwritten(form)
             finally:
                 self.guard.drop_gradients(every=True)
-            if is_compared:
-                drawn = number_states(self.taps.device) != states
-                self.places = list(range(len(order))) if drawn else order
-                with self.quietly(drawn or due), self.taps.set_aside() if drawn else nullcontext():
-                    self.check_apart(loss_fn, rows.start, due=due, drawn=drawn)
+            self.drawn = number_states(self.taps.device) != states
             self.boundary.add(records)
+            if is_compared:
+                self.places = list(range(len(order))) if self.drawn else order
+                self.check_apart()
+        # Outputs of first layers are among them, which nothing needs any more.
+        self.guard.others.clear()
         return losses.detach().sum()
 
-    def check_apart(self, loss_fn: LossFunction, start: int, *, due: bool, drawn: bool) -> None:
-        """Raise where what is computed apart is another one than beside others, in a part from this row of the batch.
+    def check_apart(self) -> None:
+        """Raise where what is computed apart is another one than beside others.
 
-        Where records alone make other draws, all is computed once more with one level for all.
+        Random functions stand still where a check is due or some drew. Where records alone make other draws, all is
+        computed once more with one level for all.
         """
-        for self.still.apart in (due, False):
-            if drawn:
-                self.taps.clear()
-                if self.still.apart:
-                    # What is drawn for each record is told by a pass over one, for mixing may vanish where all draws
-                    # are one.
-                    one = take(self.base, slice(0, 1), len(self.places), self.loader.samples)
-                    self.taps.capture(False)
-                    self.losses_again(loss_fn, one, [0])
-                    self.taps.capture(True)
+        self.repeat, level = self.draw.getrandbits(32), None
+        if self.drawn or self.due:
+            level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
+        _checks.append(True)
+        try:
+            with quiet(self.taps.module, level) as self.still:
+                self.types = self.types if level is None else self.still.types
+                # The way back is made in the type of autocast too, whatever type the losses are made in.
+                self.types |= _autocast(self.taps.device)
+                self.still.apart = self.due
+                try:
+                    self.compare()
+                except InvalidParameter:
+                    if not (self.still.apart and self.still.is_uneven):
+                        raise
+                    self.still.apart = False
                     self.guard.restore()
-                self.taps.records = len(self.places)
-                self.pass_back(self.losses_again(loss_fn, self.base, self.places))
-                self.guard.drop_gradients()
-            try:
-                self.compare(loss_fn, self.pieces(start, due=due), due=due, drawn=drawn)
-                break
-            except InvalidParameter:
-                if not (self.still.apart and self.still.is_uneven):
-                    raise
-                self.guard.restore()
-        # What counts the records has counted these again.
-        self.guard.last = None
+                    self.compare()
+        finally:
+            _checks.pop()
+            # What counts the records has counted these again.
+            self.guard.last = None
 
-    def pieces(self, start: int, *, due: bool) -> list[Piece]:
-        """The records of a part that begins at this row, one by one; or, where a check is due, halves and two records.
+    def compare(self) -> None:
+        """Raise where a piece of a part is another one apart from it: all are compared, or one where no check is due.
+
+        Where functions are random two are: the record with the largest entry does not show that all are divided by
+        that, and the second one does. A small difference of one record may be rounding: two more records tell.
+        """
+        if self.drawn:
+            self.compute_together()
+        pieces = self.pieces()
+        known, needed = None, len(pieces) if self.due else 1 + self.drawn
+        for rows, weights, batch, cause in pieces:
+            if self.due:
+                # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
+                self.guard.restore()
+            worst = self.difference(rows, weights, batch)
+            if self.due:
+                self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
+            if worst is not None:
+                if self.due or known or worst[1] > SMALL_SHARE or len(pieces) == 1:
+                    self.refuse(*worst, _KEPT if self.alone else cause)
+                known, needed = worst, 1 + RECORDS_ALONE
+            needed -= 1
+            if not needed:
+                return
+
+    def compute_together(self) -> None:
+        """Compute the records once more beside one another, now that random functions stand still."""
+        self.taps.clear()
+        if self.still.apart:
+            # What is drawn for each record is told by a pass over one, for mixing may vanish where all draws are one.
+            self.taps.capture(False)
+            self.losses_again(take(self.base, slice(0, 1), len(self.places), self.loader.samples), [0])
+            self.taps.capture(True)
+            self.guard.restore()
+        self.taps.records = len(self.places)
+        self.pass_back(self.losses_again(self.base, self.places))
+        self.guard.drop_gradients()
+
+    def pieces(self) -> list[Piece]:
+        """The records of a part, one by one; or, where a check is due, halves and two records.
 
         Halves are compared by sums of what their records add to the release, each with a random sign. The two records
         are also compared as they are fetched anew, where that may be another batch of one record.
         """
         records = len(self.places)
-        if not due:
+        if not self.due:
             return [([row], None, None, _MIXED) for row in range(records)]
         signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
         shares = self.boundary.shares(records).cpu()
@@ -188,37 +227,12 @@ class IndependenceCheck:
         counted = [half[added[half] != 0.0].tolist() for half in halves]
         found: list[Piece] = [(rows, added[rows] if len(rows) > 1 else None, None, _MIXED) for rows in counted if rows]
         for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
-            found += [([row], None, None, _MIXED), *self.fetched(row, start)]
+            found += [([row], None, None, _MIXED), *self.fetched(row)]
         return found
 
-    def compare(self, loss_fn: LossFunction, pieces: list[Piece], *, due: bool, drawn: bool) -> None:
-        """Raise where a piece of a part is another one apart from it: all are compared, or one where no check is due.
-
-        Where functions are random two are: the record with the largest entry does not show that all are divided by
-        that, and the second one does. A small difference of one record may be rounding: two more records tell.
-        """
-        known, needed = None, len(pieces) if due else 1 + drawn
-        for rows, weights, batch, cause in pieces:
-            if due:
-                # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
-                self.guard.restore()
-            worst = self.difference(loss_fn, rows, weights, batch)
-            if due:
-                self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
-            if worst is not None:
-                if due or known or worst[1] > SMALL_SHARE or len(pieces) == 1:
-                    self.refuse(*worst, _KEPT if self.alone else cause)
-                known, needed = worst, 1 + RECORDS_ALONE
-            needed -= 1
-            if not needed:
-                return
-
-    def fetched(self, row: int, start: int) -> Iterator[Piece]:
-        """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said.
-
-        The part begins at row ``start`` of the batch.
-        """
-        single, records, samples = self.loader.alone(start + row), len(self.places), self.loader.samples
+    def fetched(self, row: int) -> Iterator[Piece]:
+        """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said."""
+        single, records, samples = self.loader.alone(self.start + row), len(self.places), self.loader.samples
         place = None if single is None else place_of(single, self.base, row, records, samples)
         # Without a place it is another one whenever it is read.
         if place is not None:
@@ -228,26 +242,16 @@ class IndependenceCheck:
             if is_given or place[1]:
                 yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
-    @contextmanager
-    def quietly(self, still: bool) -> Iterator[None]:
-        """Make passes that can be compared; where random functions stand ``still``, note the types on the way too."""
-        self.repeat, level = self.draw.getrandbits(32), None
-        if still:
-            level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
-        _checks.append(True)
-        try:
-            with quiet(self.taps.module, level) as self.still:
-                self.types = self.still.types if still else self.types
-                # The way back is made in the type of autocast too, whatever type the losses are made in.
-                self.types |= _autocast(self.taps.device)
-                yield
-        finally:
-            _checks.pop()
+    def losses(self, part: Any, records: int) -> Tensor:
+        """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise.
 
-    def losses(self, loss_fn: LossFunction, part: Any, records: int) -> Tensor:
-        """The losses of a part; an error that a check, or an output with a row for each, may cause is told as such."""
+        An error that a check, or an output with a row for each, may cause is told as such.
+        """
+        if not callable(self.loss_fn):
+            expected = "a function from a part of the batch to its losses"
+            raise InvalidParameter("loss_fn", type(self.loss_fn).__name__, expected)
         try:
-            return losses_of(loss_fn, part, records)
+            losses: Any = self.loss_fn(part)
         except Exception as error:
             found, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
@@ -256,8 +260,16 @@ class IndependenceCheck:
             expected = f"what works for {records} of the records alone, with one row for each"
             remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
             raise InvalidParameter(widened or "loss_fn", found, expected, remedy) from error
+        if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
+            found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            remedy = 'return the losses themselves, with reduction="none"'
+            raise InvalidParameter("losses", found, f"a tensor with one loss for each of {records} records", remedy)
+        if records and not losses.requires_grad:
+            remedy = "compute them from the module that make_private returned, with gradients enabled"
+            raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)
+        return losses
 
-    def losses_again(self, loss_fn: LossFunction, part: Any, rows: list[int]) -> Tensor:
+    def losses_again(self, part: Any, rows: list[int]) -> Tensor:
         """The losses of these records in a pass that leaves ``part``, which holds them, as it is.
 
         Weights that autocast has shortened are not taken. Python and numpy draw the same numbers in every pass, so that
@@ -270,7 +282,7 @@ class IndependenceCheck:
         torch.clear_autocast_cache()
         # The loss function may write into its part.
         part = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
-        losses = self.losses(loss_fn, part, records)
+        losses = self.losses(part, records)
         self.still.end()
         return losses
 
@@ -281,9 +293,7 @@ class IndependenceCheck:
             self.taps.join_rows()
         self.taps.check_rows(len(losses))
 
-    def difference(
-        self, loss_fn: LossFunction, rows: list[int], weights: Tensor | None, batch: Any
-    ) -> tuple[str, float] | None:
+    def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
 
         It comes with the relative difference; None where all are the same but for rounding. ``batch`` has these rows
@@ -296,7 +306,7 @@ class IndependenceCheck:
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
         self.taps.capture(False)
         try:
-            losses = self.losses_again(loss_fn, batch, rows)
+            losses = self.losses_again(batch, rows)
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 pairs = [
@@ -385,21 +395,6 @@ _GIVEN = "with what the collate_fn says of the whole batch", "give no counts or 
 """What a difference by numbers that a batch has besides its tensors is called, and what helps."""
 
 
-def losses_of(loss_fn: LossFunction, part: Any, records: int) -> Tensor:
-    """The losses of a part, one for each of its records; raises :class:`InvalidParameter` otherwise."""
-    if not callable(loss_fn):
-        raise InvalidParameter("loss_fn", type(loss_fn).__name__, "a function from a part of the batch to its losses")
-    losses: Any = loss_fn(part)
-    if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
-        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        remedy = 'return the losses themselves, with reduction="none"'
-        raise InvalidParameter("losses", found, f"a tensor with one loss for each of {records} records", remedy)
-    if records and not losses.requires_grad:
-        remedy = "compute them from the module that make_private returned, with gradients enabled"
-        raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)
-    return losses
-
-
 def _autocast(device: torch.device) -> set[torch.dtype]:
     """The type that autocast shortens to on a device; empty where it is off."""
     return {torch.get_autocast_dtype(device.type)} if torch.is_autocast_enabled(device.type) else set()
@@ -446,9 +441,6 @@ _FREEZE = "freeze it again, or convert and freeze layers before make_private, or
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of so many bytes. Contract with torch."""
 
-_MOVED_BY_RELEASES = "trained tensors that releases alone change"
-"""What is expected of weights."""
-
 _States = dict[int, tuple[str, int, int, bool, int | None]]
 """By the identity of a tensor its name, where it lies, how often it was written, whether it has a gradient that nobody
 asked for, and a number that changes with what it holds; None where that was not read."""
@@ -467,7 +459,7 @@ class Guard:
         self.moved = self.is_noted = False
         self.others: list[Tensor] = []
         self.released: _States = {}
-        self.whole: dict[Any, tuple[int, int]] = {}
+        self.whole: dict[Any, set[tuple[str, int]]] = {}
         self.last: dict[str, str | int] | None = None
         # A plain function, which a copy of the module leaves as it is. Weights that are loaded are those of no release.
         taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.released.clear()))
@@ -480,14 +472,16 @@ class Guard:
         now = self.states(tensors, self.read(tensors) - self.released.keys())
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
         remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
-        _check_same(self.drawn, now, "changed since the last release", _MOVED_BY_RELEASES, remedy)
+        expected = "trained tensors that releases alone change"
+        _check_same(self.drawn, now, "changed since the last release", expected, remedy)
 
     def check_released(self, *, every: bool = False) -> None:
         """Raise where what is read was written since the batch was drawn; ``every`` tensor is read from now on."""
         tensors = self.taps.tensors() if every else self.check_trained()
-        remedy = "no other optimizer, and no writes through .data but in optimizer.attach_step_hook"
+        expected = "tensors that stay as they are from the drawing of a batch to its release"
+        remedy = "no other optimizer, and no writes, of a teacher neither, but in optimizer.attach_step_hook"
         now = self.states(tensors, {id(tensor) for _, tensor in tensors} if every else self.read(tensors))
-        _check_same(self.drawn, now, "changed beside the releases", _MOVED_BY_RELEASES, remedy)
+        _check_same(self.drawn, now, "changed beside the releases", expected, remedy)
         self.drawn, self.is_noted = now, every
 
     def end_step(self, rates: dict[int, float]) -> None:
@@ -582,7 +576,7 @@ class Guard:
         Tables of constants are the same whatever records are computed, and what a layer sets by the first batch that it
         sees is not. ``every`` number is compared after a later part of the batch, for its gradients are released; else
         those that the first pass has changed. Whole numbers are those of the records there, such as their sizes or what
-        counts them: all passes of one ``form``, if it is known, leave the same there, or add the same.
+        counts them: all passes of one ``form``, if it is known, leave the same there, or all add the same.
         """
         now, last = _attributes(self.taps.module), self.last
         self.last = now
@@ -595,8 +589,9 @@ class Guard:
                 if form is None or last is None:
                     continue
                 before = last.get(name)
-                left = value, value - (before if isinstance(before, int) else 0)
-                differs = all(map(operator.ne, left, self.whole.setdefault((name, form), left)))
+                left = {("is", value), ("adds", value - (before if isinstance(before, int) else 0))}
+                left &= self.whole.get((name, form), left)
+                self.whole[name, form], differs = left, not left
             if differs:
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 

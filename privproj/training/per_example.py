@@ -9,9 +9,10 @@ record. So a record moves a sum of ``n`` records by what it adds, up to ``n^2 2^
 records. A sum in single precision rounds by how records stand side by side, which one record changes for all others.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -217,39 +218,32 @@ class LookedUp:
 def full_precision() -> Iterator[None]:
     """Switch off mixed precision and shortened mantissas: a norm must be the norm of what is summed.
 
-    Torch has two ways to say how matrices are multiplied, and reading the old one raises where the new one was used.
-    Both are set, and both come back as they were.
+    Torch has two ways to say how matrices are multiplied. Both are set, and both come back as they were.
     """
-    old, new = _old_precision(), _new_precisions()
+    restores = _precision_restores()
     torch.set_float32_matmul_precision("highest")
     try:
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), torch.no_grad():
             yield
     finally:
-        if old is not None:
-            torch.set_float32_matmul_precision(old)
-        for backend, value in new:
-            backend.fp32_precision = value
+        for restore in restores:
+            restore()
 
 
-def _old_precision() -> str | None:
-    """What ``set_float32_matmul_precision`` was told; None where torch's newer settings say otherwise."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return None
-
-
-def _new_precisions() -> list[tuple[Any, str]]:
-    """Torch's newer settings for matrices, those of each backend; none where torch is older than they are."""
+def _precision_restores() -> list[Callable[[], object]]:
+    """What brings back how matrices are multiplied, by torch's older setting and by its newer ones, one a backend."""
+    found: list[Callable[[], object]] = []
+    # Reading the older one raises where the newer ones say otherwise.
+    with suppress(RuntimeError):
+        found.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
     backends: list[tuple[Any, Any]] = [
         (torch.backends.cuda.matmul, torch.backends.cudnn),
         (getattr(torch.backends.mkldnn, "matmul", None), torch.backends.mkldnn),
     ]
-    found = []
     for matrices, all_ in backends:
         value = getattr(matrices, "fp32_precision", None)
         if value is not None:
             # What equals the setting of the whole backend is taken from there, now as later.
-            found.append((matrices, "none" if value == all_.fp32_precision else value))
+            own = "none" if value == all_.fp32_precision else value
+            found.append(partial(setattr, matrices, "fp32_precision", own))
     return found

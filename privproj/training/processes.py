@@ -73,16 +73,11 @@ class Processes:
             distributed.broadcast_object_list(values, 0)
         return values[0]
 
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in the order of their ranks; they must be objects that can be pickled."""
-        values = [value] * self.size
-        if self.size > 1:
-            distributed.all_gather_object(values, value)
-        return values
-
     def meet(self, place: str, value: Any) -> list[Any]:
-        """The values of all processes, which must have come to the same place of the run; else all raise."""
-        found = self.gather((place, value))
+        """The values of all processes, by rank; they must have come to the same place of the run, else all raise."""
+        found = [(place, value)] * self.size
+        if self.size > 1:
+            distributed.all_gather_object(found, (place, value))
         places = {rank: there for rank, (there, _) in enumerate(found)}
         if len(set(places.values())) > 1:
             words = "the processes of the run are at different places"
@@ -114,8 +109,7 @@ class Processes:
 
     def align(self, tensors: Iterable[Tensor]) -> None:
         """Give these tensors of every process the values of the first one's."""
-        if self.size > 1:
-            self.spread([tensor.data for tensor in tensors])
+        self.spread([tensor.data for tensor in tensors])
 
 
 def current_processes() -> Processes:

@@ -78,39 +78,30 @@ class Still(TorchFunctionMode):
         self.level, self.calls = level, 0
         self.types: set[torch.dtype] = set()
         self.apart = self.is_uneven = False
-        self.rows: Sequence[int] = ()
-        self.sizes: list[int] = []
-        self.alone: list[bool] | None = None
-        self.by_row: list[bool] | None = None
-        self.drawn: dict[bytes, int] = {}
+        self.passes: list[list[bool]] = []
+        self.begin(())
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
-        self.rows, self.sizes, self.drawn = rows, [], {}
+        self.rows, self.by_row, self.drawn = rows, [], {}
+        # Those that had a row for each record in the first two passes.
+        self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
 
     def end(self) -> None:
-        """Note which draws have had a row for each record, or whether the pass has drawn otherwise than the first."""
-        own = [size == len(self.rows) for size in self.sizes]
-        if self.alone is None:
-            self.alone = own
-        elif self.by_row is None:
-            alone = [*self.alone, *[False] * len(own)]
-            self.by_row = [len(self.rows) > 1 and one and here for one, here in zip(alone, own, strict=False)]
-        elif self.apart and any(self.by_row):
-            lost = (known and not here for known, here in zip(self.by_row, own, strict=False))
-            self.is_uneven |= len(own) != len(self.by_row) or any(lost)
+        """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
+        self.passes.append(self.by_row)
+        if self.apart and any(self.known) and len(self.passes) > 2:
+            lost = any(known and not here for known, here in zip(self.known, self.by_row, strict=False))
+            self.is_uneven |= lost or len(self.by_row) != len(self.passes[1])
 
     def levels(self, found: Tensor) -> Tensor | None:
         """A level for each record, where a draw of this shape has a row for each; else None."""
         # A pass that is recomputed on the way back begins from the state that it had, and makes the same draws.
-        number = self.drawn.setdefault(torch.get_rng_state().numpy().tobytes(), len(self.sizes))
+        number = self.drawn.setdefault(torch.get_rng_state().numpy().tobytes(), len(self.by_row))
         torch.rand(())
-        size = len(found) if found.dim() else 0
-        self.sizes += [size] * (number == len(self.sizes))
-        by_row = self.by_row
-        if by_row is None:
-            by_row = [one and len(self.rows) > 1 for one in self.alone or ()]
-        if not self.apart or size != len(self.rows) or not any(by_row[number : number + 1]):
+        has_rows = found.dim() > 0 and len(found) == len(self.rows)
+        self.by_row += [has_rows] * (number == len(self.by_row))
+        if not (self.apart and has_rows and any(self.known[number : number + 1])):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.
         levels = [math.modf(self.level + 0.6180339887 * (row + 1) + math.pi * number)[0] for row in self.rows]

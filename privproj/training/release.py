@@ -95,7 +95,10 @@ class PrivateRelease:
     def shares(self, examples: int) -> Tensor:
         """The smallest factor by which anything of each record is scaled down; 0 where it is not finite."""
         with per_example.full_precision():
-            return self.weigh(examples)[1].amin(1)
+            found = self.weigh(examples)[1].amin(1)
+        for view in self.views:
+            view.seen = ()
+        return found
 
     def add(self, examples: int) -> None:
         """Add the clipped contributions of this many records, whose gradients the taps have picked up."""

@@ -43,7 +43,7 @@ VARIANT_REMEDY = (
 class AnyTap:
     """What every tap has: its layers, and each use of them until the gradients are clipped.
 
-    A use is the layer or its whole call, what it saw, and the gradient of its output, records first. ``found`` is what
+    A use is the call of a layer, what it saw, and the gradient of its output, records first. ``found`` is what
     ``joined`` has made of the uses: the pair ``(g, x)``, or the gradients of all records alone. ``split`` gives the
     part of each trained tensor in a sum of these.
 
@@ -78,16 +78,17 @@ class AnyTap:
         return True
 
     def call(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[Any, Tensor]:
-        """What is kept of a call of a layer: the layer, and the first tensor that it saw."""
+        """What is kept of a call of a layer, and the first tensor that it saw.
+
+        That is the layer, its arguments by their numbers or names, and which of them it saw. For this one its number of
+        dimensions stands there: it comes back with the gradient, and until then nothing holds it but torch.
+        """
         given = {**dict(enumerate(args)), **kwargs}
         seen = next((key for key, value in given.items() if isinstance(value, Tensor)), None)
         if seen is None:
             raise InvalidParameter(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
-        return self.kept_call(module, given, seen), given[seen].detach()
-
-    def kept_call(self, module: nn.Module, given: dict[int | str, Any], seen: int | str) -> Any:
-        """What is kept of a call beside the tensor that the layer saw: the layer."""
-        return module
+        values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in given.items()}
+        return (module, {**values, seen: given[seen].dim()}, seen), values[seen]
 
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer: its ``call``, what it saw and what came back."""
@@ -178,7 +179,7 @@ class Tap(AnyTap):
         """True if the gradients are no larger than what is kept to make them."""
         if self.is_table:
             return False
-        count = sum(math.prod(g.shape[2:] if type(call) is nn.Conv2d else g.shape[1:-1]) for call, _, g in self.uses)
+        count = sum(math.prod(g.shape[2:] if type(call[0]) is nn.Conv2d else g.shape[1:-1]) for call, _, g in self.uses)
         return per_example.is_smaller_formed(count, *self.shape)
 
     @property
@@ -194,7 +195,7 @@ class Tap(AnyTap):
         :class:`privproj.training.per_example.LookedUp`.
         """
         dtype, rows, pairs, found = self.weight.dtype, [], [], []
-        for module, x, g in self.uses:
+        for (module, *_), x, g in self.uses:
             if type(module) is nn.Conv2d:
                 pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
             elif self.is_table and isinstance(module, nn.Embedding):
@@ -250,12 +251,6 @@ class _ReplayedTap(AnyTap):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module, _trained_tensors(module))
-
-    def kept_call(self, module: nn.Module, given: dict[int | str, Any], seen: int | str) -> Any:
-        """What is kept of a call: the layer, its arguments by their numbers or names, and which of them it saw."""
-        values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in given.items()}
-        # What it saw comes back with the gradient. Until then nothing holds it but torch.
-        return module, {**values, seen: given[seen].dim()}, seen
 
     @property
     def shape(self) -> tuple[int]:

@@ -177,6 +177,19 @@ def test_strict_refuses_whole_numbers_that_records_leave(keep):
     assert optimizer._steps == 0
 
 
+def test_a_whole_number_is_no_counter_for_some_records_and_a_size_for_others():
+    """Either alone may stay; by turns they tell something of each record."""
+
+    def by_turns(module, mean):
+        before = getattr(module, "seen", -1)
+        module.seen = 1 if before > 0 and mean[0] > 0.0 else before + 1
+
+    x, y = data(64)
+    module, optimizer, loader = private(Keeper(by_turns), x, y)
+    with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
+        optimizer.step_on(own(module), next(iter(loader)), strict=True)
+
+
 @pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 5}, {"strict": True}])
 def test_a_counter_a_size_and_a_table_of_constants_may_stay(parts):
     def count(module, x):
@@ -206,6 +219,17 @@ def test_a_fused_step_of_another_optimizer_is_seen_before_the_next_release(kind,
     with pytest.raises(InvalidParameter, match="changed beside the releases"):
         optimizer.step_on(own(module), next(iter(loader)), **parts)
     assert optimizer._steps == 1
+
+
+def test_a_teacher_is_written_between_a_release_and_the_next_batch_and_not_before_the_release():
+    x, y = data()
+    module, optimizer, loader = private(Keeper(lambda *_: None), x, y)
+    optimizer.attach_step_hook(lambda _: module.frozen.add_(1.0))
+    optimizer.step_on(own(module), next(iter(loader)))
+    optimizer.backward_on(own(module), next(iter(loader)))
+    module.frozen.add_(1.0)
+    with pytest.raises(InvalidParameter, match=r"frozen=changed beside the releases.*of a teacher neither, but in"):
+        optimizer.step()
 
 
 def test_weights_that_are_loaded_between_batches_are_no_change_beside_releases():

@@ -909,7 +909,9 @@ def test_what_records_leave_outside_the_module_is_seen(parts):
     """A criterion with a running centre: by strict=True too, where the chosen record is computed twice."""
     x, y = records()
     centre = torch.zeros(3)
-    module, optimizer, batches = whole(mlp(), x, y)
+    module, optimizer, batches = whole(mlp(), x, y, insecure_seed=1)
+    # Of one record in a hundred the two passes are as near as rounding.
+    optimizer._independence.draw = random.Random(1)
 
     def loss(part):
         scores = module(part[0])

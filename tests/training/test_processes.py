@@ -215,10 +215,19 @@ def test_each_of_several_processes_takes_the_gpu_of_its_number(monkeypatch):
         own_device(torch.device("cuda", 1))
 
 
+def tell(monkeypatch, said):
+    """Let a second process say this at every place where both meet."""
+
+    def gathered(values, own):
+        values[:] = [own, said(own[0])]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+
+
 def test_where_another_process_fails_this_one_fails(monkeypatch):
     from privproj.training.processes import Processes
 
-    monkeypatch.setattr(Processes, "gather", lambda self, value: [value, (value[0], "a full disk")])
+    tell(monkeypatch, lambda place: (place, "a full disk"))
     with pytest.raises(Refused, match="process 1 of 2 stopped: a full disk"), Processes(0, 2).together():
         pass
     with pytest.raises(ZeroDivisionError), Processes(0, 2).together():
@@ -228,7 +237,7 @@ def test_where_another_process_fails_this_one_fails(monkeypatch):
 def test_processes_that_come_to_different_places_are_stopped(monkeypatch):
     from privproj.training.processes import Processes
 
-    monkeypatch.setattr(Processes, "gather", lambda self, value: [value, ("elsewhere", None)])
+    tell(monkeypatch, lambda _: ("elsewhere", None))
     with pytest.raises(Refused, match="different places"), Processes(0, 2).together():
         pass
     with pytest.raises(Refused, match="different places"):
