@@ -38,8 +38,8 @@ COMPOSES = {
     "PrivacyProfile": "A privacy profile. It becomes a pair of privacy loss distributions on a lattice, one that "
     "dominates and, where lower values are known, one that is dominated; these are composed with every error bounded "
     "([C18](../proofs.md#c18), [C19](../proofs.md#c19)).",
-    "TwoParts": "Two privacy profiles of independent losses. They are composed like two releases, and over a run like "
-    "twice as many, through privacy loss distributions ([C13](../proofs.md#c13)).",
+    "DepthCurve": "Two privacy profiles of independent losses. They are composed like two releases, and over a run "
+    "like twice as many, through privacy loss distributions ([C13](../proofs.md#c13)).",
     "RenyiCurve": "A Renyi curve. Divergences add order by order; the sum is converted at the best order.",
     "BestCurve": "Two Renyi curves. Each adds order by order; the smaller converted value is reported.",
     "ConcentratedCurve": "A concentrated curve: rho adds over releases, and the conversion has a closed form.",

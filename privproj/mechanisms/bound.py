@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from privproj.assumptions import KNOWN_PROJECTION, WHOLE_GRADIENT_CLIPPED
-from privproj.curves.profile import PrivacyProfile, Representation
+from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.mechanisms import Mechanism
 from privproj.result import Status
+from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> 
         return vars(profiles)[profile](*arguments(mechanism, steps))
 
     return provable
+
+
+@dataclass(frozen=True)
+class OverRun:
+    """What a bound says where it accounts for a whole run by a function of its own."""
+
+    of: Any
+    """What the function is about: a mechanism, or the parts of its loss."""
+
+    curve: Callable[[Any, Run], Curve]
+    """From that and a run to the curve of the run; raises :class:`privproj.Refused` where no theorem covers it."""
+
+    def over_run(self, run: Run) -> Curve:
+        """The curve of the run."""
+        return self.curve(self.of, run)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import R1SMG, Mechanism, Sketch, Wishart, WishartMatrix
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch.rdp import tight_curve
 from privproj.result import Status
 from privproj.runs import Run
@@ -102,31 +102,21 @@ PUBLISHED = Bound(
 )
 
 
-class _WholeTraining:
-    """The printed formula for a whole training, which is refuted."""
-
-    def __init__(self, mechanism: Sketch) -> None:
-        self.mechanism = mechanism
-
-    def over_run(self, run: Run) -> RenyiCurve:
-        """The printed curve of a run; raises :class:`Refused` under subsampling."""
-        if run.sampling_rate < 1.0:
-            raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
-        return tight_curve(self.mechanism, self.gamma(run.steps))
-
-    def gamma(self, steps: int) -> float:
-        """The printed ``Gamma`` after ``steps`` steps; raises :class:`Refused` unless it is above 1."""
-        product = self.mechanism.step_smoothness
-        if product is None:
-            raise InvalidParameter("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
-        # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
-        # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
-        growth = steps * math.log1p(product)
-        shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
-        found = self.mechanism.gamma_of_matrices * shrunk
-        if found <= 1.0:
-            raise Refused(f"the printed formula needs gamma above 1, here it is {found:.4g}")
-        return found
+def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
+    """The printed curve of a whole training; raises :class:`Refused` under subsampling, and unless ``Gamma > 1``."""
+    if run.sampling_rate < 1.0:
+        raise Refused("the printed formula has no sampled form; expected sampling_rate=1")
+    steps, product = run.steps, mechanism.step_smoothness
+    if product is None:
+        raise InvalidParameter("step_smoothness", "nothing", "learning rate times smoothness, eta beta")
+    # Gamma = (eta beta/4) b (lam + r sigma_g^2) / (C^2 T ((1 + eta beta)^T - 1)), with gamma_of_matrices =
+    # b (lam + r sigma_g^2) / (4 C^2) (2409.17538v9, Lemma 7.2; refuted, C22).
+    growth = steps * math.log1p(product)
+    shrunk = product / (steps * math.expm1(growth)) if growth < 700.0 else 0.0
+    gamma = mechanism.gamma_of_matrices * shrunk
+    if gamma <= 1.0:
+        raise Refused(f"the printed formula needs gamma above 1, here it is {gamma:.4g}")
+    return tight_curve(mechanism, gamma)
 
 
 LORA_BY_DESIGN = Bound(
@@ -139,7 +129,7 @@ LORA_BY_DESIGN = Bound(
     proof="C22",
     options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
     "--steps 2 --allow-refuted",
-    representation=_WholeTraining,
+    representation=lambda mechanism: OverRun(mechanism, _whole_training_over_run),
     groups=False,
     status=Status.REFUTED,
     reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "

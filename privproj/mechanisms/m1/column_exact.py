@@ -3,13 +3,11 @@
 Where no other column is known, the residual is the whole loss (2601.21719, Lemma 2).
 """
 
-from dataclasses import dataclass
-
 from privproj.composition.compose import compose_phases
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.m1.column import OF_COLUMN, correlated_profile, is_told_apart, residual_profile
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.runs import Run
@@ -18,23 +16,20 @@ NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_F
 """The profile of a column of which nothing is seen. Soundness."""
 
 
-@dataclass(frozen=True)
-class TwoParts:
-    """Two independent losses, of the residual and of the correlated part, composed like two releases (C13)."""
+def _parts_over_run(parts: tuple[PrivacyProfile, ...], run: Run) -> Curve:
+    """Two independent losses, of the residual and of the correlated part, composed like two releases (C13).
 
-    parts: tuple[PrivacyProfile, ...]
-
-    def over_run(self, run: Run) -> Curve:
-        """The curve of a run; raises :class:`Refused` under subsampling."""
-        if run.sampling_rate < 1.0:
-            raise Refused("column-exact has no theorem under subsampling; use known-projection")
-        if not self.parts:
-            return NOTHING_LOST
-        # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
-        return compose_phases([(part, run) for part in self.parts], run.discretization)
+    Raises :class:`Refused` under subsampling.
+    """
+    if run.sampling_rate < 1.0:
+        raise Refused("column-exact has no theorem under subsampling; use known-projection")
+    if not parts:
+        return NOTHING_LOST
+    # delta(eps) = E[delta_gauss(eps - L_R; |C x|/sigma)]: the losses are independent (C13) and compose (C2).
+    return compose_phases([(part, run) for part in parts], run.discretization)
 
 
-def _column_exact_of(mechanism: M1) -> TwoParts | PrivacyProfile:
+def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
     """The parts of the loss that are there; raises :class:`InvalidParameter` for several changed columns."""
     if mechanism.changed_columns > 1:
         raise InvalidParameter(
@@ -43,7 +38,7 @@ def _column_exact_of(mechanism: M1) -> TwoParts | PrivacyProfile:
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
     found = (residual_profile(mechanism), correlated_profile(mechanism))
-    return TwoParts(tuple(part for part in found if part is not None))
+    return OverRun(tuple(part for part in found if part is not None), _parts_over_run)
 
 
 COLUMN_EXACT = Bound(

@@ -22,7 +22,7 @@ from typing import Any
 from privproj.curves.renyi import BestCurve, ConcentratedCurve, RenyiCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch import has_several_layers, matrix_promises, refuses_infinite_divergence
 from privproj.numerics.kernels import log_residual
 from privproj.result import Status
@@ -91,9 +91,10 @@ OF_MATRICES: dict[str, Any] = {
     "status": Status.CONDITIONAL,
     "groups": False,
     "promises_of": matrix_promises,
+    "refuses": refuses_infinite_divergence,
     "independent_layers": has_several_layers,
 }
-"""What all these bounds have."""
+"""What all these bounds have; tcdp refuses more."""
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
@@ -113,7 +114,6 @@ RDP = Bound(
     options="--rank 16 --gamma 1000 --eigenvalues 768",
     # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism)),
-    refuses=refuses_infinite_divergence,
     **OF_MATRICES,
 )
 
@@ -125,7 +125,6 @@ RDP_TIGHT = Bound(
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices),
-    refuses=refuses_infinite_divergence,
     **OF_MATRICES,
     renyi=True,
 )
@@ -145,7 +144,6 @@ RDP_BEST = Bound(
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
     representation=_rdp_best_of,
-    refuses=refuses_infinite_divergence,
     **OF_MATRICES,
 )
 
@@ -171,25 +169,18 @@ TCDP = Bound(
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
     options="--rank 16 --gamma 1000 --eigenvalues 768",
     representation=_tcdp_of,
-    refuses=refuses,
-    **OF_MATRICES,
+    **{**OF_MATRICES, "refuses": refuses},
 )
 
 
-class _OneStep:
-    """The curve of one release; several are refused, since the second gradient depends on ``A``."""
-
-    def __init__(self, curve: BestCurve) -> None:
-        self.curve = curve
-
-    def over_run(self, run: Run) -> BestCurve:
-        """The curve of one release; raises :class:`Refused` for more than one."""
-        if run.steps > 1:
-            raise Refused(
-                f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
-                "sketch by the same A is no longer covered; draw a fresh A for every release and use rdp-best"
-            )
-        return self.curve.over_run(run)
+def _one_step_over_run(mechanism: Sketch, run: Run) -> BestCurve:
+    """The curve of one release; raises :class:`Refused` for more, since the second gradient depends on ``A``."""
+    if run.steps > 1:
+        raise Refused(
+            f"expected steps=1, got steps={run.steps}: from the second step on the gradient depends on A, so its "
+            "sketch by the same A is no longer covered; draw a fresh A for every release and use rdp-best"
+        )
+    return _rdp_best_of(mechanism).over_run(run)
 
 
 LORA_ONE_STEP = Bound(
@@ -199,7 +190,6 @@ LORA_ONE_STEP = Bound(
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
     # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
-    representation=lambda mechanism: _OneStep(_rdp_best_of(mechanism)),
-    refuses=refuses_infinite_divergence,
+    representation=lambda mechanism: OverRun(mechanism, _one_step_over_run),
     **OF_MATRICES,
 )
