@@ -132,14 +132,13 @@ def exit_code(arguments: list[str] | None = None) -> int:
         # The name of a file, for instance, that could not be printed as it is.
         for word in filterfalse(is_printable, words):
             raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
-        return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
+        return run_command(words)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
         return complain(usage_words(error), 2)
     except PrivprojError as error:
-        say_unanswered(error, words)
         is_named = isinstance(error, InvalidParameter)
         return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -156,12 +155,16 @@ def exit_code(arguments: list[str] | None = None) -> int:
         return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)
 
 
-def say_unanswered(error: PrivprojError, words: list[str]) -> None:
-    """Print what is known of a question that stays unanswered, where the words ask for JSON."""
-    if isinstance(error, Unanswered) and error.result is not None and "--json" in words:
-        from .render import as_json
+def run_command(words: list[str]) -> int:
+    """Have click run the command, and print what is known of an unanswered question where JSON is asked for."""
+    try:
+        return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
+    except Unanswered as error:
+        if error.result is not None and "--json" in words:
+            from .render import as_json
 
-        click.echo(as_json(error.result))
+            click.echo(as_json(error.result))
+        raise
 
 
 # --- what a failure says --------------------------------------------------------------------------------

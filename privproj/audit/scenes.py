@@ -92,6 +92,9 @@ class _Audited:
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        for name in {"steps", "batches", "epochs"} & set(vars(self)):
+            if getattr(self, name) is None:
+                raise InvalidParameter(name, None, f"the number of {name}")
         if self.fault is not None and self.fault not in self.faults:
             raise unknown_name("fault", self.fault, "a fault", self.faults)
 
@@ -260,7 +263,10 @@ def judge_scene(
     if claim is None:
         curve = ask_by_name(scene.claimed, None, scene.run).curve()
         claim = _own_epsilon(scene.claimed, delta, **scene.run)
-    pairs = list(zip(*map(np.atleast_2d, scores), strict=True))
+    rows = [np.atleast_2d(arm) for arm in scores]
+    if not 0 < len(rows[0]) == len(rows[1]):
+        raise InvalidParameter("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
+    pairs = list(zip(*rows, strict=True))
     # All scores of a run share the error: 1 - c = n (1 - c)/n.
     each = 1.0 - (1.0 - confidence) / len(pairs)
     found = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in pairs]

@@ -79,7 +79,7 @@ class ComposedCurve:
         return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.upper_end(eps)[0], 1.0)))
 
     def upper_end(self, eps: float) -> tuple[float, float]:
-        """The upper end of delta at ``eps`` (nats), and how much of it is error or an infinite part."""
+        """The upper end of delta at ``eps`` (nats), and how much of it is error."""
         # upper = max over orders of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
         for order in self.above:
@@ -88,7 +88,7 @@ class ComposedCurve:
         return upper
 
     def is_loose(self, eps: float) -> bool:
-        """True where more than :data:`LOOSE_SHARE` of the upper end of delta is error or an infinite part."""
+        """True where more than :data:`LOOSE_SHARE` of the upper end of delta is error, its infinite part apart."""
         upper, error = self.upper_end(eps)
         return error > LOOSE_SHARE * upper
 
@@ -133,10 +133,9 @@ class ComposedCurve:
 
 
 def _upper_end(order: Composition | DoubledCurve, eps: float) -> tuple[float, float]:
-    """An upper bound of the delta of one order at ``eps`` (nats), and how much of it is error or the infinite part."""
+    """An upper bound of the delta of one order at ``eps`` (nats), and how much of it is error."""
     finite = order.delta(eps)
-    error = finite.error + order.at_infinity
-    return finite.value + error, error
+    return finite.value + finite.error + order.at_infinity, finite.error
 
 
 def lower_end(found: Enclosure) -> float:
@@ -165,7 +164,7 @@ class GridCurve:
         self.shapes, self.most_fft = shapes, MOST_FFT_CELLS if step else QUICK_FFT_CELLS
         # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
         self.steps = [step] if step else _default_ways(shapes)
-        self.level = cache(self._level)
+        self.found = cache(self._found)
         self.used = 0
 
     @property
@@ -173,10 +172,20 @@ class GridCurve:
         """How the last answer was computed: the composer, and the grid."""
         return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
 
-    def _level(self, level: int) -> ComposedCurve:
+    def level(self, level: int) -> ComposedCurve:
         """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0."""
+        found = self.found(level)
+        if isinstance(found, PrecisionLimit):
+            raise found
+        return found
+
+    def _found(self, level: int) -> ComposedCurve | PrecisionLimit:
+        """The same, or why there is none; kept, so that what takes too much work is not tried at every epsilon."""
         step = self.steps[level]
-        return compose_on_lattice(self.shapes, step, self.most_fft) if step else _compose_by_doubling(self.shapes)
+        try:
+            return compose_on_lattice(self.shapes, step, self.most_fft) if step else _compose_by_doubling(self.shapes)
+        except PrecisionLimit as error:
+            return error
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work."""

@@ -13,16 +13,16 @@ sampling at the rate given.
 import inspect
 import math
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from privproj.accounting.schedule import Schedule, phase_of
+from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.records.run_file import phase_from
 from privproj.training.plan import GRID, Plan
-from privproj.validation import probability, real
+from privproj.validation import probability, real, whole
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 
@@ -56,7 +56,8 @@ class ProjectionAccountant:
 
     Attributes:
         assumes: What every number takes for granted, as sentences.
-        schedule: What was released, as a :class:`privproj.schedule.Schedule`; None before the first step.
+        history: What was released: tuples of mechanism, sampling rate and number of steps, in order. In place of a
+            mechanism there may be a noise multiplier, as Opacus' calibration writes it.
 
     >>> from privproj.integrations.opacus import ProjectionAccountant
     >>> accountant = ProjectionAccountant()
@@ -73,22 +74,7 @@ class ProjectionAccountant:
     )
 
     def __init__(self) -> None:
-        self.schedule: Schedule | None = None
-
-    @property
-    def history(self) -> list[tuple[Mechanism, float, int]]:
-        """What was released: tuples of mechanism, sampling rate and number of steps.
-
-        Opacus' calibration sets it, with noise multipliers in place of mechanisms.
-        """
-        phases = self.schedule.phases if self.schedule else ()
-        return [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in phases]
-
-    @history.setter
-    def history(self, entries: Iterable[tuple[float, float, int]]) -> None:
-        self.schedule = None
-        for noise, rate, steps in entries:
-            self.record(Gaussian(noise_multiplier=noise), _sampler_rate(rate), steps)
+        self.history: list[tuple[Mechanism | float, float, int]] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Record one step of an optimizer about which nothing else is known: a subsampled Gaussian.
@@ -113,9 +99,24 @@ class ProjectionAccountant:
         Raises:
             InvalidParameter: ``sample_rate`` or ``steps`` is outside its range.
         """
+        steps = whole("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        phase = phase_of(mechanism, mechanism.name, steps=steps, sampling_rate=rate)
-        self.schedule = self.schedule + phase if self.schedule else Schedule((phase,))
+        if self.history and self.history[-1][:2] == (mechanism, rate):
+            steps += self.history.pop()[2]
+        self.history.append((mechanism, rate, steps))
+
+    def schedule(self) -> Schedule:
+        """Put all that was released into phases of one schedule.
+
+        Returns:
+            A :class:`privproj.schedule.Schedule`.
+
+        Raises:
+            InvalidParameter: Nothing was released, or an entry of the history is none.
+        """
+        if not self.history:
+            raise InvalidParameter("history", "nothing", "at least one step")
+        return Schedule(tuple(_phase_of(i, *entry) for i, entry in enumerate(self.history)))
 
     def get_epsilon(
         self, delta: float, *, poisson: bool = True, alphas: Any = None, eps_error: Any = None, delta_error: Any = None
@@ -141,7 +142,7 @@ class ProjectionAccountant:
         target = probability("delta", delta)
         if poisson is not True:
             raise Refused(NON_POISSON)
-        found = self.schedule.epsilon(delta=target).value if self.schedule else 0.0
+        found = self.schedule().epsilon(delta=target).value if self.history else 0.0
         assert found is not None
         return found
 
@@ -204,7 +205,7 @@ class ProjectionAccountant:
             The dictionary, with the keys ``mechanism`` and ``phases``.
         """
         state = {} if destination is None else destination
-        state.update(mechanism=self.mechanism(), phases=self.schedule.as_dict()["phase"] if self.schedule else [])
+        state.update(mechanism=self.mechanism(), phases=self.schedule().as_dict()["phase"] if self.history else [])
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -226,7 +227,7 @@ class ProjectionAccountant:
             run = {"steps": phase.run.steps, "sampling_rate": phase.run.sampling_rate}
             if phase != phase_of(phase.mechanism, phase.name, **run):
                 raise InvalidParameter(f"state_dict: phase {i + 1}", phases[i], "a phase as this accountant writes it")
-        self.schedule = Schedule(tuple(found)) if found else None
+        self.history = [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in found]
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:
@@ -278,6 +279,13 @@ def loader_rate(loader: Any) -> float:
             "twice the clip; use rand_on_empty=False"
         )
     return _sampler_rate(loader.sample_rate)
+
+
+def _phase_of(i: int, mechanism: Mechanism | float, rate: float, steps: int) -> Phase:
+    """An entry of the history as a phase, whose name has its number."""
+    if not isinstance(mechanism, Mechanism):
+        mechanism, rate = Gaussian(noise_multiplier=mechanism), _sampler_rate(rate)
+    return phase_of(mechanism, f"phase {i + 1}", steps=steps, sampling_rate=rate)
 
 
 def _sampler_rate(rate: float) -> float:

@@ -34,7 +34,7 @@ class _BallGain(NamedTuple):
     """Balls that hold ``g`` on a complex ball, of which only the size matters."""
 
 
-BITS_IN_RUNS = 16
+BITS_IN_RUNS = 24
 """Relative accuracy sought at one knot of a run, in bits; the integrals reach about twice as many. Speed only."""
 
 

@@ -249,6 +249,8 @@ class Plan:
     adaptive_clipping: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, Method):
+            raise InvalidParameter("algorithm", self.algorithm, "a Method, such as Method('dp-sgd')")
         object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:

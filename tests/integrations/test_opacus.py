@@ -223,6 +223,16 @@ def test_no_option_is_dropped():
         ProjectionAccountant().get_epsilon(1.5)
 
 
+def test_what_is_written_into_the_history_counts():
+    one, other = ProjectionAccountant(), ProjectionAccountant()
+    one.history.append((1.0, 0.01, 1000))
+    other.history = [(1.0, 0.01, 10)]
+    other.history[-1] = (1.0, 0.01, 1000)
+    again = ProjectionAccountant()
+    again.history = one.history
+    assert one.get_epsilon(1e-5) == other.get_epsilon(1e-5) == again.get_epsilon(1e-5) > 1.8
+
+
 def test_a_plan_that_samples_otherwise_is_refused():
     hook = ProjectionAccountant().get_optimizer_hook_fn(0.01)
     hook(Planned())

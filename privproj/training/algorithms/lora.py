@@ -345,9 +345,18 @@ def _plain_names(model: nn.Module) -> dict[str, str]:
 
 
 def _save_trained(
-    model: nn.Module, save_directory: str | Path, *, is_main_process: bool = True, **options: object
+    model: nn.Module, save_directory: str | Path, *saved: object, is_main_process: bool = True, **options: object
 ) -> None:
-    """What ``save_pretrained`` does where the adapter is zero: it saves the weights that are trained in its place."""
+    """What ``save_pretrained`` does where the adapter is zero: it saves the weights that are trained in its place.
+
+    What a Trainer gives besides is left out: nothing is pickled, and the weights are those of the model. Raises
+    :class:`InvalidParameter` for other options, and for a folder with an adapter, which would be loaded in their place.
+    """
+    others = [name for name in options if name not in ("state_dict", "safe_serialization") and options[name]]
+    if saved or others:
+        raise InvalidParameter("save_pretrained", ", ".join(others) or saved, "a folder alone, as export_peft takes it")
+    if (Path(save_directory) / "adapter_config.json").exists():
+        raise InvalidParameter("save_directory", save_directory, "a folder without an adapter of PEFT")
     if is_main_process:
         export_peft(model, save_directory)
 

@@ -88,7 +88,7 @@ def leading(rows: Tensor, k: int) -> Tensor:
         Orthonormal columns, weights x ``k``; fewer where the snapshots span fewer directions.
 
     Raises:
-        InvalidParameter: All snapshots are zero, or ``k`` is outside its range.
+        InvalidParameter: All snapshots are zero, one is not finite, or ``k`` is outside its range.
 
     >>> import torch
     >>> from privproj.training import leading
@@ -97,6 +97,8 @@ def leading(rows: Tensor, k: int) -> Tensor:
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
     k = whole("k", k, "a whole number k >= 1")
+    if not rows.isfinite().all():
+        raise InvalidParameter("rows", "infinite or undefined", "snapshots of a run that did not diverge")
     # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
     q, r = torch.linalg.qr(rows.double().T)
     directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
