@@ -84,6 +84,12 @@ class RenyiCurve:
     high: float = math.inf
     """The curve holds below this order."""
 
+    orders: tuple[float, ...] = ()
+    """The only orders at which the divergence is known; empty for a curve that knows all."""
+
+    numerics: dict[str, object] = field(default_factory=dict, compare=False)
+    """What an answer says about how it was computed."""
+
     inverse_spacing: ClassVar[float] = SEARCHED_SPACING
     """Spacing of the log deltas that are answered (C24)."""
 
@@ -106,7 +112,8 @@ class RenyiCurve:
 
     def at(self, order: float) -> float:
         """The divergence in nats at an order above 1, ``inf`` where the curve does not hold."""
-        holds = self.low <= order < self.high and (not self.integer_orders or float(order).is_integer())
+        known = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
+        holds = known and self.low <= order < self.high
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
@@ -116,6 +123,8 @@ class RenyiCurve:
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
         """The least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no order."""
+        if self.orders:
+            return min(map(objective, self.orders))
         if self.integer_orders:
             return self.least_whole(objective)
 
@@ -161,33 +170,6 @@ def _epsilon_at(alpha: float, divergence: float, log_delta: float) -> float:
     """The ``eps(delta)`` that one order proves."""
     # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
     return next_up(divergence) + (-log_delta - math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
-
-
-@dataclass(frozen=True)
-class RenyiTable:
-    """Renyi divergences at a few orders, ``inf`` where none is known; who makes it guarantees its soundness."""
-
-    orders: tuple[float, ...]
-    """The orders, each above 1."""
-
-    divergences: tuple[float, ...]
-    """``D(alpha)`` at these orders, in nats."""
-
-    numerics: dict[str, object] = field(default_factory=dict)
-    """What an answer says about how it was computed."""
-
-    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
-
-    def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
-        least = min(_log_delta_at(a, d, eps) for a, d in zip(self.orders, self.divergences, strict=True))
-        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
-
-    def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats; the lower end is not known."""
-        least = min(_epsilon_at(a, d, log_delta) for a, d in zip(self.orders, self.divergences, strict=True))
-        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
 
 
 def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:

@@ -40,7 +40,7 @@ from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import LARGEST_GRID_STEP
 from privproj.curves.profile import Curve, PrivacyProfile
-from privproj.curves.renyi import BestCurve, RenyiCurve, RenyiTable
+from privproj.curves.renyi import BestCurve, RenyiCurve
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
 from privproj.extensions import by_dp_accounting
 from privproj.extensions.by_dp_accounting import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
@@ -390,7 +390,7 @@ def add_divergences(
     leaves: Sequence[Leaf],
     relation: Relation,
     orders: Sequence[float] | None = None,
-) -> RenyiTable:
+) -> RenyiCurve:
     """The Renyi divergences of our curves and of events, added at dp-accounting's orders.
 
     Our curves are those of whole phases. Raises :class:`Refused` where dp-accounting has no number.
@@ -407,7 +407,8 @@ def add_divergences(
     total = total * (1.0 + RENYI_RTOL) + releases * RENYI_NOISE / (tried - 1.0)
     numerics: dict[str, object] = {"composer": "dp-accounting", "orders": len(tried)}
     numerics |= {"added_to_divergence": releases * RENYI_NOISE, "rounding": "measured, not proved"}
-    return RenyiTable(tuple(map(float, tried)), tuple(map(float, total)), numerics)
+    known = dict(zip(map(float, tried), map(float, total), strict=True))
+    return RenyiCurve(known.__getitem__, orders=tuple(known), numerics=numerics)
 
 
 @lru_cache(maxsize=64)
