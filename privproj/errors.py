@@ -102,7 +102,7 @@ class InvalidParameter(PrivprojError, ValueError):
         return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
 
 
-class MissingPackage(InvalidParameter):
+class MissingPackage(PrivprojError):
     """Raised where a package of an optional extra is not installed.
 
     Args:
@@ -116,16 +116,13 @@ class MissingPackage(InvalidParameter):
     expected matplotlib to be installed, which --plot needs; pip install 'privproj[plot]'
     """
 
+    exit_code = 2
+
     def __init__(self, package: str | None, needed_by: str, extra: str, otherwise: str = "") -> None:
-        self.missing = package, needed_by, extra, otherwise
-        super().__init__("package", package, "an installed package")
+        super().__init__(package, needed_by, extra, otherwise)
 
-    def __reduce__(self) -> tuple:
-        return type(self), self.missing
-
-    def sentence(self, name: str) -> str:
-        """The message; the name plays no role."""
-        package, needed_by, extra, otherwise = self.missing
+    def __str__(self) -> str:
+        package, needed_by, extra, otherwise = self.args
         return (
             f"expected {package} to be installed, which {needed_by} needs; pip install 'privproj[{extra}]'{otherwise}"
         )
@@ -191,11 +188,9 @@ def raise_within(error: InvalidParameter, where: str) -> NoReturn:
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Let an error about a parameter, or a refusal, say its place; an error about a package has none."""
+    """Let an error about a parameter, or a refusal, say its place."""
     try:
         yield
-    except MissingPackage:
-        raise
     except InvalidParameter as error:
         raise_within(error, where)
     except Refused as error:

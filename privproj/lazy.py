@@ -35,7 +35,7 @@ def lazy_names(module: str, extra: str = "") -> LazyNames:
                 raise
             from privproj.errors import MissingPackage
 
-            words = MissingPackage(error.name, f"{module}.{name}", extra).sentence("")
+            words = str(MissingPackage(error.name, f"{module}.{name}", extra))
             raise ModuleNotFoundError(words, name=error.name) from error
 
     return find, lambda: [*(name for name in vars(sys.modules[module]) if name.startswith("__")), *home_of]

@@ -486,10 +486,6 @@ class _BudgetQuestion(Question):
         run = {**run_of_several(self.phases), **shared}
         return {**found, "run": run, "bound": bound, "source": SOURCES[budget.order is None]}
 
-    def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields as they are: nothing is composed for them."""
-        return fields
-
 
 SOURCES = (
     "Feldman, Zrnic 2021 (arXiv 2008.11193); conversion Canonne, Kamath, Steinke 2020 (docs/proofs.md, C35)",
