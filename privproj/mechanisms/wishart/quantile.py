@@ -25,7 +25,7 @@ ANSWER_SPACING = 2.0**-32
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class _Quantiles:
     """Where ``T`` and ``W`` lie outside of events of probability ``delta_T`` and ``delta_W``.
 
     * ``t``: what ``|T|/sqrt(r)`` exceeds with probability ``delta_T``.
@@ -38,7 +38,7 @@ class Quantiles:
     both: tuple[float, float]
 
 
-def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> Quantiles | None:
+def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles | None:
     """The quantiles at these shares of delta; None where a share is too small for the quantile functions."""
     from scipy import special
 
@@ -53,7 +53,7 @@ def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) ->
         for f, share in ((special.gammainccinv, 1.0), (special.gammaincinv, 0.5), (special.gammainccinv, 0.5))
     )
     out = 1.0 + QUANTILE_RTOL
-    return Quantiles(math.sqrt((1.0 - y) / y) * out if y > 0.0 else math.inf, above * out, (below / out, outer * out))
+    return _Quantiles(math.sqrt((1.0 - y) / y) * out if y > 0.0 else math.inf, above * out, (below / out, outer * out))
 
 
 def largest_at_corners(
