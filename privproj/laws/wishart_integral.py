@@ -57,8 +57,8 @@ TABLE_PANEL_ERROR_SHARE = 1e-12
 MOST_HALVINGS = 90
 """Halvings after which :class:`NotConverged` is raised. Contract."""
 
-MINIMUM_OVER_RISE = 2.32
-"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20). Soundness."""
+LOG_MINIMUM_OVER_RISE = math.log(2.32)
+"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20), as a logarithm. Soundness."""
 
 BERNOULLI_BEND = 0.28
 """Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
@@ -346,14 +346,8 @@ class WishartIntegral:
             if here is None:
                 continue
             w, x, _ = threshold(index[here], np.minimum(place[here], BEFORE_ZERO) if sign > 0.0 else place[here])
-            # g <= P(U > U2) and g <= (e^x - 1) E(U - U2)+; g <= P(U < U1) min(1, (1 - e^-x) U1) and
-            # g <= (1 - e^-x) E(U1 - U)+; a mean excess is at most sqrt(k) beyond its value at U = k.
-            grown = np.expm1(np.minimum(w, 600.0))
-            tail = np.where(sign * w > 0.0, -k * np.maximum(grown - w, 0.0) * (1.0 - 1e-9), 0.0)
-            rate = np.log(np.abs(np.expm1(np.minimum(sign * x, 600.0))))
-            if sign < 0.0:
-                tail = tail + np.minimum(rate + w + math.log(k), 0.0)
-            found[here] = np.minimum(tail, rate + np.log(math.sqrt(k) + k * np.maximum(-sign * grown, 0.0))) + 1e-6
+            rate = np.abs(np.expm1(np.minimum(sign * x, 600.0)))
+            found[here] = self.log_hockey_stick_size(k * np.exp(np.minimum(w, 600.0)), rate, sign)
             step[here] = np.clip(math.sqrt(k) * w, -STEP_DEVIATIONS, STEP_DEVIATIONS)
         here = _chosen(kind == CERTAIN_GAIN)
         if here is not None:
@@ -463,7 +457,7 @@ class WishartIntegral:
         real = np.where(valid, real, 1.0)
         # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
         rate = np.hypot(centre - wide, tall) / least
-        found = imaginary**2 / (2.0 * real) + self.log_gain_size(real, rate, 1.0)
+        found = imaginary**2 / (2.0 * real) + LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(real, rate, 1.0)
         if self.a > 0.0:
             found = np.minimum(found, self.full_below(eps, box, real, imaginary))
         return np.where(valid, found, np.inf)
@@ -497,8 +491,8 @@ class WishartIntegral:
         least = self.k * np.maximum(ratio - 1.0 - w, 0.0) * (1.0 - 1e-9) - 1e-15 * self.k * (1.0 + ratio)
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
-    def log_gain_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return ``ln`` of a bound of ``2.32 E[(1 - e^(-rate (U - threshold)))_+]``, or of ``threshold - U``.
+    def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
+        """Return ``ln`` of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, or of ``threshold - U``.
 
         The latter is meant by ``sign = -1``. It needs no table, and what it is above the mean hardly costs a panel.
         """
@@ -508,7 +502,7 @@ class WishartIntegral:
         if sign < 0.0:
             tail = tail + np.minimum(np.log(rate * threshold), 0.0)
         excess = rate * (math.sqrt(self.k) + np.maximum(sign * (self.k - threshold), 0.0))
-        return math.log(MINIMUM_OVER_RISE) + np.minimum(tail, np.log(excess)) + 1e-6
+        return np.minimum(tail, np.log(excess)) + 1e-6
 
     def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
@@ -529,7 +523,7 @@ class WishartIntegral:
         excess = np.where(
             real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
         )
-        gain = self.log_gain_size(size, -np.expm1(-np.hypot(x2, turn)), -1.0)
+        gain = LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(size, -np.expm1(-np.hypot(x2, turn)), -1.0)
         found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
         return np.where(valid, found, np.inf)
 

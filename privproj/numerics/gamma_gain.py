@@ -12,10 +12,10 @@ and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss tha
                                       = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
     E[(1 - e^(-(1 - e^-x)(b - U)))_+] = F e^(-k D(w)) [below(w) - below(w - x)]
 
-(docs/proofs.md C20). Both ratios and their slopes are Chebyshev polynomials on panels, and from there polynomials of
-lower degree on pieces of panels. All are entire, and on the line
-through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``, ``|below(w + i v)| <=
-below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that feed them.
+(docs/proofs.md C20). Both ratios and their slopes are polynomials on panels, which interpolate in Chebyshev points. All
+are entire, and on the line through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``,
+``|below(w + i v)| <= below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that
+feed them.
 
 For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` returns such a mean by a quadrature of positive
 terms: below it, *hockey stick* is the mean and *gain* the function under it.
@@ -33,20 +33,11 @@ from privproj.errors import NotConverged
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.kernels import stirling_remainder
 
-PANEL_COEFFICIENTS = 26
+PANEL_COEFFICIENTS = 24
 """Coefficients of a panel; the error is computed for the value taken. Speed only."""
 
 PANEL_ELLIPSE = 6.0
 """Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
-
-PIECES = 8
-"""Equal pieces of a panel; on each a polynomial of lower degree stands for that of the panel. Speed only."""
-
-RATIO_TERMS = 13
-"""Powers in the polynomial of a ratio on a piece; what is left out is bounded and added. Speed only."""
-
-SLOPE_TERMS = 17
-"""Powers in the polynomial of a slope around a piece; what is left out is bounded and added. Speed only."""
 
 RATIO_NODES = 32
 """Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
@@ -189,8 +180,8 @@ def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """Polynomials ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``, one for each of ``p`` pieces of the line.
+class _Polynomials:
+    """Polynomials ``sum_j coefficients_j y^j``, ``y = (w - middle)/half``, one for each of ``p`` panels of the line.
 
     * ``coefficients``, of shape ``(terms, p)``.
     * ``middle``, ``half``, of shape ``(p,)``.
@@ -200,47 +191,47 @@ class _Pieces:
     middle: Array
     half: Array
 
-    def at(self, piece: NDArray[np.intp], w: Array) -> Array:
-        """Return the values at ``w`` of the polynomials of these pieces."""
-        y = (w - self.middle[piece]) / self.half[piece]
-        total = self.coefficients[-1].take(piece)
+    def at(self, panel: NDArray[np.intp], w: Array) -> Array:
+        """Return the values at ``w`` of the polynomials of these panels."""
+        y = (w - self.middle[panel]) / self.half[panel]
+        total = self.coefficients[-1].take(panel)
         for row in self.coefficients[-2::-1]:
             total *= y
-            total += row.take(piece)
+            total += row.take(panel)
         return total
 
-    def slant(self, piece: NDArray[np.intp], w: Array, end: Array) -> Array:
-        """Return the divided difference of the polynomials of these pieces between ``w`` and ``end``."""
-        middle, half = self.middle[piece], self.half[piece]
+    def slant(self, panel: NDArray[np.intp], w: Array, end: Array) -> Array:
+        """Return the divided difference of the polynomials of these panels between ``w`` and ``end``."""
+        middle, half = self.middle[panel], self.half[panel]
         y, z = (w - middle) / half, (end - middle) / half
-        total = self.coefficients[-1].take(piece)
+        total = self.coefficients[-1].take(panel)
         slant = np.zeros_like(total)
         # p(y) - p(z) = (y - z) q: q by Horner's rule on the sums of Horner's rule, which takes no difference
         for row in self.coefficients[-2::-1]:
             slant *= z
             slant += total
             total *= y
-            total += row.take(piece)
+            total += row.take(panel)
         return slant / half
 
 
 @dataclass(frozen=True)
 class _RatioTable:
-    """One Mills ratio and the size of its slope, by polynomials on pieces of panels, and their proved error (C20).
+    """One Mills ratio and the size of its slope, by polynomials on panels, and their proved error (C20).
 
-    * ``edges``, of shape ``(p + 1,)``: the ends of the pieces, in ``w``.
+    * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in ``w``.
     * ``ratio``: the ratio.
-    * ``rise``: an antiderivative of the size of its slope, on each piece and around it.
+    * ``rise``: an antiderivative of the size of its slope, on each panel and around it.
     * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
     """
 
     edges: Array
-    ratio: _Pieces
-    rise: _Pieces
+    ratio: _Polynomials
+    rise: _Polynomials
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
-        """Return the piece of each ``w``; the first and the last stand for what lies beyond."""
+        """Return the panel of each ``w``; the first and the last stand for what lies beyond."""
         return np.searchsorted(self.edges[1:-1], w, side="right")
 
     def at(self, w: Array) -> Array:
@@ -267,28 +258,20 @@ def _farthest_log_threshold(k: float) -> float:
     return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
 
 
-@lru_cache(maxsize=1)
-def _chebyshev_transform() -> Array:
-    """Return the matrix from values at the Chebyshev points of a panel to coefficients, of shape ``(n, n)``."""
+def _coefficients(values: Array) -> Array:
+    """Return coefficients of powers, of shape ``(n, p)``, from values at the Chebyshev points of panels, ``(p, n)``."""
     n = PANEL_COEFFICIENTS
     angle = (np.arange(n) + 0.5) * math.pi / n
-    transform = 2.0 / n * np.cos(np.arange(n)[:, None] * angle)
-    transform[0] *= 0.5
-    return transform
-
-
-@lru_cache(maxsize=64)
-def _chebyshev_to_powers(terms: int) -> Array:
-    """Return the matrix from Chebyshev coefficients to those of powers, of shape ``(terms, terms)``."""
-    columns = [np.pad(cheb2poly(np.eye(terms)[j, : j + 1]), (0, terms - 1 - j)) for j in range(terms)]
-    return np.stack(columns, axis=1).astype(np.float64)
+    series = 2.0 / n * np.cos(np.arange(n)[:, None] * angle) @ values.T
+    series[0] *= 0.5
+    # By way of the Chebyshev series, as its high coefficients are small where the numbers of powers are large
+    return np.stack([np.pad(cheb2poly(unit[: j + 1]), (0, n - 1 - j)) for j, unit in enumerate(np.eye(n))], 1) @ series
 
 
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     """Return the table of ``above`` (``sign = 1``) or ``below`` (-1) of ``Gamma(k)``, with its proved error (C20).
 
-    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, of the higher terms
-    left out on pieces, and of rounding.
+    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
     """
     edges = _panel_edges(k, sign)
     inner = edges[:-1] if sign > 0.0 else edges[1:]
@@ -297,54 +280,17 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     angle = (np.arange(PANEL_COEFFICIENTS) + 0.5) * math.pi / PANEL_COEFFICIENTS
     points = (middle[:, None] + half[:, None] * np.cos(angle)).ravel()
     ratio, slope, missed = _mills_ratios(k, sign, points)
-    parts = [part.reshape(len(middle), PANEL_COEFFICIENTS) @ _chebyshev_transform().T for part in (ratio, slope)]
-    width = np.diff(edges) / PIECES
-    pieces = edges[:-1, None] + width[:, None] * (np.arange(PIECES) + 0.5)
-    ratios = _cut_in_pieces(parts[0], middle, half, pieces, 0.5 * width, RATIO_TERMS)
-    slopes = _cut_in_pieces(parts[1], middle, half, pieces, 0.5 * width + reach, SLOPE_TERMS)
+    ratios, slopes = (_coefficients(part.reshape(-1, PANEL_COEFFICIENTS)) for part in (ratio, slope))
     # The antiderivative of sum_j c_j y^j is half sum_j c_j y^(j+1)/(j+1).
-    powers = slopes.coefficients * slopes.half / np.arange(1.0, SLOPE_TERMS + 1.0)[:, None]
-    rise = _Pieces(np.concatenate([np.zeros((1, powers.shape[1])), powers]), slopes.middle, slopes.half)
+    powers = slopes * half / np.arange(1.0, PANEL_COEFFICIENTS + 1.0)[:, None]
+    rise = _Polynomials(np.concatenate([np.zeros((1, len(middle))), powers]), middle, half)
     flat, spread = _panel_spreads(k, sign, middle - half, middle + half)
-    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with; on a
-    # piece 4 M rho^-t / (1 - 1/rho) for what is left out, and sqrt(2 t) times the error of the panel (C20)
+    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with (C20)
     interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0)
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
-    of_panel = interpolated * spread + lebesgue * float(np.max(missed)) * flat
-    share, more = 0.5 * width / half, reach / half
-    lost = np.maximum(_series_tail(share, RATIO_TERMS), _series_tail(share + more, SLOPE_TERMS))
-    error = float(np.max(lost * spread + math.sqrt(2.0 * SLOPE_TERMS) * of_panel)) + POLYNOMIAL_RELATIVE_ROUNDING
-    ends = np.append((edges[:-1, None] + width[:, None] * np.arange(PIECES)).ravel(), edges[-1])
-    return _RatioTable(ends, ratios, rise, error * _difference_loss(k, sign, ends))
-
-
-def _series_tail(reach: Array, terms: int) -> Array:
-    """Return ``4 rho^-t/(1 - 1/rho)`` for a piece of half width ``reach``, as a share of that of its panel (C20).
-
-    Its ellipse, of the sum ``rho`` of semi-axes, lies in the rectangle around that of the panel.
-    """
-    # 0.5 reach (rho + 1/rho - 2) = 0.5 (ellipse + 1/ellipse - 2)
-    size = 1.0 + 0.5 * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0) / reach
-    rho = size + np.sqrt(size * size - 1.0)
-    return 4.0 * rho**-terms / (1.0 - 1.0 / rho)
-
-
-def _cut_in_pieces(coefficients: Array, middle: Array, half: Array, pieces: Array, reach: Array, terms: int) -> _Pieces:
-    """Return polynomials of fewer terms on pieces of panels: the series of the panel's polynomial, cut off.
-
-    ``coefficients``, of shape ``(p, n)``, are Chebyshev coefficients on ``middle +- half``. ``pieces``, of shape ``(p,
-    PIECES)``, holds the middles of the pieces of each panel, ``reach`` how far the polynomials of a panel are used.
-    """
-    n = PANEL_COEFFICIENTS
-    angle = (np.arange(n) + 0.5) * math.pi / n
-    # Values of a panel's polynomial at the Chebyshev points of its pieces, and from there the coefficients on pieces
-    y = (pieces[:, :, None] + reach[:, None, None] * np.cos(angle) - middle[:, None, None]) / half[:, None, None]
-    ahead, last = np.zeros_like(y), np.zeros_like(y)
-    for row in coefficients.T[:0:-1, :, None, None]:  # Clenshaw's sum
-        ahead, last = row + 2.0 * y * ahead - last, ahead
-    values = coefficients[:, 0, None, None] + y * ahead - last
-    series = values.reshape(-1, n) @ _chebyshev_transform()[:terms].T
-    return _Pieces(_chebyshev_to_powers(terms) @ series.T, pieces.ravel(), np.repeat(reach, PIECES))
+    of_panels = interpolated * spread + lebesgue * float(np.max(missed)) * flat
+    error = float(np.max(of_panels)) + POLYNOMIAL_RELATIVE_ROUNDING
+    return _RatioTable(edges, _Polynomials(ratios, middle, half), rise, error * _difference_loss(k, sign, edges))
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
@@ -372,7 +318,7 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
 def _difference_loss(k: float, sign: float, ends: Array) -> float:
     """Return by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error, at the most.
 
-    ``ends`` are those of pieces; ratios and slopes are monotone (C20).
+    ``ends`` are those of panels; ratios and slopes are monotone (C20).
     """
     near, far = (ends[:-1], ends[1:]) if sign > 0.0 else (ends[1:], ends[:-1])
     ratio = _mills_ratios(k, sign, near)[0]
@@ -417,8 +363,8 @@ class GammaGain:
         found[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
         # by the mean of the slope
         w, x, low, high = w[slim], x[slim], table.edges[0], table.edges[-1]
-        piece, end = table.place(w + 0.5 * sign * x), np.clip(w + sign * x, low, high)
-        found[slim] = x * table.rise.slant(piece, np.clip(w, low, high), end)
+        panel, end = table.place(w + 0.5 * sign * x), np.clip(w + sign * x, low, high)
+        found[slim] = x * table.rise.slant(panel, np.clip(w, low, high), end)
         return np.maximum(found, 0.0)
 
     def log_under(self, w: Array, x: Array) -> Array:

@@ -12,19 +12,19 @@ no residual.
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import PrivacyProfile
+from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, OverRun
+from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of
 from privproj.numerics.enclosure import Enclosure, next_up
-from privproj.numerics.kernels import LEAST_LOG_QUANTILE, log_add
+from privproj.numerics.kernels import log_add
 from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Status
 from privproj.runs import Run
@@ -77,38 +77,20 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
     monotone or falls and then rises, so that its largest value is at a corner. It is ``inf`` unless ``A_- > 0``, and
     where a share of delta is too small for the quantile functions.
     """
-    from scipy import special
-
-    if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
-        return math.inf
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
-    n, free = dim - k, rank - k
-    # P(|T_R| > t sqrt R) = I_y(R/2, 1/2) = delta_T with t^2 = (1 - y)/y.
-    y = float(special.betaincinv(0.5 * free, 0.5, math.exp(log_delta_t)))
-    t = math.sqrt((1.0 - y) / y) * (1.0 + 1e-12) if y > 0.0 else math.inf
-    # sine = sin theta = sqrt(m (2 - m)) at the promised angle, q = (n + R - 1)/2.
-    sine, half, q = math.sqrt(m * (2.0 - m)), 0.5 * math.exp(log_delta_w), 0.5 * (n + free - 1)
-    # A_- = cos theta - t sin theta = 1 - low (C13).
-    low = m + sine * t
-    if not low < 1.0:
+    found = quantiles_of(dim - k, rank - k, log_delta_t, log_delta_w)
+    # sine = sin theta = sqrt(m (2 - m)) at the promised angle, A_- = cos theta - t sin theta = 1 - low (C13).
+    sine = math.sqrt(m * (2.0 - m))
+    low = m + sine * found.t if found else math.inf
+    if found is None or not low < 1.0:
         return math.inf
     # A_+ = cos theta + t sin theta, or its largest value sqrt(1 + t^2) if a smaller angle attains that (C13).
+    t = found.t
     high = math.sqrt(1.0 + t * t) if sine > t * (1.0 - m) else 1.0 - m + sine * t
-    # w_-/2 and w_+/2, the quantiles of W/2 ~ Gamma(q) that leave out delta_W/2 each.
-    ends = (float(special.gammaincinv(q, half)) / (1.0 + 1e-12), float(special.gammainccinv(q, half)) * (1.0 + 1e-12))
     first, second = mechanism.norms
-    ratio = math.log(first / second)
-    p = 0.5 * (n + 1 - free)
-    # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders, p = (n + 1 - R)/2 (C12, C13).
-    corners = [
-        p * log_a - q * tau + u * math.expm1(tau - log_a)
-        for log_a in (math.log1p(-low), math.log(high))
-        for u in ends
-        for tau in {ratio, -ratio}
-    ]
-    size = q * abs(ratio) + abs(p) * abs(math.log1p(-low))
-    return max(*corners, 0.0) + 1e-13 * size
+    ends = math.log1p(-low), math.log(high)
+    return largest_at_corners(dim - k, rank - k, math.log(first / second), ends, found.both)
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
@@ -194,72 +176,66 @@ OF_COLUMN: dict[str, Any] = {"mechanism": M1, "groups": False, "status": Status.
 """What all bounds on changed columns have."""
 
 
-@dataclass(frozen=True)
-class _ColumnBound:
+def _column_over_run(mechanism: M1, run: Run) -> Curve:
     """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
-
-    mechanism: M1
-
-    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule of the run; both of its directions are searched for."""
-        split = run.split or "optimal"
-        rule = EpsilonDeltaRule(lambda x: self.epsilon(x, split), margin=1.0, inverse_spacing=ANSWER_SPACING)
-        return rule.over_run(run)
-
-    def epsilon(self, log_delta: float, split: float | str) -> float:
-        """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
-        count = self.mechanism.changed_columns
-        if is_told_apart(self.mechanism):
-            return math.inf
-        if count == 1:
-            return self.link(log_delta, split)
-        # The least link with eps(delta_i(link)) <= link; the chain costs count times as much (C13, chain).
-        link = find_crossing(
-            lambda e: self.link(chained_log_delta(log_delta, e, count), split) - e, 1.0, low=1e-9, high=1e6, rtol=1e-9
-        ).upper
-        return count * link
-
-    def link(self, log_delta: float, split: float | str) -> float:
-        """Epsilon of one changed column at this log delta, with the best shares of delta, or the given one."""
-        odds = [0.0, 0.0, 0.0]
-        if isinstance(split, float):
-            odds[0] = math.log(split) - math.log1p(-split)
-            return self.at(log_delta, odds)
-        best = self.at(log_delta, odds)
-        # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
-        for _ in range(3):
-            for i in range(3):
-
-                def trial(x: float, i: int = i) -> float:
-                    return self.at(log_delta, [*odds[:i], x, *odds[i + 1 :]])
-
-                odds[i], best = minimise(trial, -12.0, 12.0, rtol=1e-4)
-        return best
-
-    def at(self, log_delta: float, odds: list[float]) -> float:
-        """Epsilon of one changed column with these three log odds.
-
-        They divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss
-        and its radius. Any odds are sound.
-        """
-        # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
-        (residual, rest), (t, w), (gauss, radius) = (_shares_from_odds(x) for x in odds)
-        count, there = _count_of_events(self.mechanism), _has_residual(self.mechanism)
-        if not count:
-            residual = 0.0
-        if not there:
-            rest = 0.0
-        loss = residual_loss(self.mechanism, log_delta + residual + t, log_delta + residual + w) if there else 0.0
-        if not count or loss == math.inf:
-            return loss
-        shift = correlated_shift(self.mechanism, log_delta + rest + radius - math.log(count))
-        return loss + gaussian_profile(shift).epsilon(log_delta + rest + gauss).upper
+    epsilon_at = partial(_epsilon, mechanism, run.split or "optimal")
+    return EpsilonDeltaRule(epsilon_at, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
 
 
-def _shares_from_odds(odds: float) -> tuple[float, float]:
-    """``ln`` of a share and of the rest, from the log odds of the share."""
-    # ln(1/(1 + e^-odds)) and ln(1/(1 + e^odds)).
-    return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))
+def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
+    """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
+    count = mechanism.changed_columns
+    if is_told_apart(mechanism):
+        return math.inf
+    if count == 1:
+        return _link(mechanism, split, log_delta)
+    # The least link with eps(delta_i(link)) <= link; the chain costs count times as much (C13, chain).
+    link = find_crossing(
+        lambda e: _link(mechanism, split, chained_log_delta(log_delta, e, count)) - e,
+        1.0,
+        low=1e-9,
+        high=1e6,
+        rtol=1e-9,
+    ).upper
+    return count * link
+
+
+def _link(mechanism: M1, split: float | str, log_delta: float) -> float:
+    """Epsilon of one changed column at this log delta, with the best shares of delta, or the given one."""
+    odds = [0.0, 0.0, 0.0]
+    if isinstance(split, float):
+        odds[0] = math.log(split) - math.log1p(-split)
+        return _epsilon_at_odds(mechanism, log_delta, odds)
+    best = _epsilon_at_odds(mechanism, log_delta, odds)
+    # Rounds of the search over the shares of delta, each over one share after the other. Speed only.
+    for _ in range(3):
+        for i in range(3):
+
+            def trial(x: float, i: int = i) -> float:
+                return _epsilon_at_odds(mechanism, log_delta, [*odds[:i], x, *odds[i + 1 :]])
+
+            odds[i], best = minimise(trial, -12.0, 12.0, rtol=1e-4)
+    return best
+
+
+def _epsilon_at_odds(mechanism: M1, log_delta: float, odds: list[float]) -> float:
+    """Epsilon of one changed column with these three log odds.
+
+    They divide delta between residual and correlated part, between ``T`` and ``W``, and between the Gaussian loss and
+    its radius. Any odds are sound.
+    """
+    # eps_R(delta_T, delta_W) + eps_C(delta_C) at the radius outside of the events; the shares add to delta (C13).
+    (residual, rest), (t, w), (gauss, radius) = (log_shares(x) for x in odds)
+    count, there = _count_of_events(mechanism), _has_residual(mechanism)
+    if not count:
+        residual = 0.0
+    if not there:
+        rest = 0.0
+    loss = residual_loss(mechanism, log_delta + residual + t, log_delta + residual + w) if there else 0.0
+    if not count or loss == math.inf:
+        return loss
+    shift = correlated_shift(mechanism, log_delta + rest + radius - math.log(count))
+    return loss + gaussian_profile(shift).epsilon(log_delta + rest + gauss).upper
 
 
 COLUMN = Bound(
@@ -271,9 +247,9 @@ COLUMN = Bound(
     proof="C13",
     options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|.
-    representation=_ColumnBound,
+    representation=lambda mechanism: OverRun(mechanism, _column_over_run),
     splits=True,
-    version=2,
+    version=3,
     **OF_COLUMN,
 )
 
@@ -320,6 +296,6 @@ COLUMN_PUBLISHED = Bound(
     "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
     "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
     "column, or known-projection, which asks nothing of the data",
-    version=2,
+    version=3,
     **{**OF_COLUMN, "status": Status.REFUTED},
 )

@@ -177,45 +177,26 @@ def log_mixed_tail(mechanism: Wishart, t: float) -> float:
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
-    # Below this share of ``1 - rho^2`` a threshold ``t`` is integrated over decades. Speed only: both routes are exact.
-    beyond = _log_beyond if t < 0.1 * spread * spread else _log_just_beyond
-    return min(0.0, log_add(_log_below(rank, t), beyond(rank, m, spread, t)))
+    return min(0.0, log_add(_log_below(rank, t), _log_beyond(rank, m, spread, t)))
 
 
-def _log_just_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """The log of the expectation over ``X > t``, integrated over ``ln w`` with ``X = t e^w``.
+def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
+    """The log of the expectation over ``X > t``, integrated over ``ln v`` with ``X = t (1 + v)``.
 
-    It is for a ``t`` that is not tiny: the mass then lies close to ``t``.
+    The mass lies close to ``t``, or for a tiny ``t`` near ``1 - rho^2``, decades above it.
     """
     import numpy as np
     from scipy import special
 
     def integrand(s: "Array") -> "Array":
-        w = np.exp(s)
-        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) e^(-w/2) (m e^w - (e^w - 1))/sqrt(1-rho^2), X = t e^w, w = e^s.
-        z = math.sqrt(t) * np.exp(-0.5 * w) * (m * np.exp(w) - np.expm1(w)) / spread
-        return special.log_ndtr(z) + _log_fronts(rank, math.log(t / rank) + w) + s
+        v = np.exp(s)
+        # z = (t - rho X)/sqrt((1-rho^2) X) = sqrt(t) (m - (1-m) v)/sqrt((1-rho^2) (1+v)), dX/X = v/(1+v) ds.
+        z = math.sqrt(t) * (m - (1.0 - m) * v) / (spread * np.sqrt(1.0 + v))
+        w = np.log1p(v)
+        return special.log_ndtr(z) + _log_fronts(rank, math.log(t / rank) + w) + s - w
 
     width = max(spread / math.sqrt(t), m, 1e-15)
-    value, error = log_integral(integrand, math.log(width), 0.5, math.log(40.0), takes_arrays=True)
-    return value + error + 1e-12
-
-
-def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
-    """The log of the expectation over ``X > t``, integrated over ``ln(1/X)``.
-
-    Where ``t`` is tiny, the mass lies near ``1 - rho^2``, decades above ``t``.
-    """
-    import numpy as np
-    from scipy import special
-
-    def integrand(u: "Array") -> "Array":
-        # z = (t - rho X)/sqrt((1-rho^2) X) with rho = 1 - m, X = e^-u.
-        z = (t - np.exp(-u) * (1.0 - m)) / (spread * np.exp(-0.5 * u))
-        return special.log_ndtr(z) + _log_fronts(rank, -u - math.log(rank))
-
-    middle = max(min(float(rank), spread * spread * rank), 2.0 * t)
-    value, error = log_integral(integrand, -math.log(middle), 0.5, -math.log(t), takes_arrays=True)
+    value, error = log_integral(integrand, math.log(width), 0.5, takes_arrays=True)
     return value + error + 1e-12
 
 

@@ -50,6 +50,6 @@ BOUND = Bound(
     representation=representation,
     provable=provable,
     exact=True,
-    version=4,
+    version=5,
     **OF_ALIGNMENT,
 )

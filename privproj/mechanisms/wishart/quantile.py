@@ -6,10 +6,12 @@ The published loss, and the largest that the quantiles allow.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from privproj.curves.epsilon_delta import ComposedRule, EpsilonDeltaRule
+from privproj.curves.epsilon_delta import EpsilonDeltaRule
+from privproj.curves.profile import Curve
 from privproj.mechanisms import Wishart
-from privproj.mechanisms.bound import Baseline, Bound
+from privproj.mechanisms.bound import Baseline, Bound, OverRun
 from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.search import minimise
@@ -24,29 +26,26 @@ ANSWER_SPACING = 2.0**-32
 
 @dataclass(frozen=True)
 class _Quantiles:
-    """Where ``A`` and ``W`` lie outside of events of probability ``delta_T`` and ``delta_W``.
+    """Where ``T`` and ``W`` lie outside of events of probability ``delta_T`` and ``delta_W``.
 
-    * ``low``, ``high``: ``1 - a_-`` and ``1 - a_+`` at the two ends of ``A``.
-    * ``top``: the quantile that ``W`` exceeds with probability ``delta_W``.
+    * ``t``: what ``|T|/sqrt(r)`` exceeds with probability ``delta_T``.
+    * ``top``: what ``W`` exceeds with probability ``delta_W``.
     * ``both``: two quantiles beyond which ``W`` lies with probability ``delta_W`` together.
     """
 
-    low: float
-    high: float
+    t: float
     top: float
     both: tuple[float, float]
 
 
-def _quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> _Quantiles:
-    """The quantiles at these shares of delta; infinite where a share is too small for the quantile functions."""
+def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles | None:
+    """The quantiles at these shares of delta; None where a share is too small for the quantile functions."""
     from scipy import special
 
     if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
-        return _Quantiles(math.inf, -math.inf, math.inf, (0.0, math.inf))
-    dim, rank, m = mechanism.shape
-    # P(|T_r| > t) = I_y(r/2, 1/2) = delta_T with t^2/r = (1 - y)/y; 1 - a_-+ = m +- sqrt(m (2-m)) t/sqrt(r) (C11).
+        return None
+    # P(|T_r| > t sqrt(r)) = I_y(r/2, 1/2) = delta_T with t^2 = (1 - y)/y (C11).
     y = float(special.betaincinv(0.5 * rank, 0.5, math.exp(log_delta_t)))
-    spread = math.sqrt(m * (2.0 - m)) * math.sqrt((1.0 - y) / y) if y > 0.0 else math.inf
     # P(W > w) = delta_W, or delta_W/2 on both sides; W/2 ~ Gamma(k), k = (r + d - 1)/2 (C9).
     k, delta = 0.5 * (rank + dim - 1), math.exp(log_delta_w)
     above, below, outer = (
@@ -54,56 +53,72 @@ def _quantiles(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> _Q
         for f, share in ((special.gammainccinv, 1.0), (special.gammaincinv, 0.5), (special.gammainccinv, 0.5))
     )
     out = 1.0 + QUANTILE_RTOL
-    return _Quantiles(m + spread * out, m - spread * out, above * out, (below / out, outer * out))
+    return _Quantiles(math.sqrt((1.0 - y) / y) * out if y > 0.0 else math.inf, above * out, (below / out, outer * out))
 
 
-def published_loss(mechanism: Wishart, found: _Quantiles) -> float:
-    """The published bound on the loss within these quantiles; ``inf`` unless ``a_- > 0``."""
-    dim, rank, _ = mechanism.shape
-    if found.low >= 1.0:
+def largest_at_corners(
+    dim: int, rank: int, log_ratio: float, log_ends: tuple[float, float], w: tuple[float, float]
+) -> float:
+    """The largest loss at the ends of ``ln A`` and of ``W``, for both orders of the norms, and at least 0; rounded up.
+
+    The loss is linear in ``W``. In ``1/A`` it is convex, or monotone where ``p < 0``.
+    """
+    p, q = 0.5 * (dim + 1 - rank), 0.5 * (dim + rank - 1)
+    # p ln A - q ln tau + (W/2)(tau/A - 1), tau = kappa/kappa' in both orders (C11, C12, C13).
+    corners = [
+        p * log_a - q * tau + 0.5 * u * math.expm1(tau - log_a)
+        for log_a in log_ends
+        for u in w
+        for tau in {log_ratio, -log_ratio}
+    ]
+    size = q * abs(log_ratio) + abs(p) * sum(map(abs, log_ends))
+    return max(*corners, 0.0) + 1e-13 * size + 1e-300
+
+
+def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
+    """The published bound on the loss outside of events of these probabilities; ``inf`` unless ``a_- > 0``."""
+    dim, rank, m = mechanism.shape
+    found = quantiles_of(dim, rank, log_delta_t, log_delta_w)
+    # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
+    low = m + math.sqrt(m * (2.0 - m)) * found.t if found else math.inf
+    if found is None or not low < 1.0:
         return math.inf
     # |d+1-r|/2 |ln a_-| + (w/2) (1/a_- - 1), low = 1 - a_- (2601.21719, Theorem 1; C11).
-    return -0.5 * abs(dim + 1 - rank) * math.log1p(-found.low) + 0.5 * found.top * found.low / (1.0 - found.low)
+    return -0.5 * abs(dim + 1 - rank) * math.log1p(-low) + 0.5 * found.top * low / (1.0 - low)
 
 
-LossBound = Callable[[Wishart, _Quantiles], float]
+LossBound = Callable[[Wishart, float, float], float]
 
 
-@dataclass(frozen=True)
-class QuantileBound:
-    """The rule for any run; delta is split between ``T`` and ``W``, evenly unless the run says otherwise."""
+def _rule_of(loss: LossBound, margin: float) -> Callable[[Wishart], OverRun]:
+    """What makes the rule for any run; delta is split between ``T`` and ``W``, evenly unless the run says otherwise.
 
-    mechanism: Wishart
-    loss: LossBound
+    ``margin`` is the relative error of the loss for quantiles that are moved by :data:`QUANTILE_RTOL`.
+    """
 
-    def over_run(self, run: Run) -> EpsilonDeltaRule | ComposedRule:
-        """The rule of the run; its delta is searched for."""
-        split = run.split or 0.5
-        rule = EpsilonDeltaRule(lambda x: self.epsilon(x, split), margin=self.margin, inverse_spacing=ANSWER_SPACING)
-        return rule.over_run(run)
+    def over_run(mechanism: Wishart, run: Run) -> Curve:
+        epsilon_at = partial(_epsilon, mechanism, loss, run.split or 0.5)
+        return EpsilonDeltaRule(epsilon_at, margin=margin, inverse_spacing=ANSWER_SPACING).over_run(run)
 
-    @property
-    def margin(self) -> float:
-        """Relative error of the loss for quantiles that are moved by :data:`QUANTILE_RTOL`.
+    return lambda mechanism: OverRun(mechanism, over_run)
 
-        It is 1, that is unknown, for the sharp loss, where the two ends nearly cancel.
-        """
-        return 1e-10 if self.loss is published_loss else 1.0
 
-    def epsilon(self, log_delta: float, split: float | str) -> float:
-        """Epsilon at this log delta with this share for ``T``, or with the best one."""
-        if isinstance(split, float):
-            # delta_T = split delta, delta_W = (1 - split) delta.
-            return self.at(log_delta + math.log(split), log_delta + math.log1p(-split))
+def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta: float) -> float:
+    """Epsilon at this log delta with this share for ``T``, or with the best one; its delta is searched for."""
+    if isinstance(split, float):
+        # delta_T = split delta, delta_W = (1 - split) delta.
+        return loss(mechanism, log_delta + math.log(split), log_delta + math.log1p(-split))
 
-        def at(odds: float) -> float:
-            return self.at(log_delta - math.log1p(math.exp(-odds)), log_delta - math.log1p(math.exp(odds)))
+    def at(odds: float) -> float:
+        return loss(mechanism, *(log_delta + share for share in log_shares(odds)))
 
-        return minimise(at, -12.0, 12.0, rtol=1e-8)[1]
+    return minimise(at, -12.0, 12.0, rtol=1e-8)[1]
 
-    def at(self, log_delta_t: float, log_delta_w: float) -> float:
-        """Epsilon where ``T`` and ``W`` have these two shares of delta."""
-        return self.loss(self.mechanism, _quantiles(self.mechanism, log_delta_t, log_delta_w))
+
+def log_shares(odds: float) -> tuple[float, float]:
+    """``ln`` of a share and of the rest, from the log odds of the share."""
+    # ln(1/(1 + e^-odds)) and ln(1/(1 + e^odds)).
+    return -math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))
 
 
 QUANTILE = Bound(
@@ -114,36 +129,28 @@ QUANTILE = Bound(
     source="arXiv 2601.21719, Theorem 1",
     proof="C11",
     # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
-    representation=lambda mechanism: QuantileBound(mechanism, published_loss),
+    representation=_rule_of(published_loss, margin=1e-10),
     splits=True,
     refuses=refuses_unequal_norms,
     baseline=Baseline("published", "unsampled"),
-    version=2,
+    version=3,
     **OF_ALIGNMENT,
 )
 
 
-def _largest_loss(mechanism: Wishart, found: _Quantiles) -> float:
+def _largest_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
     """The largest loss with ``W`` below its top quantile, or between two, whichever gives less (C11).
 
-    It is about the pair at the promised misalignment, which dominates every better aligned one (C10). The loss is
-    linear in ``W``; in ``1/A`` it is convex, or monotone where ``a < 0``: the maximum is at an end or at ``A = 1``.
+    It is about the pair at the promised misalignment, which dominates every better aligned one (C10).
     """
-    if found.low >= 1.0:
+    dim, rank, m = mechanism.shape
+    found = quantiles_of(dim, rank, log_delta_t, log_delta_w)
+    spread = math.sqrt(m * (2.0 - m)) * found.t if found else math.inf
+    if found is None or not m + spread < 1.0:
         return math.inf
     # max a ln A + (W/2) (1/A - 1) over a_- <= A <= a_+ and W within its quantiles, a = (d+1-r)/2 (C11).
-    return min(_at_ends(mechanism, found, 0.0, found.top), _at_ends(mechanism, found, *found.both))
-
-
-def _at_ends(mechanism: Wishart, found: _Quantiles, least: float, most: float) -> float:
-    """The largest of the losses at ``(a_-, most)``, at ``(a_+, least)`` and 0, rounded up."""
-    dim, rank, _ = mechanism.shape
-    a = 0.5 * (dim + 1 - rank)
-    # a ln A + (W/2) (1/A - 1) at A = a_- = 1 - low with the largest W, and at A = a_+ = 1 - high with the least (C11).
-    left = a * math.log1p(-found.low) + 0.5 * most * found.low / (1.0 - found.low)
-    right = a * math.log1p(-found.high) + 0.5 * least * found.high / (1.0 - found.high) if found.high < 0.0 else 0.0
-    size = abs(a * math.log1p(-found.low)) + abs(a * math.log1p(-min(found.high, 0.0)))
-    return max(left, right, 0.0) + 1e-14 * size + 1e-300
+    ends = math.log1p(-m - spread), math.log1p(spread - m)
+    return min(largest_at_corners(dim, rank, 0.0, ends, w) for w in ((0.0, found.top), found.both))
 
 
 QUANTILE_SHARP = Bound(
@@ -153,9 +160,10 @@ QUANTILE_SHARP = Bound(
     source="privproj, from the proof of arXiv 2601.21719, Theorem 1",
     proof="C11",
     # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
-    representation=lambda mechanism: QuantileBound(mechanism, _largest_loss),
+    # The relative error is unknown, as the two ends nearly cancel.
+    representation=_rule_of(_largest_loss, margin=1.0),
     splits=True,
     refuses=refuses_unequal_norms,
-    version=2,
+    version=3,
     **OF_ALIGNMENT,
 )
