@@ -199,7 +199,8 @@ class GridCurve:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it.
 
         Where that curve is loose at the epsilon of what it finds, and values of the profiles are not costly, the other
-        first way is asked too, and the least of both answers counts.
+        first way is asked too, and the least of both answers counts. Near an epsilon from which on it is loose, the two
+        readings may come from different ways: the doors move an answer until it holds when asked back (C24).
         """
         self.used = 0
         while True:

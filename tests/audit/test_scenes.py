@@ -72,6 +72,17 @@ def test_faults_that_are_none(release, fault, words):
         release.Scene(mechanism=privproj.Gaussian(noise_multiplier=1.0), steps=2, fault=fault)
 
 
+def test_what_is_missing_of_a_scene_or_its_scores_is_named(release):
+    with pytest.raises(InvalidParameter, match="number of steps"):
+        release.Scene(mechanism=Z)
+    with pytest.raises(InvalidParameter, match="number of epochs"):
+        release.LoaderScene(mechanism=Z, batches=2)
+    scene = release.Scene(mechanism=Z, steps=1)
+    for shapes in (((2, 5), (3, 5)), ((0, 5), (0, 5))):
+        with pytest.raises(InvalidParameter, match="rows of scores"):
+            release.judge_scene(scene, tuple(map(np.ones, shapes)), 1e-3, 0.99, 0.1)
+
+
 def test_one_run_finds_half_the_noise(release):
     loud = release.one_run(privproj.Gaussian(noise_multiplier=0.5), 1000, 200, 1e-5, 0.95, seed=0)
     quiet = release.one_run(privproj.Gaussian(noise_multiplier=4.0), 1000, 200, 1e-5, 0.95, seed=0)

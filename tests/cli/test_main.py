@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -126,6 +127,21 @@ def test_hot_commands_import_nothing_slow(line):
     )
     done = subprocess.run([sys.executable, "-c", code, *shlex.split(line)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence():
+    line = "epsilon gaussian --noise-multiplier 1e-3 --delta 1e-5 --steps 9 --sampling-rate 0.1 --json"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "privproj", *line.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: expected a file that can be") and done.stderr.count("\n") == 1
 
 
 def test_the_package_is_the_command():

@@ -9,6 +9,7 @@ from helpers import gaussian
 
 import privproj
 from privproj import Gaussian
+from privproj.composition import grid
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import compose_on_lattice
@@ -81,6 +82,19 @@ def test_rare_large_losses_beside_many_small_ones_are_followed(noise, rate, step
         peer = from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=1e-4)
         above = peer.self_compose(steps).get_epsilon_for_delta(10.0**log10_delta)
         assert found.lower < above and found.value < 1.02 * above
+
+
+def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
+    tried = []
+
+    def refuse(shapes):
+        tried.append(shapes)
+        raise GridLimit("too much work")
+
+    monkeypatch.setattr(grid, "_compose_by_doubling", refuse)
+    curve = grid.GridCurve([outline_step(gaussian(1.0 / 0.85), Run(steps=30_000, sampling_rate=1e-4))])
+    assert all(curve.log_delta(eps).upper < -20.0 for eps in (0.3, 0.4, 0.5))
+    assert len(tried) == 1
 
 
 def test_how_a_curve_is_computed_is_told_before_it_is_asked():

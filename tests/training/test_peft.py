@@ -201,6 +201,12 @@ def test_what_m2_trains_is_saved_and_loads_again(tmp_path):
     model.save_pretrained(tmp_path / "adapter")
     assert [file.name for file in (tmp_path / "adapter").iterdir()] == [path.name]
     assert (tmp_path / "adapter" / path.name).read_bytes() == path.read_bytes()
+    for given, words in (({"push_to_hub": True}, "push_to_hub"), ({"selected_adapters": ["a"]}, "a folder alone")):
+        with pytest.raises(InvalidParameter, match=words):
+            model.save_pretrained(tmp_path / "adapter", **given)
+    (tmp_path / "adapter" / "adapter_config.json").touch()
+    with pytest.raises(InvalidParameter, match="without an adapter"):
+        model.save_pretrained(tmp_path / "adapter")
     with pytest.raises(InvalidParameter, match="base model that was trained"):
         import_peft(mlp(), tmp_path / "new")
     with pytest.raises(InvalidParameter, match="prepare_peft"):

@@ -83,6 +83,8 @@ def test_a_plan_made_by_hand_has_the_options_that_make_private_takes(changed, wo
     assert Plan(algorithm=Method("m2", **options), **good).algorithm.rank == 8
     with pytest.raises(InvalidParameter, match=words):
         Plan(algorithm=Method("m2", **options | changed), **good)
+    with pytest.raises(InvalidParameter, match="a Method"):
+        Plan(algorithm="m2", **good)  # pyright: ignore[reportArgumentType]
 
 
 def test_opacus_accountants_can_listen():

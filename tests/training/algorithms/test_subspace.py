@@ -92,6 +92,8 @@ def test_the_leading_directions_are_the_right_singular_vectors():
     assert leading(torch.outer(rows[:, 0], rows[0]), 5).shape == (40, 1)
     with pytest.raises(InvalidParameter, match="moved"):
         leading(torch.zeros(3, 5), 2)
+    with pytest.raises(InvalidParameter, match="did not diverge"):
+        leading(torch.full((3, 5), float("nan")), 2)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5])
