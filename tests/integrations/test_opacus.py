@@ -36,6 +36,7 @@ class Planned:
         self._plan = Plan(algorithm=Method("m2", rank=16), mechanism=mechanism, ranks=(16,), **options)
 
 
+@pytest.mark.extra
 def test_only_an_optimizer_that_projects_gives_the_numbers_of_m2():
     plain, projected = ProjectionAccountant(), ProjectionAccountant()
     for accountant, optimizer in ((plain, Stock()), (projected, Planned())):
@@ -233,6 +234,7 @@ def test_what_is_written_into_the_history_counts():
     assert one.get_epsilon(1e-5) == other.get_epsilon(1e-5) == again.get_epsilon(1e-5) > 1.8
 
 
+@pytest.mark.extra
 def test_a_plan_that_samples_otherwise_is_refused():
     hook = ProjectionAccountant().get_optimizer_hook_fn(0.01)
     hook(Planned())
