@@ -154,7 +154,7 @@ class GridCurve:
     """The curve on the lattice that was asked for, or on the default one.
 
     The latter is by doubling where the losses have many scales. A question that takes too much work in the first way is
-    answered in the second, then on coarser and coarser lattices. One whose answer on a lattice is mostly error, as
+    answered in the second, then on coarser and coarser lattices. One whose answer on a lattice is loose, as
     where rare large losses stand beside many small ones and no tilt holds both, is answered by the better of the first
     two ways. Every question starts with the first way, and its lower end with that of its upper end, so that its answer
     does not depend on what was asked before (C24). All ways are sound.
@@ -212,8 +212,9 @@ class GridCurve:
                     raise
                 self.used += 1
         has_other = self.used == 0 and len(self.steps) > 1 and not any(shape.profile.is_costly for shape in self.shapes)
-        if has_other and self.level(0).is_loose(epsilon_of(found)):
-            with suppress(PrecisionLimit):
+        # What cannot be looked at more closely stands as it was found.
+        with suppress(PrecisionLimit):
+            if has_other and self.level(0).is_loose(epsilon_of(found)):
                 other = read(self.level(1))
                 if other.upper < found.upper:
                     found, self.used = other, 1
