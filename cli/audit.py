@@ -131,12 +131,13 @@ def mechanism(
         workers: Processes.
         seed: Make the audit repeatable.
     """
-    if mechanism == "gaussian":
-        claimed = Gaussian(noise_multiplier=noise_multiplier)
-    elif dim is None or rank is None:
-        raise InvalidParameter("--dim", "nothing" if dim is None else dim, "--dim and --rank for m2")
-    else:
-        claimed = M2(dim=dim, rank=rank, noise_multiplier=noise_multiplier)  # pyright: ignore[reportArgumentType]
+    shape: Any = {"dim": dim, "rank": rank}
+    for name, value in shape.items():
+        if (value is None) is (mechanism == "m2"):
+            given, expected = "nothing" if value is None else value, "--dim and --rank for m2, and for nothing else"
+            raise InvalidParameter(f"--{name}", given, expected)
+    z: Any = {"noise_multiplier": noise_multiplier}
+    claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
     release = needing_torch("scenes")
     scene, runs = release.Scene(mechanism=claimed, steps=steps, fault=fault, seed=seed), trials // 2
     parts = max(1, min(50, runs // 20))
