@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from privproj.accounting import calibration
-from privproj.accounting.schedule import Phase, phase_of
-from privproj.curves.inversion import meets, smallest_passing
-from privproj.curves.profile import Curve
+from privproj.accounting.calibration import Search
+from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
@@ -354,30 +353,27 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         if answer.value is None:
             raise Refused(f"no noise meets epsilon {epsilon:g} at delta {delta:g}: {'; '.join(answer.warnings)}")
         return with_noise(answer.value)
-    room = None
-    if order is not None:
+    ends = {"low": 1e-3, "high": 1e6}
+    if order is None:
+
+        def run_at(z: float) -> Schedule:
+            phases = (*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))
+            return Schedule(tuple(Account(phases).made()))
+
+        search = Search(run_at, full_target(epsilon, delta, None, zero=False))
+        found, _ = search.least(search.guess(1.0), rtol=1e-7, **ends)
+    else:
         budget = {"epsilon": epsilon, "delta": delta, "order": order}
         earlier.check_target(budget, "adaptive_order")
         room = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
-    target = full_target(epsilon, delta, None, zero=False)
 
-    def joint_curve(z: float) -> Curve:
-        return Account((*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))).curve()
+        def lacks(z: float) -> float:
+            return -1.0 if room.fits(with_noise(z).phase(plan.steps)) else 1.0
 
-    def fits(z: float) -> bool:
-        return room.fits(with_noise(z).phase(plan.steps)) if room else meets(joint_curve(z), target)
-
-    def excess(z: float) -> float:
-        if room:
-            return -1.0 if fits(z) else 1.0
-        return joint_curve(z).log_delta(target.epsilon).upper - target.log_delta
-
-    # The crossing is where to look. What is returned passed the question itself: with this noise the target is met.
-    rtol = 1e-9 if room else 1e-7
-    found = find_crossing(excess, 1.0, low=1e-3, high=1e6, spread=0.2, rtol=rtol).upper
+        found = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if found == math.inf:
         raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
-    return with_noise(smallest_passing(fits, found, 1e-9) * (1.0 + FILTER_HEADROOM if room else 1.0))
+    return with_noise(found)
 
 
 def rate_and_steps(
