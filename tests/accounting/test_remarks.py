@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 import privproj
-from privproj import M1, M2, Gaussian, Layer, PublicSketch
+from privproj import M1, M2, Gaussian, JLClip, Layer, PublicSketch
 from privproj.accounting import remarks
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.mechanisms.registry import registry
@@ -84,6 +84,7 @@ def test_a_lower_end_is_nowhere_above_any_bound(name):
             "m2": M2(dim=dim, rank=rank, noise_multiplier=z),
             "m1": M1(dim=dim, rank=rank, noise_multiplier=5 * z),
             "sketch-public": PublicSketch(rank=rank, noise_multiplier=z),
+            "jl-clip": JLClip(probes=rank, noise_multiplier=5 * z),
             "gaussian": Gaussian(noise_multiplier=z),
         }[kind]
         run = rng.choice(
