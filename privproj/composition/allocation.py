@@ -297,8 +297,14 @@ class EpochEnds:
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
+        # No atom of one release, from above or below, is further from the least than all its cells; of j copies so
+        # many times that, with room for rounding. A grid that goes on would have large atoms split to its end.
+        widest = step * float(self.bounds.cells[-1]), step * float(self.bounds.cells[0])
+        largest = math.exp(widest[0]) - math.exp(widest[1])
+
         def add(one: SumLaw, two: SumLaw, copies: int) -> SumLaw:
-            self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density, score))
+            end = min(self.top, copies * largest * (1.0 + 1e-9 * copies))
+            self.grids.append(_choose_points(one, two, end, copies * math.exp(log_least), density, score))
             return add_sum(one, two, self.grids[-1], above=True)
 
         law = repeat(first, batches, add)
