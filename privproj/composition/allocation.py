@@ -410,6 +410,8 @@ def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: 
     steps = np.maximum(*(np.diff(np.interp(rungs, rung, scores)) for rung, scores in ladders))
     count = np.concatenate([[0.0], np.cumsum(steps)]) * density
     inner = np.exp(np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, np.log(rungs)))
+    # Just above the largest sum, which may be likely: split between its neighbours it would reach the end.
+    inner = np.append(inner, (float(one.places[-1]) + float(two.places[-1])) * (1.0 + 1e-12))
     return np.unique(np.concatenate([[0.0], inner[(inner > 0.0) & (inner < top)], [top]]))
 
 

@@ -336,8 +336,10 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
-    # Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only.
-    share = 1.0 if log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
+    # Where the excess falls so many times as much as between the two points before, or to 0, the losses are bounded by
+    # one between the last two points. It only chooses knots. Speed only.
+    before, fall = -np.diff(log_excess[max(last - 2, 0) : last + 1])[[0, -1]]
+    share = 1.0 if fall > 8.0 * before or log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
     return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
 
