@@ -99,7 +99,9 @@ def group_step(
         log_delta,
         table=step.excess if of_fixed_size else None,
         excess=None if of_fixed_size else step.excess,
-        deeper=lambda mass: group_step(member, logs, of_fixed_size=of_fixed_size, cut=min(cut, mass * 1e-9)),
+        deeper=lambda mass: group_step(
+            member, logs, of_fixed_size=of_fixed_size, cut=min(cut, max(1e-9 * mass, 1e-300))
+        ),
         resolution=step.members[0].resolution,
         can_be_subsampled=False,
         inverse_spacing=2.0**-30,

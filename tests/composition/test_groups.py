@@ -338,3 +338,9 @@ def test_a_group_leaves_as_an_event_and_comes_back():
     accountant.compose(event)
     found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling_rate=0.01, steps=100, group_size=4)
     assert found.value == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-2)
+
+
+def test_the_delta_of_a_group_far_beyond_its_losses_is_answered():
+    """Tails are cut there at masses below the least double."""
+    found = privproj.delta(Gaussian(noise_multiplier=11.3), epsilon=7.2, sampling_rate=0.1, steps=10, group_size=3)
+    assert 0.0 < found.value < 1e-290
