@@ -89,7 +89,7 @@ the excess falls less than half as fast as it did before. It is cut, and counts 
 """
 
 WIDEST_KNOT_GAP = 0.5
-"""Largest distance of two knots, in nats, where values are not costly. The lines below a slow tail fall to 0 within a
+"""Largest distance of two knots, in nats, where many values are worth their time. The lines below a slow tail fall to 0 within a
 few nats of a knot, as ``e^loss`` grows. Speed only.
 """
 
@@ -213,7 +213,7 @@ class Outline:
     @property
     def widest_gap(self) -> float:
         """Largest distance of two knots, in nats."""
-        return math.inf if self.profile.is_costly else WIDEST_KNOT_GAP
+        return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
 
     @property
     def has_two_orders(self) -> bool:

@@ -101,6 +101,11 @@ def test_tails_that_hardly_fall_over_many_nats_are_enclosed(mechanism, steps, de
     assert found.lower < found.value < 1.02 * found.lower
 
 
+def test_knots_of_a_profile_without_kernels_are_as_close():
+    found = privproj.epsilon(JLClip(noise_multiplier=2.5, probes=2), delta=0.01, steps=58, sampling="partition")
+    assert found.lower < found.value < 1.03 * found.lower
+
+
 def test_a_lower_end_that_no_lattice_has_is_found_by_doubling():
     """The lattice is coarser than the rate, so that it has no point between the least loss and 0."""
     mechanism = M2(dim=100, rank=10, noise_multiplier=0.1)
