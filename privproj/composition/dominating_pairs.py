@@ -89,8 +89,9 @@ the excess falls less than half as fast as it did before. It is cut, and counts 
 """
 
 WIDEST_KNOT_GAP = 0.5
-"""Largest distance of two knots, in nats, where many values are worth their time. The lines below a slow tail fall to 0 within a
-few nats of a knot, as ``e^loss`` grows. Speed only.
+"""Largest distance of two knots, in nats, of profiles of which many values are worth their time.
+
+The lines below a slow tail fall to 0 within a few nats of a knot, as ``e^loss`` grows. Speed only.
 """
 
 SMALLEST_UPPER_BOUND = 1e-300
