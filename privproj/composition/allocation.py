@@ -297,8 +297,14 @@ class EpochEnds:
         self.top = min(top, batches * reach) * (1.0 + 1e-9)
         self.grids: list[Array] = []
 
+        # No atom of one release, from above or below, is further from the least than all its cells; of j copies so
+        # many times that, with room for rounding. A grid that goes on would have large atoms split to its end.
+        widest = step * float(self.bounds.cells[-1]), step * float(self.bounds.cells[0])
+        largest = math.exp(widest[0]) - math.exp(widest[1])
+
         def add(one: SumLaw, two: SumLaw, copies: int) -> SumLaw:
-            self.grids.append(_choose_points(one, two, self.top, copies * math.exp(log_least), density, score))
+            end = min(self.top, copies * largest * (1.0 + 1e-9 * copies))
+            self.grids.append(_choose_points(one, two, end, copies * math.exp(log_least), density, score))
             return add_sum(one, two, self.grids[-1], above=True)
 
         law = repeat(first, batches, add)
@@ -404,6 +410,8 @@ def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: 
     steps = np.maximum(*(np.diff(np.interp(rungs, rung, scores)) for rung, scores in ladders))
     count = np.concatenate([[0.0], np.cumsum(steps)]) * density
     inner = np.exp(np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, np.log(rungs)))
+    # Just above the largest sum, which may be likely: split between its neighbours it would reach the end.
+    inner = np.append(inner, (float(one.places[-1]) + float(two.places[-1])) * (1.0 + 1e-12))
     return np.unique(np.concatenate([[0.0], inner[(inner > 0.0) & (inner < top)], [top]]))
 
 

@@ -26,7 +26,7 @@ from typing import ClassVar
 import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
-from privproj.composition.grid import ComposedCurve, GridCurve, lower_end
+from privproj.composition.grid import ComposedCurve, GridCurve, NoGrid, lower_end
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.curves.profile import Phases, PrivacyProfile, SplitTable
 from privproj.errors import GridLimit, PrecisionLimit
@@ -77,12 +77,14 @@ class DepthCurve:
     inverse_spacing: ClassVar[float] = 2.0**-33
     """Spacing of the log deltas that are answered (C24). Speed only."""
 
-    def __init__(self, first: GridCurve, phases: Phases, step: float | None, *, is_shallow: bool = False) -> None:
+    def __init__(
+        self, first: GridCurve | NoGrid, phases: Phases, step: float | None, *, is_shallow: bool = False
+    ) -> None:
         self.first, self.phases, self.step, self.is_shallow = first, phases, step, is_shallow
         # How many levels are kept for further questions. Speed only.
         self.level = lru_cache(maxsize=8)(self._level)
         self.boundary = lru_cache(maxsize=None)(self._boundary)
-        self.used: GridCurve | _Level = first
+        self.used: GridCurve | NoGrid | _Level = first
         self.releases = [
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
@@ -99,7 +101,7 @@ class DepthCurve:
         """The same without the levels of small deltas."""
         return DepthCurve(self.first, self.phases, self.step, is_shallow=True)
 
-    def _level(self, k: int) -> "GridCurve | _Level":
+    def _level(self, k: int) -> "GridCurve | NoGrid | _Level":
         """The curve of a level."""
         if k == 0:
             return self.first
@@ -119,7 +121,7 @@ class DepthCurve:
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
         upper, used = self.log_delta_unless(eps, -math.inf), self.used
-        return LateEnclosure(lambda: used.log_delta(eps).lower, upper)
+        return LateEnclosure(lambda: -math.inf if isinstance(used, NoGrid) else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
         """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too.
@@ -127,6 +129,11 @@ class DepthCurve:
         Further levels are known to find no more than the least delta of this one, as they answer above its boundary.
         """
         upper = most = 0.0
+        if isinstance(self.first, NoGrid):
+            # Where losses are too large for a grid, ever sampled (i) is nearly the truth.
+            if self.log_sampled == 0.0:
+                raise self.first.reason
+            return min(self.log_sampled, self.log_basic(eps))
         for k in self.levels_at(eps):
             self.used = self.level(k)
             upper = min(self.used.log_delta(eps).upper, most)
@@ -164,7 +171,8 @@ class DepthCurve:
             found = self.composed_epsilon(log_delta)
         except PrecisionLimit as error:
             found = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
-            if self.log_basic(0.0 if isinstance(error, GridLimit) else found.upper) > log_delta:
+            has_no_grid = isinstance(error, GridLimit) or isinstance(self.first, NoGrid)
+            if self.log_basic(0.0 if has_no_grid else found.upper) > log_delta:
                 raise
         upper = found.upper
         if upper and self.log_basic(upper) <= log_delta:
@@ -188,7 +196,9 @@ class DepthCurve:
             return LateEnclosure(lambda: found.lower, upper)
         return LateEnclosure(lambda: self.from_larger_deltas(used, found.lower, upper, log_delta), upper)
 
-    def from_larger_deltas(self, used: "GridCurve | _Level", lower: float, upper: float, log_delta: float) -> float:
+    def from_larger_deltas(
+        self, used: "GridCurve | NoGrid | _Level", lower: float, upper: float, log_delta: float
+    ) -> float:
         """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
 
         Few rare large losses make lumps, and between two of them no tilt holds both.
@@ -241,7 +251,7 @@ class _Level:
     phases: Phases
     step: float | None
     log_cut: float
-    ordinary: GridCurve | None
+    ordinary: GridCurve | NoGrid | None
     numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
 
     @cached_property

@@ -88,6 +88,12 @@ A floor is a part where the excess hardly falls any more, for example where a bo
 the excess falls less than half as fast as it did before. It is cut, and counts as infinite. Speed only.
 """
 
+WIDEST_KNOT_GAP = 0.5
+"""Largest distance of two knots, in nats, of profiles of which many values are worth their time.
+
+The lines below a slow tail fall to 0 within a few nats of a knot, as ``e^loss`` grows. Speed only.
+"""
+
 SMALLEST_UPPER_BOUND = 1e-300
 """Smallest upper bound of a delta that is used, and smallest divisor. It enlarges what it replaces. Soundness."""
 
@@ -206,6 +212,11 @@ class Outline:
         return float(self.losses[-1] - self.losses[0])
 
     @property
+    def widest_gap(self) -> float:
+        """Largest distance of two knots, in nats."""
+        return WIDEST_KNOT_GAP if self.profile.resolution >= 32.0 else math.inf
+
+    @property
     def has_two_orders(self) -> bool:
         """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
         return is_one_sided(self.profile, self.run)
@@ -231,9 +242,9 @@ class Outline:
         middle = 0.5 * (self.losses[1:] + self.losses[:-1])
         decay = np.diff(self.losses) / np.maximum(np.abs(np.diff(self.log_excess)), 1e-9)
         # Distance of the knots beyond the core, as a share of the length in which the excess falls by e. Speed only.
-        wide = max(0.04, 4.0 / resolution)
+        wide = np.minimum(max(0.04, 4.0 / resolution) * decay, self.widest_gap)
         # The core, where knots are equally spaced, reaches this many loss deviations to both sides. Speed only.
-        spacing = np.maximum(np.where(np.abs(middle) < 8.0 * self.deviation, core, wide * decay), core)
+        spacing = np.maximum(np.where(np.abs(middle) < 8.0 * self.deviation, core, wide), core)
         places = np.concatenate([[0.0], np.cumsum(np.diff(self.losses) / spacing)])
         at = np.interp(np.arange(math.floor(places[-1]) + 1), places, self.losses)
         always = [math.floor(self.losses[0] / step), -1, 0, 1, math.ceil(self.losses[-1] / step)]
@@ -326,8 +337,10 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
     last = max(int(np.argmax(ended)), min(2, len(losses) - 1))
     log_least = max(log_least, float(log_excess[last]))
     share = (log_excess[last - 1] - log_least) / max(log_excess[last - 1] - log_excess[last], 1e-300)
-    # Log excess below which the profile is taken to be 0: the losses are bounded. It only chooses knots. Speed only.
-    share = 1.0 if log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
+    # Where the excess falls so many times as much as between the two points before, or to 0, the losses are bounded by
+    # one between the last two points. It only chooses knots. Speed only.
+    before, fall = -np.diff(log_excess[max(last - 2, 0) : last + 1])[[0, -1]]
+    share = 1.0 if fall > 8.0 * before or log_excess[last] <= math.log(SMALLEST_UPPER_BOUND) + 30.0 else share
     end = losses[last - 1] + min(max(share, 0.2), 1.0) * (losses[last] - losses[last - 1])
     return np.append(losses[:last], end), np.append(log_excess[:last], max(log_least, float(log_excess[last])))
 

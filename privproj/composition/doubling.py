@@ -209,7 +209,9 @@ def _first_knots(shape: Outline, unit: float) -> Cells:
     smallest = 0.1 * math.exp(float(log_excess.max()))
     coarse = max(1.0, 40.0 / shape.profile.resolution)
     # Largest spacing of the first knots as a share of the length in which the excess falls by e. Speed only.
-    spacing = coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), 0.1 * decay)
+    spacing = np.minimum(
+        coarse * np.minimum(KNOT_LOSS_SHARE * np.maximum(middle, smallest), 0.1 * decay), shape.widest_gap
+    )
     depth = shape.truncated_mass / TRUNCATED_RUN_MASS
     rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / shape.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from typing import ClassVar
 
 from privproj.composition import doubling
 from privproj.composition.dominating_pairs import (
@@ -211,7 +212,7 @@ class GridCurve:
                 if self.used + 1 == len(self.steps):
                     raise
                 self.used += 1
-        has_other = self.used == 0 and len(self.steps) > 1 and not any(shape.profile.is_costly for shape in self.shapes)
+        has_other = self.used == 0 and len(self.steps) > 1
         # What cannot be looked at more closely stands as it was found.
         with suppress(PrecisionLimit):
             if has_other and self.level(0).is_loose(epsilon_of(found)):
@@ -222,16 +223,35 @@ class GridCurve:
         return LateEnclosure(lambda: self.answer_below(found, read, first), found.upper)
 
     def answer_below(self, found: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
-        """The lower end of what was ``found`` at this level or, where that takes too much work, at a coarser one.
+        """The lower end of what was ``found`` at this level or, where that has none, at a later one.
 
         It is ``-inf`` where none has one.
         """
         for level in range(first, len(self.steps)):
-            try:
-                return (found if level == first else read(self.level(level))).lower
-            except PrecisionLimit:
-                continue
+            with suppress(PrecisionLimit):
+                lower = (found if level == first else read(self.level(level))).lower
+                if lower > -math.inf:
+                    return lower
         return -math.inf
+
+
+@dataclass(frozen=True)
+class NoGrid:
+    """What stands for a grid where the losses of a step are too large for any: it says why, whatever is asked."""
+
+    reason: PrecisionLimit
+    """Why there is none."""
+
+    numerics: ClassVar[dict[str, object]] = {"composer": "privproj", "grid": "none, whether a batch has the record"}
+    """What an answer says of its numerics where this stands for a grid. Contract."""
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """Raise :attr:`reason`."""
+        raise self.reason
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """Raise :attr:`reason`."""
+        raise self.reason
 
 
 def _default_ways(shapes: list[Outline]) -> list[float]:

@@ -37,6 +37,7 @@ next.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 
@@ -99,7 +100,9 @@ def group_step(
         log_delta,
         table=step.excess if of_fixed_size else None,
         excess=None if of_fixed_size else step.excess,
-        deeper=lambda mass: group_step(member, logs, of_fixed_size=of_fixed_size, cut=min(cut, mass * 1e-9)),
+        deeper=lambda mass: group_step(
+            member, logs, of_fixed_size=of_fixed_size, cut=min(cut, max(1e-9 * mass, 1e-300))
+        ),
         resolution=step.members[0].resolution,
         can_be_subsampled=False,
         inverse_spacing=2.0**-30,
@@ -340,11 +343,22 @@ class _GroupCurve:
         if found is None:
             return self.converted.epsilon(log_delta)
         upper = found.upper
-        # A log delta of one record that is not asked for where the group has an epsilon of its own. Speed only.
-        is_deep = upper < math.inf and log_delta - _log_factor(upper, self.size).upper < -150.0
-        if not is_deep and (upper == math.inf or self.converted.log_delta(upper).upper <= log_delta):
+        if upper == math.inf or self.may_be_less(upper, log_delta):
             upper = min(upper, self.converted.epsilon(log_delta).upper)
         return LateEnclosure(lambda: found.lower, upper)
+
+    def may_be_less(self, upper: float, log_delta: float) -> bool:
+        """True where group privacy passes at the epsilon ``upper`` or may pass below it."""
+        # A log delta of one record that is not asked for where the group has an epsilon of its own, and small deltas
+        # cost more. Speed only.
+        deepest = -150.0 if hasattr(self.single, "log_delta_unless") else -math.inf
+        if log_delta - _log_factor(upper, self.size).upper >= deepest:
+            return self.converted.log_delta(upper).upper <= log_delta
+        # Its own epsilon is at least k eps(delta/k) of one record, as the factor is at least k.
+        of_record = log_delta - math.log(self.size)
+        with suppress(PrecisionLimit):
+            return of_record >= deepest and self.size * self.single.epsilon(of_record).upper < upper
+        return False
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:

@@ -230,3 +230,16 @@ def test_what_has_no_theorem_is_refused(run, words):
 def test_numbers_of_batches_that_make_no_sense_are_refused(run):
     with pytest.raises(InvalidParameter):
         privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", **run)
+
+
+@pytest.mark.parametrize(
+    ("noise", "batches", "epochs", "delta"),
+    [(24.422, 53, 10, 1e-6), (100.0, 53, 10, 1e-4), (100.0, 5, 48, 1e-9), (15e3, 20, 48, 1e-15)],
+)
+def test_losses_that_end_in_a_large_atom_are_followed_to_it(noise, batches, epochs, delta):
+    """Laplace losses have an atom at their end: epsilon of epochs was their whole sum, 14 times too large."""
+    mechanism = Laplace(noise_multiplier=noise)
+    found = privproj.epsilon(mechanism, delta=delta, sampling="balls-in-bins", batches=batches, steps=epochs)
+    assert found.lower < found.value < 1.12 * found.lower
+    poisson = privproj.epsilon(mechanism, delta=delta, sampling_rate=1.0 / batches, steps=epochs * batches)
+    assert found.value < 1.002 * poisson.value

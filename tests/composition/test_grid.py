@@ -8,14 +8,14 @@ from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from helpers import gaussian
 
 import privproj
-from privproj import Gaussian
+from privproj import M1, M2, Gaussian, JLClip
 from privproj.composition import grid
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import compose_on_lattice
 from privproj.curves import gaussian_arrays
 from privproj.curves.profile import SplitTable
-from privproj.errors import GridLimit
+from privproj.errors import GridLimit, PrecisionLimit
 from privproj.runs import Run
 
 
@@ -82,6 +82,54 @@ def test_rare_large_losses_beside_many_small_ones_are_followed(noise, rate, step
         peer = from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=1e-4)
         above = peer.self_compose(steps).get_epsilon_for_delta(10.0**log10_delta)
         assert found.lower < above and found.value < 1.02 * above
+
+
+@pytest.mark.parametrize(
+    "mechanism", [JLClip(noise_multiplier=0.544, probes=6131), M1(dim=1000, rank=1000, noise_multiplier=0.8)]
+)
+def test_they_are_followed_where_a_profile_has_no_kernels_too(mechanism):
+    # a lattice alone is 15 to 30 % above it
+    found = privproj.epsilon(mechanism, delta=1e-10, steps=3803, sampling_rate=1.38e-5)
+    assert found.lower < found.value < 1.02 * found.lower
+
+
+@pytest.mark.parametrize(("steps", "delta"), [(2, 3.8e-8), (14, 3.8e-10)])
+@pytest.mark.parametrize("mechanism", [M2(dim=2, rank=1, noise_multiplier=0.0475), Gaussian(noise_multiplier=0.0475)])
+def test_tails_that_hardly_fall_over_many_nats_are_enclosed(mechanism, steps, delta):
+    # with knots further apart the lines below them fall to nothing: lower ends were a quarter of the value
+    found = privproj.epsilon(mechanism, delta=delta, steps=steps, sampling_rate=2e-5, sampling="fixed")
+    assert found.lower < found.value < 1.02 * found.lower
+
+
+def test_knots_of_a_profile_without_kernels_are_as_close():
+    found = privproj.epsilon(JLClip(noise_multiplier=2.5, probes=2), delta=0.01, steps=58, sampling="partition")
+    assert found.lower < found.value < 1.03 * found.lower
+
+
+def test_a_lower_end_that_no_lattice_has_is_found_by_doubling():
+    """The lattice is coarser than the rate, so that it has no point between the least loss and 0."""
+    mechanism = M2(dim=100, rank=10, noise_multiplier=0.1)
+    found = privproj.epsilon(mechanism, delta=1e-5, steps=100, sampling_rate=0.001)
+    assert "grid_step" in found.numerics and found.lower < found.value < 1.02 * found.lower
+
+
+def test_losses_too_large_for_any_grid_cost_no_more_than_being_sampled():
+    """Noise so small that a batch gives its records away: delta is the probability of being in any."""
+    run = {"steps": 1000, "sampling_rate": 1e-4}
+    ever = -math.expm1(1000 * math.log1p(-1e-4))
+    for eps in (0.0, 1.0, 100.0):
+        assert ever <= privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=eps, **run).value <= ever * (1 + 1e-9)
+    assert privproj.epsilon(Gaussian(noise_multiplier=1e-3), delta=0.1, **run).value == 0.0
+    with pytest.raises(PrecisionLimit, match="losses lie below 600"):
+        privproj.epsilon(Gaussian(noise_multiplier=1e-3), delta=0.09, **run)
+    with pytest.raises(PrecisionLimit, match="losses lie below 600"):
+        privproj.delta(Gaussian(noise_multiplier=1e-3), epsilon=1.0, steps=10, sampling_rate=1.0 - 1e-9)
+
+
+def test_the_least_noise_is_enough_where_delta_covers_being_sampled():
+    for delta, most in ((1e-3, 1e-12), (9e-4, math.inf)):
+        found = privproj.sigma(Gaussian(), epsilon=0.1, delta=delta, steps=10, sampling_rate=1e-4)
+        assert found.value <= most and (found.value > 0.1) == (delta < 9.99e-4)
 
 
 def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):

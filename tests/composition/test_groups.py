@@ -338,3 +338,21 @@ def test_a_group_leaves_as_an_event_and_comes_back():
     accountant.compose(event)
     found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling_rate=0.01, steps=100, group_size=4)
     assert found.value == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-2)
+
+
+def test_the_delta_of_a_group_far_beyond_its_losses_is_answered():
+    """Tails are cut there at masses below the least double."""
+    found = privproj.delta(Gaussian(noise_multiplier=11.3), epsilon=7.2, sampling_rate=0.1, steps=10, group_size=3)
+    assert 0.0 < found.value < 1e-290
+
+
+def test_group_privacy_is_asked_where_the_epsilon_of_the_group_itself_is_huge():
+    """The Renyi curve of ten records at once is hundreds; ten times that of one is below 1."""
+    run = {"steps": 27, "sampling_rate": 0.005}
+    mechanism = Gaussian(noise_multiplier=2.8)
+    for log10_delta in (-3.6, -8.0, -20.0):
+        found = privproj.epsilon(mechanism, log10_delta=log10_delta, bound="rdp", group_size=10, **run).value
+        of_one = privproj.epsilon(mechanism, log10_delta=log10_delta - 9.0, bound="rdp", **run).value
+        assert found <= 10.0 * of_one
+        back = privproj.delta(mechanism, epsilon=found, bound="rdp", group_size=10, **run)
+        assert back.log10_delta <= log10_delta and back.log10_delta > 1.001 * log10_delta
