@@ -516,22 +516,22 @@ def _prove_run(result: Result, question: Question) -> "tuple[Result, Question, R
     for _ in range(MOST_TRIES):
         goal = _log_goal(target_field(proved))
         run, least = prove_run(question.phases, goal, epsilon)
+        if result.quantity == "sigma" and least <= epsilon:
+            mechanism = {**result.mechanism, "noise_multiplier": sigma}
+            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
         _check_run_side(result, run)
         if result.quantity == "epsilon":
             return _with_value(result, least, epsilon=least), question, run
-        if result.quantity == "delta":
+        if result.quantity == "sigma":
+            # Epsilon falls at least as fast as 1/z, nearly.
+            sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
+            question = question.with_mechanism(noise_multiplier=sigma)
+        else:
             delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
             proved = _with_delta(result, delta)
             # The check will propose its grids for this delta.
             if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
                 return proved, question, run
-        elif least <= epsilon:
-            mechanism = {**result.mechanism, "noise_multiplier": sigma}
-            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
-        else:
-            # Epsilon falls at least as fast as 1/z, nearly.
-            sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
-            question = question.with_mechanism(noise_multiplier=sigma)
     raise PrecisionLimit(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
 
 
