@@ -22,7 +22,6 @@ from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.records.certificate import (
     _profiles_in_floats,
     ball_meets,
-    certified_epsilon,
     check_provable,
     is_run,
     prove_run,
@@ -133,8 +132,7 @@ def _compare(data, power, long):
     if plain.outcome != "ok":
         return {"outcome": f"no epsilon: {plain.outcome}"}
     seconds_float, start = time.process_time() - start, time.process_time()
-    run = prove_run(asked.phases, math.log(delta), plain.value)
-    certified = certified_epsilon(run, math.log(delta), plain.value)
+    run, certified = prove_run(asked.phases, math.log(delta), plain.value)
     seconds = time.process_time() - start
     target, findings = target_field(plain), []
     # delta at the float value is at least its certified lower end; at the float lower end at most its upper end.

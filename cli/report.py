@@ -20,6 +20,7 @@ from privproj.records.statement import BEGIN, END, Statement
 from privproj.result import round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import delta_target
+from privproj.version import __version__
 
 from .ledger import planned_delta, read_begun
 from .options import Once, OneOf, command_with, file_argument, option, option_of
@@ -27,7 +28,7 @@ from .query import QuestionGroup, bound_option, target_options
 from .render import WIDEST, wrap_line
 
 DRAWN_AFTER = "What the best attack could reach"
-COMPUTED_FROM = "Computed by privproj {}. `privproj verify FILE` writes it anew from the line below, and compares."
+ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
 
 
 def produce(
@@ -62,7 +63,7 @@ def written(statement: Statement) -> str:
         # Lines of one width on every terminal, since they are compared.
         lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + said for said in section.lines]
     fence = ([], []) if is_text else (["", "```json"], ["```", ""])
-    return "\n".join([*lines, "", COMPUTED_FROM.format(statement.version), *fence[0], statement.line, *fence[1], END])
+    return "\n".join([*lines, "", ORIGIN, *fence[0], statement.line, *fence[1], END])
 
 
 def as_html(statement: Statement) -> str:
@@ -73,9 +74,8 @@ def as_html(statement: Statement) -> str:
         lines = (item.format(html.escape(words).replace(" %", "&nbsp;%")) for words in section.lines)
         parts += [f"<h2>{html.escape(section.title)}</h2>", tag.format("\n" + "\n".join(lines) + "\n").strip()]
         parts += [drawing(statement)] if statement.result.usable and section.title == DRAWN_AFTER else []
-    said = {"computed_from": COMPUTED_FROM.format(statement.version), "line": statement.line}
-    escaped = {name: html.escape(words, quote=False) for name, words in said.items()}
-    return filled("statement.html", parts="\n".join(parts), **escaped)
+    line = html.escape(statement.line, quote=False)
+    return filled("statement.html", parts="\n".join(parts), computed_from=ORIGIN, line=line)
 
 
 def drawing(statement: Statement) -> str:

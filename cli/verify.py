@@ -9,7 +9,7 @@ from privproj.records import statement as statements
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
 from privproj.records.files import LARGEST_FILE, STANDARD_INPUT, Verdict, digest_of, read_bounded, read_input
 from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
-from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, assumed_of_persons, claim_of, listed
+from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, listed
 from privproj.result import Result, round_outward
 
 from . import render
@@ -74,11 +74,7 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
       privproj verify statement.md ledger.jsonl checkpoint.pt
     """
     try:
-        if len(file) > 3:
-            expected = "one file, or a statement, its ledger and a checkpoint"
-            raise InvalidParameter("FILE", f"{len(file)} files", expected)
-        contents = [(name, read_content(name)) for name in file[:2]]
-        shown, words = verdict_on(*contents[0], delta) if len(file) == 1 else agreement_on(contents, file[2:], delta)
+        shown, words = verdict_on(file, delta)
     except Unanswered as error:
         error.result = {"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}
         raise
@@ -86,61 +82,46 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
     return 0 if all(shown["claims"].values()) else 1
 
 
-def verdict_on(file: str, content: bytes, delta: float | None) -> Shown:
-    """See what the file is by its content, and check it."""
-    if is_ledger(content):
-        return ledger_shown(verify_ledger(content, file), delta)
-    if delta is not None:
-        raise InvalidParameter("--delta", delta, "no --delta, which is for ledgers")
-    if has_statement(content):
-        return statement_shown(statement_verdict(file, content))
-    if content.lstrip()[:1] != b"{":
-        expected = "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
-        raise InvalidParameter("FILE", file, expected)
-    certificate = read_certificate(content, file)
-    return certificate_shown(certificate, verify(certificate))
-
-
-def agreement_on(contents: list[tuple[str, bytes]], checkpoint: tuple[str, ...], delta: float | None) -> Shown:
-    """Check a statement and a ledger, whichever comes first, and compare them, also with the file of a checkpoint."""
-    (path, ledger), (other, statement) = sorted(contents, key=lambda pair: not is_ledger(pair[1]))
-    if not is_ledger(ledger) or is_ledger(statement) or not has_statement(statement):
-        names = ", ".join(name for name, _ in contents)
-        raise InvalidParameter("FILE", names, "one file, or a privacy statement and the ledger of its run")
-    if delta is not None:
-        raise InvalidParameter("--delta", delta, "no --delta with a statement, which has its own")
-    stated = statement_verdict(other, statement)
-    given = (sha256(ledger).hexdigest(), *map(digest_of, checkpoint))
+def verdict_on(files: tuple[str, ...], delta: float | None) -> Shown:
+    """Check a document, or a statement and its ledger, whichever comes first, also by the file of a checkpoint."""
+    if len(files) > 3:
+        raise InvalidParameter("FILE", f"{len(files)} files", "one file, or a statement, its ledger and a checkpoint")
+    documents = {kind: (content, file) for kind, content, file in map(read_document, files[:2])}
+    if len(files) > 1 and {*documents} != {"ledger", "statement"}:
+        raise InvalidParameter("FILE", ", ".join(files), "one file, or a privacy statement and the ledger of its run")
+    if delta is not None and {*documents} != {"ledger"}:
+        raise InvalidParameter("--delta", delta, "no --delta, which is for a ledger alone")
+    if "certificate" in documents:
+        certificate = read_certificate(*documents["certificate"])
+        return certificate_shown(certificate, verify(certificate))
+    if "statement" not in documents:
+        return ledger_shown(verify_ledger(*documents["ledger"]), delta)
+    statement = statements.verify_statement(*documents["statement"], written)
+    if "ledger" not in documents:
+        return statement_shown(statement)
+    given = (sha256(documents["ledger"][0]).hexdigest(), *map(digest_of, files[2:]))
     digests: dict[str, str] = dict(zip(DIGESTS, given, strict=False))
-    return agreement_shown(statements.compare_with_ledger(stated, verify_ledger(ledger, path), digests), digests)
+    ledger = verify_ledger(*documents["ledger"])
+    return agreement_shown(statements.compare_with_ledger(statement, ledger, digests), digests)
 
 
-def statement_verdict(file: str, content: bytes) -> StatementVerdict:
-    """Check a statement, whose text has to be UTF-8."""
-    try:
-        return statements.verify_statement(content.decode(), file, written)
-    except UnicodeDecodeError:
-        raise InvalidParameter("FILE", file, "text in UTF-8") from None
+def read_document(file: str) -> tuple[str, bytes, str]:
+    """See what kind of document a file is by how it begins or ends; with it come its bytes and its name.
 
-
-def read_content(file: str) -> bytes:
-    """Read a file of bounded size, or standard input for ``-``; only a ledger may be long."""
+    It is of bounded size, or standard input for ``-``; only a ledger may be long.
+    """
     content = read_input(LARGEST_LEDGER) if file == STANDARD_INPUT else read_bounded(file, most=LARGEST_LEDGER)
-    if len(content) > LARGEST_FILE and not is_ledger(content):
+    if content.startswith(b'{"ledger"'):
+        return "ledger", content, file
+    if len(content) > LARGEST_FILE:
         raise InvalidParameter("FILE", file, f"a file of at most {LARGEST_FILE} bytes, unless it is a ledger")
-    return content
-
-
-def is_ledger(content: bytes) -> bool:
-    """Tell whether a file begins as a ledger does."""
-    return content.startswith(b'{"ledger"')
-
-
-def has_statement(content: bytes) -> bool:
-    """Tell whether a line has the parameters or the first words of a statement."""
-    begins = tuple(line.encode() for line in statements.BEGIN.values())
-    lines = [line.rstrip(b"\r") for line in content.split(b"\n")]
-    return any(line.startswith(statements.PARAMETERS.encode()) or line in begins for line in lines)
+    begins = tuple(line.encode() for line in (*statements.BEGIN.values(), statements.PARAMETERS))
+    if any(line.startswith(begins) for line in content.split(b"\n")):
+        return "statement", content, file
+    if content.lstrip().startswith(b"{"):
+        return "certificate", content, file
+    expected = "a certificate, a ledger, or a privacy statement with its parameters, as privproj writes them"
+    raise InvalidParameter("FILE", file, expected)
 
 
 def shown(verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str) -> Shown:
@@ -217,13 +198,13 @@ def statement_shown(verdict: StatementVerdict) -> Shown:
     record = {
         "claim": f"{about}: {claimed}",
         "claimed": list(verdict.claimed),
-        "found": claim_of(verdict.statement),
+        "found": statements.claim_of(verdict.statement),
         "unproved": [NOT_THE_PROGRAM, *unproved_of_files(verdict, ())],
         "first_line": verdict.first,
         "last_line": verdict.last,
         "lines_outside": verdict.outside,
         "differences": [*verdict.differences],
-        "assumes": [*result.assumes, *assumed_of_persons(result)],
+        "assumes": [*result.assumes, *statements.assumed_of_persons(result)],
         "result": result,
     }
     parts = {"about": about, "claimed": f"{claimed}, in the words of the file"}

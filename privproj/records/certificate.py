@@ -68,7 +68,7 @@ The upper end of a run lies so much above the bound that was computed, and the t
 """
 
 MOST_TRIES = 12
-"""How often the noise of a sigma query is raised before it is refused. Contract."""
+"""How often a number is raised before a run is refused. Contract."""
 
 WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
@@ -270,13 +270,14 @@ def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, R
     return found
 
 
-def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "RunInBalls":
+def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
     """The run in balls on the first grid whose epsilon at the delta ``e^log_delta`` is close to the guess, or the last.
 
-    Raises as :func:`_proofs` does.
+    With it comes that epsilon. Raises as :func:`_proofs` and :func:`_certified_epsilon` do.
     """
     enough = guess * (1.0 + 5e-4)
-    return _first_or_last(_proofs(phases, log_delta), lambda run: certified_epsilon(run, log_delta, guess) <= enough)
+    found = ((run, _certified_epsilon(run, log_delta, guess)) for run in _proofs(phases, log_delta))
+    return _first_or_last(found, lambda proved: proved[1] <= enough)
 
 
 def _first_or_last(found: Iterator[T], is_enough: Callable[[T], bool]) -> T:
@@ -287,7 +288,7 @@ def _first_or_last(found: Iterator[T], is_enough: Callable[[T], bool]) -> T:
     return best
 
 
-def certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
+def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
     """The least epsilon, to about a relative 1e-9, whose delta is certainly at most ``e^log_delta``."""
     from privproj.rigorous.balls import log_of_upper_end
 
@@ -509,25 +510,29 @@ def _check_answered(result: Result) -> None:
 
 
 def _prove_run(result: Result, question: Question) -> "tuple[Result, Question, RunInBalls]":
-    """The answer for a run with its number raised to what the balls prove, and the run in balls."""
-    epsilon, goal = result.epsilon, _log_goal(target_field(result))
-    assert epsilon is not None
-    if result.quantity == "sigma":
-        return _with_enough_noise(result, question, goal)
-    run = prove_run(question.phases, goal, epsilon)
-    _check_run_side(result, run)
-    if result.quantity == "epsilon":
-        epsilon = certified_epsilon(run, goal, epsilon)
-        return _with_value(result, epsilon, epsilon=epsilon), question, run
-    delta = Decimal(0)
-    while True:
-        delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
-        proved = _with_delta(result, delta)
-        if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
-            return proved, question, run
-        # The check will propose its grids for this delta.
+    """The answer for a run with its number raised until the balls prove it, its question, and the run in balls."""
+    epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
+    proved, delta = result, Decimal(0)
+    for _ in range(MOST_TRIES):
         goal = _log_goal(target_field(proved))
-        run = prove_run(question.phases, goal, epsilon)
+        run, least = prove_run(question.phases, goal, epsilon)
+        if result.quantity == "sigma" and least <= epsilon:
+            mechanism = {**result.mechanism, "noise_multiplier": sigma}
+            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
+        _check_run_side(result, run)
+        if result.quantity == "epsilon":
+            return _with_value(result, least, epsilon=least), question, run
+        if result.quantity == "sigma":
+            # Epsilon falls at least as fast as 1/z, nearly.
+            sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
+            question = question.with_mechanism(noise_multiplier=sigma)
+        else:
+            delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
+            proved = _with_delta(result, delta)
+            # The check will propose its grids for this delta.
+            if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
+                return proved, question, run
+    raise PrecisionLimit(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
 
 
 def _log_goal(target: dict[str, float]) -> float:
@@ -543,23 +548,6 @@ def _check_run_side(result: Result, run: "RunInBalls") -> None:
     if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
         raise NotConverged("the lower end of the floating-point epsilon is above what is proved; please report it")
     _check_side(result, run.lower(result.epsilon))
-
-
-def _with_enough_noise(result: Result, question: Question, goal: float) -> "tuple[Result, Question, RunInBalls]":
-    """The answer of a sigma query with so much noise that the balls prove the target, and the run in balls."""
-    epsilon, sigma = result.epsilon, result.noise_multiplier
-    assert epsilon is not None and sigma is not None
-    for _ in range(MOST_TRIES):
-        run = prove_run(question.phases, goal, epsilon)
-        proved = certified_epsilon(run, goal, epsilon)
-        if proved <= epsilon:
-            mechanism = {**result.mechanism, "noise_multiplier": sigma}
-            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
-        _check_run_side(result, run)
-        # Epsilon falls at least as fast as 1/z, nearly.
-        sigma *= 1.0 + min(1.1 * (proved - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
-        question = question.with_mechanism(noise_multiplier=sigma)
-    raise PrecisionLimit("expected a noise multiplier that is proved to meet the target, found none near the answer")
 
 
 def _with_delta(result: Result, upper: Decimal) -> Result:

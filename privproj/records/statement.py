@@ -50,7 +50,7 @@ from privproj.records.run_file import from_data
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs import Run, run_words
 from privproj.runs.targets import delta_target
-from privproj.validation import NUMBER, TABLE, TRUTH, Kind, Parameter
+from privproj.validation import NUMBER, TABLE, TRUTH, Kind, Parameter, quoted
 from privproj.version import __version__
 
 WORDS: dict[str, Any] = tomllib.loads(files("privproj.records").joinpath("statement.toml").read_text(encoding="utf-8"))
@@ -119,11 +119,10 @@ FILLED = Kind("a table that is not empty", lambda value: isinstance(value, dict)
 """What the parameters of a statement hold beside what follows. Contract."""
 
 HEAD = {
-    "privproj": _matching("[0-9][0-9A-Za-z.+-]{0,40}", "a version"),
     "style": Kind(f"one of the styles {', '.join(STYLES)}", lambda style: style in STYLES, {}),
     "delta": NUMBER,
 }
-"""What the parameters of every statement begin with. Contract."""
+"""What the parameters of every statement begin with, behind the version that wrote it. Contract."""
 
 MADE = Kind("a whole number of releases", lambda steps: type(steps) is int and steps >= 0, {})
 """How many releases a phase made. Contract."""
@@ -152,7 +151,6 @@ class Statement:
     account: Account
     style: str
     line: str
-    version: str
     said: Mapping[str, str] = field(default_factory=dict)
     factor: float = 1.0
 
@@ -209,7 +207,7 @@ def _account_from(phases: list[dict[str, Any]], data: Any, where: str) -> Accoun
 
 
 def statement_from(
-    data: Mapping[str, Any], delta: float, style: str, version: str = __version__, said: Mapping[str, Any] | None = None
+    data: Mapping[str, Any], delta: float, style: str, said: Mapping[str, Any] | None = None
 ) -> Statement:
     """The statement that these parameters give: the data of a run, or of an account, computed.
 
@@ -225,9 +223,9 @@ def statement_from(
         own, result, curve, others = account_data(account), account.epsilon(delta), account.curve(), ()
     else:
         result, curve, others = _computed(own["run"], delta)
-    about = {"privproj": version, "style": style, "delta": delta, **({"said": words} if words else {}), **own}
+    about = {"privproj": __version__, "style": style, "delta": delta, **({"said": words} if words else {}), **own}
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
-    return Statement(result, curve, *attacks, others, account, style, json.dumps(about), version, words)
+    return Statement(result, curve, *attacks, others, account, style, json.dumps(about), words)
 
 
 def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tuple[Result, ...]]:
@@ -385,9 +383,6 @@ what is accepted is at least the recomputed bound less this share of it.
 AS_WRITTEN = "every word and number is what privproj writes for these parameters, but for rounding"
 """The claim about all lines."""
 
-VERSION = "it was written by this version of privproj"
-"""The claim that no other version wrote it, whose numbers or words may differ."""
-
 CLAIM = re.compile(
     r"epsilon is at most [\d.e+-]+ at delta [\d.e+-]*\d|no finite epsilon at delta [\d.e+-]*\d", re.ASCII
 )
@@ -415,22 +410,25 @@ class StatementVerdict(Verdict):
         return self.lines - (self.last - self.first + 1)
 
 
-def verify_statement(content: str, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
-    """Check the statement in a text; ``write`` renders a statement in its style, ``path`` is for messages.
+def verify_statement(content: bytes, path: str, write: Callable[[Statement], str]) -> StatementVerdict:
+    """Check the statement in the bytes of a file; ``write`` renders one in its style, ``path`` is for messages.
 
-    Raises :class:`InvalidParameter` where the text does not have one statement with its parameters, and whatever
-    computing it raises.
+    Raises :class:`InvalidParameter` where they are no text in UTF-8 that has one statement with its parameters, and
+    whatever computing it raises.
     """
-    lines = content.replace("\r\n", "\n").split("\n")
+    try:
+        lines = content.decode().replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError:
+        raise InvalidParameter("FILE", path, "text in UTF-8") from None
     lines = lines[:-1] if not lines[-1] else lines
     places = [i for i, line in enumerate(lines) if line.startswith(PARAMETERS)]
     if len(places) != 1:
         expected = "one privacy statement that ends with its parameters"
         raise InvalidParameter("FILE", path, expected, f"it has {len(places)} lines of parameters")
     given = _parameters(lines[places[0]], path)
-    style, version = given.pop("style"), given.pop("privproj")
+    style = given.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
-    statement = statement_from(given, given.pop("delta"), style, version, given.pop("said", None))
+    statement = statement_from(given, given.pop("delta"), style, given.pop("said", None))
     # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
     ways = [write(replace(statement, factor=by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
     found = tuple(
@@ -438,17 +436,19 @@ def verify_statement(content: str, path: str, write: Callable[[Statement], str])
         for number, (said, *options) in enumerate(zip_longest(lines[first : last + 1], *ways), first + 1)
         if said is None or None in options or not _is_one_of(said, options)
     )
-    claims = {AS_WRITTEN: not found, VERSION: version == __version__}
     claimed = tuple(dict.fromkeys(CLAIM.findall(" ".join(" ".join(lines[first : last + 1]).split()))))
-    return StatementVerdict(claims, statement, first + 1, last + 1, len(lines), claimed, found)
+    return StatementVerdict({AS_WRITTEN: not found}, statement, first + 1, last + 1, len(lines), claimed, found)
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
     """The line of parameters as data: every key known, none missing, and what is not computed from checked.
 
-    It is about a run, or about a ledger.
+    It is about a run, or about a ledger. Numbers, words and keys of another version may differ, so that is refused.
     """
     given = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
+    if (version := given.pop("privproj")) != __version__:
+        remedy = f"that is of {quoted(version)}: verify it with that version, or write it again"
+        raise InvalidParameter("FILE", path, f"a privacy statement of privproj {__version__}", remedy)
     with within(path):
         return read_table("parameters", given, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*given}], FILLED))
 

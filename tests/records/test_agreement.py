@@ -57,7 +57,7 @@ def _stated(words, delta):
 @cache
 def checked(text):
     """The verdict on a statement, which depends on its text alone."""
-    return verify_statement(text, "statement", written)
+    return verify_statement(text.encode(), "statement", written)
 
 
 def of_plan(phase=PHASE, **run):

@@ -130,10 +130,10 @@ def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_p
         assert any(line.endswith(f"{name}: {words}") for line in lines) == (name in kept)
         assert any(line.startswith("not given: ") and name in line for line in lines) == (name not in kept)
     text = written(found)
-    verdict = verify_statement(text, "statement", written)
+    verdict = verify_statement(text.encode(), "statement", written)
     assert verdict.holds and dict(verdict.statement.said) == said
     for name in kept:
-        assert not verify_statement(text.replace(SAID[name], SAID[name][:-1] + "0", 1), "s", written).holds
+        assert not verify_statement(text.replace(SAID[name], SAID[name][:-1] + "0", 1).encode(), "s", written).holds
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import privproj
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import CUT_SHORT, Account
-from privproj.records.statement import AS_WRITTEN, BEGIN, END, VERSION, account_data, sections, statement_from
+from privproj.records.statement import AS_WRITTEN, BEGIN, END, account_data, sections, statement_from
 from privproj.schedule import phase_of
 
 Z = "--noise-multiplier"
@@ -215,11 +215,13 @@ def test_parameters_and_marks_that_are_none_are_refused(tmp_path, capsys, old, n
     assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 2
 
 
-def test_another_version_is_said(tmp_path, capsys):
-    code, found = checked(
-        tmp_path, capsys, reported(capsys, "markdown", *QUESTIONS["gaussian"]).replace("0.1.0", "0.0.9")
-    )
-    assert code == 1 and [key for key, holds in found["claims"].items() if not holds] == [VERSION]
+@pytest.mark.parametrize("more", ["", '"older": 1, '])
+def test_a_statement_of_another_version_is_refused_with_what_to_do(tmp_path, capsys, more):
+    """Whatever its form: its words and numbers may differ from those of this version."""
+    text = reported(capsys, "markdown", *QUESTIONS["gaussian"])
+    other = text.replace("0.1.0", "0.0.9").replace('"style"', f'{more}"style"')
+    code, error = checked(tmp_path, capsys, other)
+    assert code == 2 and "0.1.0" in error and "0.0.9" in error and "write it again" in error
 
 
 @pytest.mark.parametrize("style", ["text", "markdown"])
