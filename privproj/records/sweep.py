@@ -245,14 +245,14 @@ def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     """What columns answer, by column: the cells of each row."""
+    from privproj.accounting.columns import SOUGHT
+
     query, value = read.quantity, read.value
     of_delta = query == "delta"
-    numbers = {"epsilon": read.eps, "delta": read.deltas, "noise_multiplier": read.noises}
-    numbers |= {"value": value, "lower": read.lower, "upper": value, "log10_delta": read.log10_delta}
-    numbers["noise_multiplier" if query == "sigma" else query] = value
-    cells: dict[str, Any] = {name: column.astype(object) for name, column in numbers.items()}
+    numbers = {**read.numbers, SOUGHT[query]: value, "value": value, "lower": read.lower, "upper": value}
+    cells: dict[str, Any] = {name: numbers[name].astype(object) for name in COLUMNS if name in numbers}
     # A delta of 1 is no answer, a lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
-    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": read.deltas == 0.0}
+    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": numbers["delta"] == 0.0}
     for name, where in nothing.items():
         cells[name][where] = None
     # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
