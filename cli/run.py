@@ -110,13 +110,7 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     json_option(),
 )
 def dp_sft_command(
-    subspace_steps: float,
-    steps: float,
-    budget: str | None,
-    public: bool,
-    output: str | None,
-    json: bool,
-    **given: Any,
+    subspace_steps: float, steps: float, budget: str | None, public: bool, output: str | None, json: bool, **given: Any
 ) -> int:
     """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 

@@ -247,11 +247,7 @@ def sigmas(
 
 
 def _answer_columns(
-    quantity: str,
-    mechanism: AnyColumns,
-    bound: str | None,
-    threads: int,
-    given: dict[str, Any],
+    quantity: str, mechanism: AnyColumns, bound: str | None, threads: int, given: dict[str, Any]
 ) -> ColumnResult:
     """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
     kind, own = _kind_and_parameters(mechanism)
@@ -294,15 +290,17 @@ def _answer_columns(
             sides.add(one.side)
         found.lower_ends.append((alone, lambda: lower))
 
-    def find_lower() -> Array:
-        with rows_to_come(size * ROW_WEIGHTS[quantity]):
-            return found.lower.reshape(shape)
-
     value, power, outcome = (array.reshape(shape) for array in (found.value, found.numbers["log10_delta"], outcome))
     again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
-    said = {name: value for name, value in again.items() if value is not None}
-    arrays = {"value": value, "find_lower": find_lower, "log10_delta": power, "outcome": outcome, "asked": said}
-    return ColumnResult(quantity=quantity, **arrays, **_basis_of(find_bound(kind, bound), phases, sides))
+    return ColumnResult(
+        quantity=quantity,
+        value=value,
+        log10_delta=power,
+        outcome=outcome,
+        asked={name: value for name, value in again.items() if value is not None},
+        find_lower=lambda: found.lower.reshape(shape),
+        **_basis_of(find_bound(kind, bound), phases, sides),
+    )
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from hashlib import file_digest
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,16 +26,18 @@ from privproj.validation import Kind, quoted
 LARGEST_FILE = 1 << 24
 """Bytes of a file that is read at most, but for ledgers, which grow with a run. Contract."""
 
+STANDARD_INPUT = "-"
+"""The name under which a file is read from standard input. Contract."""
+
 
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
-    """The bytes of a file, or of a pipe, that has at most ``most`` bytes.
+    """The bytes of a file, of a pipe, or of standard input for ``-``, that has at most ``most`` bytes.
 
     Raises :class:`InvalidParameter` under this name for one that has more, cannot be read, or is a folder or a device.
     """
     with _opened(path, name) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
-    if max(len(content), size) > most:
+        content = file.read(most + 1)
+    if len(content) > most:
         raise InvalidParameter(name, path, f"a file of at most {most} bytes")
     return content
 
@@ -48,8 +49,11 @@ def digest_of(path: str | Path, name: str = "FILE") -> str:
 
 
 @contextmanager
-def _opened(path: str | Path, name: str) -> Iterator[BufferedReader]:
-    """A file or a pipe to read from; anything else, or one that cannot be read, is refused under this name."""
+def _opened(path: str | Path, name: str) -> Iterator[Any]:
+    """A file, a pipe or standard input to read from; what is none, or cannot be read, is refused under this name."""
+    if path == STANDARD_INPUT and sys.stdin is not None:
+        yield sys.stdin.buffer
+        return
     try:
         # Opened as usual, a pipe that nobody writes would be waited for.
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
@@ -140,21 +144,14 @@ LARGEST_TOML = 2 << 20
 """Bytes of a file in TOML: its parser takes a hundred times as much memory for hostile keys. Contract."""
 
 
-STANDARD_INPUT = "-"
-"""The name under which a file is read from standard input. Contract."""
-
-
 def read_data(path: str) -> dict[str, Any]:
     """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
+    is_json = path.endswith(".json")
     try:
-        if path == STANDARD_INPUT:
-            text = read_input(LARGEST_TOML).decode()
-            is_json = text.lstrip().startswith("{")
-        else:
-            is_json = path.endswith(".json")
-            text = (read_bounded(path) if is_json else read_bounded(path, most=LARGEST_TOML)).decode()
+        text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode()
     except UnicodeDecodeError:
         raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
+    is_json = is_json or (path == STANDARD_INPUT and text.lstrip().startswith("{"))
     if not is_json and LONG_KEY.search(text):
         raise InvalidParameter("FILE", path, "keys of at most 50 parts")
     try:
@@ -165,14 +162,6 @@ def read_data(path: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
-
-
-def read_input(most: int) -> bytes:
-    """The bytes of standard input, at most so many."""
-    content = sys.stdin.buffer.read(most + 1) if sys.stdin is not None else b""
-    if len(content) > most:
-        raise InvalidParameter("FILE", STANDARD_INPUT, f"at most {most} bytes on standard input")
-    return content
 
 
 def _reason_of(error: Exception, text: str) -> str:

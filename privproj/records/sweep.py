@@ -30,11 +30,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import ZERO_EPSILON_NOTE, Question
-from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, unknown_name, within
+from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
 from privproj.lazy import import_extra
 from privproj.records.files import naming, open_alone, write_atomically
 from privproj.result import Outcome, Side
-from privproj.validation import TEXT
 
 if TYPE_CHECKING:
     from privproj.accounting.columns import Reading
@@ -137,7 +136,7 @@ class Grid:
         """
         ends = self.ends
         places = range(len(ends))
-        some = places if len(places) <= MOST_CORNERS else sorted(Random(0).sample(places, MOST_CORNERS))
+        some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
     def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Question]]:
@@ -199,12 +198,10 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     given = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
     with within(where):
-        query = spec.check_type("query", given.pop("query", "epsilon"), TEXT)
-        if query not in spec.QUERIES:
-            raise unknown_name("query", query, "a query", spec.QUERIES)
+        query = spec.check_entry(given, ())
+        given.pop("query", None)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))
         _check_axes(axes, given, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:
