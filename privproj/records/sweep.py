@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -377,8 +377,6 @@ def _take_up(file: BinaryIO, head: bytes, path: str | Path) -> int:
     if len(before) < good:
         file.truncate(0)
         file.write(head)
-        file.flush()
-        return 0
     for line in file:
         if not line.endswith(b"\n") or b"\0" in line:
             break
@@ -416,15 +414,14 @@ def run_sweep(
 def _is_table_of(grid: Grid, path: Path) -> bool:
     """True if a file has the columns of the grid, in them its points, and at the first of these its answer."""
     try:
-        rows, outcome = _read_table(path), grid.names.index("outcome")
+        rows = _read_table(path)
         if next(rows, None) != grid.names:
             return False
         (first,) = csv.reader([grid(range(1))])
-        for number, row in zip_longest(range(len(grid)), rows):
-            if number is None or row is None or len(row) != len(grid.names) or row[outcome] not in OUTCOMES:
-                return False
+        for number, row in zip(range(len(grid)), rows, strict=True):
+            cells = dict(zip(grid.names, row, strict=True))
             wanted = [str(_cell(value)) for value in grid.point(number).values()] if number else first
-            if not all(map(_says, row, wanted)):
+            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, wanted)):
                 return False
         return True
     except (OSError, ValueError, TypeError, csv.Error):
