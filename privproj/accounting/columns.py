@@ -136,24 +136,16 @@ class ColumnResult:
         return {**asked, **found, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
-def deltas(
-    mechanism: AnyColumns,
-    *,
-    epsilon: Any,
-    bound: str | None = None,
-    threads: int = 1,
-    **parameters: Any,
-) -> ColumnResult:
+def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        epsilon: The epsilons of the guarantee, from 0 to 1e9: a number, a list or an array.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        threads: How many threads share the work, where there is much of it.
-        **parameters: Those of the mechanism: each a value for all rows, or a list or array. All lists and arrays are
-            broadcast against each other as numpy does. Those of the run, as :class:`privproj.runs.RunOptions` lists
-            them, are the same for all rows.
+        **asked: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism: each a
+            value for all rows, or a list or array. All lists and arrays are broadcast against each other as numpy does.
+            The run, as :class:`privproj.runs.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a
+            bound of the mechanism; without it the default answers, the first in the registry. ``threads`` share the
+            work, where there is much of it; there is one unless it says more.
 
     Returns:
         Arrays of the broadcast shape, and what all rows rest on.
@@ -168,28 +160,17 @@ def deltas(
     >>> [f"{value:.3g}" for value in found.value]
     ['6.54e-11', '1.42e-07']
     """
-    return _answer_columns("delta", mechanism, bound, threads, {**parameters, "epsilon": epsilon})
+    return _answer_columns("delta", mechanism, **asked)
 
 
-def epsilons(
-    mechanism: AnyColumns,
-    *,
-    delta: Any = None,
-    log10_delta: Any = None,
-    bound: str | None = None,
-    threads: int = 1,
-    **parameters: Any,
-) -> ColumnResult:
+def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        delta: The deltas of the guarantee, above 0 and below 1: a number, a list or an array; give either these or
-            ``log10_delta``.
-        log10_delta: The decimal logarithms of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        threads: How many threads share the work, where there is much of it.
-        **parameters: Those of the mechanism and of the run, as for :func:`privproj.deltas`.
+        **asked: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
+            logarithms, from -1e6 to below 0. The parameters of the mechanism, the run, ``bound`` and ``threads`` are
+            given as for :func:`privproj.deltas`.
 
     Returns:
         Arrays of the broadcast shape, and what all rows rest on. Asked back as a delta, no epsilon of them gives more
@@ -204,30 +185,17 @@ def epsilons(
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]
     """
-    targets = {"delta": delta, "log10_delta": log10_delta}
-    return _answer_columns("epsilon", mechanism, bound, threads, {**parameters, **targets})
+    return _answer_columns("epsilon", mechanism, **asked)
 
 
-def sigmas(
-    mechanism: AnyColumns,
-    *,
-    epsilon: Any,
-    delta: Any = None,
-    log10_delta: Any = None,
-    bound: str | None = None,
-    threads: int = 1,
-    **parameters: Any,
-) -> ColumnResult:
+def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     """Find nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        epsilon: The epsilons to be met, above 0 and at most 1e9: a number, a list or an array.
-        delta: The deltas to be met, above 0 and below 1; give either these or ``log10_delta``.
-        log10_delta: The decimal logarithms of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        threads: How many threads share the work, where there is much of it.
-        **parameters: Those of the mechanism, without ``noise_multiplier``, and of the run, as for
+        **asked: ``epsilon``, the epsilons to be met, above 0 and at most 1e9, and ``delta``, the deltas to be met,
+            above 0 and below 1, or ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
+            the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are given as for
             :func:`privproj.deltas`.
 
     Returns:
@@ -242,12 +210,11 @@ def sigmas(
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
     [0.709, 0.3814]
     """
-    targets = {"epsilon": epsilon, "delta": delta, "log10_delta": log10_delta}
-    return _answer_columns("sigma", mechanism, bound, threads, {**parameters, **targets})
+    return _answer_columns("sigma", mechanism, **asked)
 
 
 def _answer_columns(
-    quantity: str, mechanism: AnyColumns, bound: str | None, threads: int, given: dict[str, Any]
+    quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **given: Any
 ) -> ColumnResult:
     """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
     kind, own = _kind_and_parameters(mechanism)

@@ -186,9 +186,7 @@ def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
     Raises ValueError that says why there is none, also for what two readers could understand differently, and
     RecursionError for text that is nested too deeply.
     """
-    return json.loads(
-        text, object_pairs_hook=_unique, parse_float=number, parse_int=_whole, parse_constant=_refuse_constant
-    )
+    return json.loads(text, object_pairs_hook=_unique, parse_float=number, parse_constant=_refuse_constant)
 
 
 def read_json(content: bytes | str, name: str, path: str | Path, expected: str) -> Any:
@@ -208,13 +206,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
         raise ValueError(f"it has the key {quoted(double)} twice")
     return found
-
-
-def _whole(text: str) -> int:
-    """A whole number of at most 20 characters; raises ValueError for a longer one."""
-    if len(text) > 20:
-        raise ValueError(f"it has the whole number {quoted(text)}")
-    return int(text)
 
 
 def _refuse_constant(text: str) -> None:
