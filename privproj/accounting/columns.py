@@ -60,6 +60,9 @@ ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
 SOUGHT = {"delta": "delta", "epsilon": "epsilon", "sigma": "noise_multiplier"}
 """The field of a result that has what is sought."""
 
+NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}
+"""What stands where there is no answer. Contract."""
+
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 """What columns are asked of: a kind of mechanism, or one with parameters."""
 
@@ -239,9 +242,8 @@ def _answer_columns(
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
         found = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
         phases, sides = [*found.phases], {*found.sides}
-        if quantity == "delta":
-            outcome[found.value == 1.0] = Outcome.VACUOUS
-            sides |= {Side.UPPER} if phases and found.small.any() else set()
+        if quantity == "delta" and found.small.any():
+            sides.add(Side.UPPER)
         # What columns do not answer is a question of its own: all of them are put before the first is answered.
         alone = np.flatnonzero(found.shape < 0)
         lower = np.zeros(len(alone))
@@ -249,8 +251,7 @@ def _answer_columns(
             i = int(alone[k])
             with _naming_row(i, shape):
                 one = _ask_one(quantity, phase, target)
-            none = 1.0 if quantity == "delta" else math.inf
-            found.value[i] = none if one.value is None else one.value
+            found.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
             found.numbers["log10_delta"][i] = one.log10_delta or 0.0
             outcome[i], lower[k] = one.outcome, one.lower or 0.0
             phases.append(phase)
@@ -454,8 +455,7 @@ def read_columns(
         rows = _Rows(shape, threads)
         if quantity == "delta":
             lower, points = rows.deltas(**at)
-            known = points < math.inf
-            points = np.where(known, points, 0.0)
+            points = np.where(points < math.inf, points, 0.0)
             # e^h rounded up; what numpy's exp may miss is far within the widths by which h lies above
             value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
@@ -465,7 +465,9 @@ def read_columns(
             numbers["log10_delta"][where] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
         else:
             value = rows.epsilons(**at) if quantity == "epsilon" else _least_noises(rows, **at)
-            known, find_lower = value < math.inf, partial(_lower_ends, rows, SOUGHT[quantity], value, at)
+            find_lower = partial(_lower_ends, rows, SOUGHT[quantity], value, at)
+        # An epsilon of 0 has a note, which is that of the scalar door.
+        known = (value > 0.0) & (value < NO_ANSWER[quantity])
         found.value[where] = value
         found.lower_ends.append((where, find_lower))
         found.shape[where] = np.where(known, len(found.phases), -1)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.question import ZERO_EPSILON_NOTE, Question
+from privproj.accounting.question import Question
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
 from privproj.lazy import import_extra
 from privproj.records.files import naming, open_alone, write_atomically
@@ -244,28 +244,23 @@ def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     """What columns answer, by column: the cells of each row."""
     from privproj.accounting.columns import SOUGHT
 
-    query, value = read.quantity, read.value
-    of_delta = query == "delta"
-    numbers = {**read.numbers, SOUGHT[query]: value, "value": value, "lower": read.lower, "upper": value}
+    value, of_delta = read.value, read.quantity == "delta"
+    numbers = {**read.numbers, SOUGHT[read.quantity]: value, "value": value, "lower": read.lower, "upper": value}
     cells: dict[str, Any] = {name: numbers[name].astype(object) for name in COLUMNS if name in numbers}
-    # A delta of 1 is no answer, a lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
-    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": numbers["delta"] == 0.0}
-    for name, where in nothing.items():
-        cells[name][where] = None
-    # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
-    special = value >= 1.0 if of_delta else value == 0.0
-    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True))
-    words = {key: _words_of(query, read, *key) for key in set(keys)}
+    # A lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
+    name = "lower" if of_delta else "delta"
+    cells[name][numbers[name] == 0.0] = None
+    # Words depend on the shape of a row, and on whether its delta has a double.
+    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), strict=True))
+    words = {key: _words_of(read, *key) for key in set(keys)}
     return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(query: str, read: "Reading", shape: int, small: bool, special: bool) -> tuple[str, ...]:
+def _words_of(read: "Reading", shape: int, small: bool) -> tuple[str, ...]:
     """The words of a row of this shape, in :data:`WORDS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
-    outcome = Outcome.VACUOUS if special and query == "delta" else Outcome.OK
-    notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
-    return side, phase.bound.name, phase.status, outcome, _one_line("; ".join(notes))
+    return side, phase.bound.name, phase.status, Outcome.OK, _one_line("; ".join(phase.notes))
 
 
 def _one_line(words: str) -> str:
