@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from hashlib import file_digest
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO
 
 from privproj.errors import InvalidParameter
@@ -109,26 +109,22 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
                 fill(file)
             return
         target = Path(os.path.realpath(path))
-        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        if mode is None and target.exists():
+            mode = stat.S_IMODE(target.stat().st_mode)
+        beside = target.with_name(f".{target.name[:100]}.{token_hex(4)}")
+        # With no more rights at any moment than it has in the end.
+        rights = 0o666 if mode is None else mode
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(beside, "xb", opener=lambda place, flags: os.open(place, flags, rights)) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(beside, _usual_mode(target) if mode is None else mode)
+            if mode is not None:
+                os.chmod(beside, mode)
             os.replace(beside, target)
         except BaseException:
-            Path(beside).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
-
-
-def _usual_mode(target: Path) -> int:
-    """The mode of a file, or that of a new one."""
-    if target.exists():
-        return target.stat().st_mode
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 # --- data in TOML and JSON ----------------------------------------------------------------------------
