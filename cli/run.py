@@ -32,17 +32,9 @@ from .query import proof_options, show, with_proof
     *proof_options(),
 )
 def run_command(
-    file: str,
-    epsilon: float | None,
-    delta: float | None,
-    calibrate: bool,
-    output: str | None,
-    json: bool,
-    certify: bool,
-    certificate: str | None,
-    gdp: bool,
-    **risk: float | None,
-) -> int:
+    file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
+    certify: bool, certificate: str | None, gdp: bool, **risk: float | None,
+) -> int:  # fmt: skip
     """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
     With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta, or
