@@ -4,8 +4,6 @@ import time
 from functools import partial
 from typing import Any
 
-import click
-
 from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
@@ -17,7 +15,7 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .options import WORKERS, Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
-from .output import bar
+from .output import bar, write
 from .query import proof_options, show, with_proof
 
 
@@ -163,14 +161,14 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     if json:
         said = {"promises": every(promises), "assumes": every(assumed)}
         data = {"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output, **said}
-        click.echo(render.as_json(data))
+        write(render.as_json(data))
     else:
         parts = ", ".join(f"{number} {outcome}" for outcome, number in found.items())
-        click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
-        lines = [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
+        lines = [f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s"]
+        lines += [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
         if (ends := len(grid.ends)) > MOST_CORNERS:
             lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
-        click.echo("\n".join(lines), nl=bool(lines))
+        write("\n".join(lines))
     return 0
 
 
