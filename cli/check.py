@@ -83,23 +83,20 @@ def files_of(given: tuple[str, ...]) -> tuple[str, ...]:
 def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dict[str, str]]:
     """Check all files, with the errors of those that cannot be, and write the report, in which all errors stand too.
 
-    An earlier report would be taken for that of this call.
+    An earlier report would be taken for that of this call, so that one of no end is written first.
     """
     found, errors = [], {}
-    try:
-        for name in files:
-            try:
-                entries = entries_from(read_data(name), name)
-            except InvalidParameter as error:
-                errors[name] = one_line(str(error))
-                continue
-            found += [entry.checked() for entry in entries]
-    except BaseException as error:
-        errors["privproj check"] = one_line(f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        if junit is not None:
-            write_text(junit, as_junit(found, errors))
+    if junit is not None:
+        write_text(junit, as_junit([], {"privproj check": "it came to no end"}))
+    for name in files:
+        try:
+            entries = entries_from(read_data(name), name)
+        except InvalidParameter as error:
+            errors[name] = one_line(str(error))
+            continue
+        found += [entry.checked() for entry in entries]
+    if junit is not None:
+        write_text(junit, as_junit(found, errors))
     return found, errors
 
 

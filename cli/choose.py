@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import click
-
 from privproj.accounting.choice import Choice, choose
 from privproj.errors import InvalidParameter
 from privproj.extensions.selection import select
@@ -84,7 +82,7 @@ def choose_algorithm(
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    click.echo(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
+    output.write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
     return 0
 
 

@@ -1,12 +1,11 @@
 """``privproj curve``: delta(eps), the trade-off function, one GDP mu: table, CSV, JSON, picture; several bounds."""
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import click
 
 from privproj.accounting.phase import numerics_of, phase_for
 from privproj.accounting.question import Question, answer, ask_by_name, question_about
@@ -23,12 +22,15 @@ from privproj.validation import privacy_epsilon, whole
 
 from . import render
 from .options import Once, OneOf, option
-from .output import draw
+from .output import draw, write
 from .query import EXIT_CODES, QuestionGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
 POINTS = {"delta": profile_points, "trade-off": tradeoff}
 """What a curve is drawn over, and its points there."""
+
+TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "plot"), "gdp": ("delta",)}
+"""The options that only some of what is drawn can have."""
 
 
 def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: Callable[[Question], Any]) -> list[Any]:
@@ -46,8 +48,6 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
     """Return the epsilons, or the false positive rates, at which the curve is drawn."""
     count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
     if kind == "trade-off":
-        if epsilon_max is not None:
-            raise InvalidParameter("--epsilon-max", epsilon_max, "no --epsilon-max with --what trade-off")
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
     top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False)
     return [top * i / (count - 1.0) for i in range(count)]
@@ -81,8 +81,8 @@ def show_curves(
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
     shape = what or "delta"
-    for name, value in ({**given, "plot": plot} if shape == "gdp" else {"delta": delta}).items():
-        if value is not None:
+    for name, value in {**given, "plot": plot, "delta": delta}.items():
+        if value is not None and name not in TAKEN[shape]:
             wrong = f"--{name.replace('_', '-')}"
             raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
     if shape == "gdp":
@@ -92,10 +92,10 @@ def show_curves(
     if output is not None:
         write_text(output, table.text(style) + "\n")
     else:
-        click.echo(table.text(style))
+        write(table.text(style))
     warnings = dict.fromkeys(words for result in table.results for words in result.warnings)
     if warnings:
-        click.echo("\n".join(render.wrap_line("warning: ", *warnings)), err=True)
+        write("\n".join(render.wrap_line("warning: ", *warnings)), sys.stderr)
     return max((EXIT_CODES[result.outcome] for result in table.results), default=0)
 
 

@@ -1,5 +1,6 @@
 """The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism, and answers."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from privproj.validation import parameters_from, parameters_of, real, whole
 from . import render
 from .main import ONE_NUMBER
 from .options import Group, Once, SectionedCommand, completing, json_option, option, option_of, parse_number
-from .output import complain
+from .output import complain, write
 
 if TYPE_CHECKING:
     from privproj.accounting.choice import Worth
@@ -231,7 +232,7 @@ def answer_question(
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
     """Print an answer, as JSON or as this text; returns the exit code."""
-    click.echo(render.as_json(result) if json else text())
+    write(render.as_json(result) if json else text())
     return EXIT_CODES[result.outcome]
 
 
@@ -289,7 +290,7 @@ def take_adapter(
     else:
         said += " (inputs x rank x matrices) have LoRA's factors: shapes that do not matter to this number, as long as "
         said += "one clip holds all that is trained"
-    click.echo(said, err=True)
+    write(said, sys.stderr)
 
 
 def with_clip_and_size(result: Result, mechanism: Mechanism, clip: float | None, size: float | None) -> Result:
@@ -315,7 +316,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: floa
     # A bound that does not apply has a name and a reason.
     named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]
     records = {"results": [row.result or said for row, said in zip(rows, named, strict=True)]}
-    click.echo(render.as_json(records) if json else render.comparison_text(rows))
+    write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
         complain(f"no bound gives a number here: {rows[0].bound.name}: {first}", 0)

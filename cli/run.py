@@ -4,8 +4,6 @@ import time
 from functools import partial
 from typing import Any
 
-import click
-
 from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
@@ -17,7 +15,7 @@ from privproj.runs.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .options import WORKERS, Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
-from .output import bar
+from .output import bar, write
 from .query import proof_options, show, with_proof
 
 
@@ -32,17 +30,9 @@ from .query import proof_options, show, with_proof
     *proof_options(),
 )
 def run_command(
-    file: str,
-    epsilon: float | None,
-    delta: float | None,
-    calibrate: bool,
-    output: str | None,
-    json: bool,
-    certify: bool,
-    certificate: str | None,
-    gdp: bool,
-    **risk: float | None,
-) -> int:
+    file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
+    certify: bool, certificate: str | None, gdp: bool, **risk: float | None,
+) -> int:  # fmt: skip
     """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
     With --calibrate all noise multipliers are scaled by one factor to meet --epsilon and --delta, or
@@ -110,13 +100,7 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     json_option(),
 )
 def dp_sft_command(
-    subspace_steps: float,
-    steps: float,
-    budget: str | None,
-    public: bool,
-    output: str | None,
-    json: bool,
-    **given: Any,
+    subspace_steps: float, steps: float, budget: str | None, public: bool, output: str | None, json: bool, **given: Any
 ) -> int:
     """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 
@@ -177,14 +161,14 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     if json:
         said = {"promises": every(promises), "assumes": every(assumed)}
         data = {"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output, **said}
-        click.echo(render.as_json(data))
+        write(render.as_json(data))
     else:
         parts = ", ".join(f"{number} {outcome}" for outcome, number in found.items())
-        click.echo(f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s")
-        lines = [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
+        lines = [f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s"]
+        lines += [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
         if (ends := len(grid.ends)) > MOST_CORNERS:
             lines.append(f"promises and assumptions are those of {MOST_CORNERS} of {ends} ends of the grid")
-        click.echo("\n".join(lines), nl=bool(lines))
+        write("\n".join(lines))
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.records import statement as statements
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
-from privproj.records.files import LARGEST_FILE, STANDARD_INPUT, Verdict, digest_of, read_bounded, read_input
+from privproj.records.files import LARGEST_FILE, Verdict, digest_of, read_bounded
 from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
 from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, listed
 from privproj.result import Result, round_outward
@@ -110,7 +110,7 @@ def read_document(file: str) -> tuple[str, bytes, str]:
 
     It is of bounded size, or standard input for ``-``; only a ledger may be long.
     """
-    content = read_input(LARGEST_LEDGER) if file == STANDARD_INPUT else read_bounded(file, most=LARGEST_LEDGER)
+    content = read_bounded(file, most=LARGEST_LEDGER)
     if content.startswith(b'{"ledger"'):
         return "ledger", content, file
     if len(content) > LARGEST_FILE:

@@ -35,7 +35,7 @@ from privproj.numerics.compiled import over_rows, rows_to_come
 from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import RunOptions
-from privproj.runs.targets import RISKS, TARGETS, AnyTarget, FullTarget, target_from, target_names
+from privproj.runs.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names
 from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, whole
 
 Places = NDArray[np.intp]
@@ -56,6 +56,12 @@ MOST_BLIND = 8
 
 ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
 """What a row costs, over what that of an epsilon costs. Speed only."""
+
+SOUGHT = {"delta": "delta", "epsilon": "epsilon", "sigma": "noise_multiplier"}
+"""The field of a result that has what is sought."""
+
+NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}
+"""What stands where there is no answer. Contract."""
 
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
 """What columns are asked of: a kind of mechanism, or one with parameters."""
@@ -133,24 +139,16 @@ class ColumnResult:
         return {**asked, **found, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
-def deltas(
-    mechanism: AnyColumns,
-    *,
-    epsilon: Any,
-    bound: str | None = None,
-    threads: int = 1,
-    **parameters: Any,
-) -> ColumnResult:
+def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     """Return the smallest deltas that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        epsilon: The epsilons of the guarantee, from 0 to 1e9: a number, a list or an array.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        threads: How many threads share the work, where there is much of it.
-        **parameters: Those of the mechanism: each a value for all rows, or a list or array. All lists and arrays are
-            broadcast against each other as numpy does. Those of the run, as :class:`privproj.runs.RunOptions` lists
-            them, are the same for all rows.
+        **asked: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism: each a
+            value for all rows, or a list or array. All lists and arrays are broadcast against each other as numpy does.
+            The run, as :class:`privproj.runs.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a
+            bound of the mechanism; without it the default answers, the first in the registry. ``threads`` share the
+            work, where there is much of it; there is one unless it says more.
 
     Returns:
         Arrays of the broadcast shape, and what all rows rest on.
@@ -165,28 +163,17 @@ def deltas(
     >>> [f"{value:.3g}" for value in found.value]
     ['6.54e-11', '1.42e-07']
     """
-    return _answer_columns("delta", mechanism, bound, threads, {**parameters, "epsilon": epsilon})
+    return _answer_columns("delta", mechanism, **asked)
 
 
-def epsilons(
-    mechanism: AnyColumns,
-    *,
-    delta: Any = None,
-    log10_delta: Any = None,
-    bound: str | None = None,
-    threads: int = 1,
-    **parameters: Any,
-) -> ColumnResult:
+def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     """Return the smallest epsilons that the bound proves for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        delta: The deltas of the guarantee, above 0 and below 1: a number, a list or an array; give either these or
-            ``log10_delta``.
-        log10_delta: The decimal logarithms of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        threads: How many threads share the work, where there is much of it.
-        **parameters: Those of the mechanism and of the run, as for :func:`privproj.deltas`.
+        **asked: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
+            logarithms, from -1e6 to below 0. The parameters of the mechanism, the run, ``bound`` and ``threads`` are
+            given as for :func:`privproj.deltas`.
 
     Returns:
         Arrays of the broadcast shape, and what all rows rest on. Asked back as a delta, no epsilon of them gives more
@@ -201,30 +188,17 @@ def epsilons(
     >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
     [[0.4312, 0.7382], [0.1962, 0.3412]]
     """
-    targets = {"delta": delta, "log10_delta": log10_delta}
-    return _answer_columns("epsilon", mechanism, bound, threads, {**parameters, **targets})
+    return _answer_columns("epsilon", mechanism, **asked)
 
 
-def sigmas(
-    mechanism: AnyColumns,
-    *,
-    epsilon: Any,
-    delta: Any = None,
-    log10_delta: Any = None,
-    bound: str | None = None,
-    threads: int = 1,
-    **parameters: Any,
-) -> ColumnResult:
+def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
     """Find nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
-        epsilon: The epsilons to be met, above 0 and at most 1e9: a number, a list or an array.
-        delta: The deltas to be met, above 0 and below 1; give either these or ``log10_delta``.
-        log10_delta: The decimal logarithms of delta, from -1e6 to below 0.
-        bound: The name of a bound of the mechanism; None takes its default, the first in the registry.
-        threads: How many threads share the work, where there is much of it.
-        **parameters: Those of the mechanism, without ``noise_multiplier``, and of the run, as for
+        **asked: ``epsilon``, the epsilons to be met, above 0 and at most 1e9, and ``delta``, the deltas to be met,
+            above 0 and below 1, or ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
+            the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are given as for
             :func:`privproj.deltas`.
 
     Returns:
@@ -239,16 +213,11 @@ def sigmas(
     >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
     [0.709, 0.3814]
     """
-    targets = {"epsilon": epsilon, "delta": delta, "log10_delta": log10_delta}
-    return _answer_columns("sigma", mechanism, bound, threads, {**parameters, **targets})
+    return _answer_columns("sigma", mechanism, **asked)
 
 
 def _answer_columns(
-    quantity: str,
-    mechanism: AnyColumns,
-    bound: str | None,
-    threads: int,
-    given: dict[str, Any],
+    quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **given: Any
 ) -> ColumnResult:
     """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
     kind, own = _kind_and_parameters(mechanism)
@@ -273,9 +242,8 @@ def _answer_columns(
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
         found = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
         phases, sides = [*found.phases], {*found.sides}
-        if quantity == "delta":
-            outcome[found.value == 1.0] = Outcome.VACUOUS
-            sides |= {Side.UPPER} if phases and found.small.any() else set()
+        if quantity == "delta" and found.small.any():
+            sides.add(Side.UPPER)
         # What columns do not answer is a question of its own: all of them are put before the first is answered.
         alone = np.flatnonzero(found.shape < 0)
         lower = np.zeros(len(alone))
@@ -283,22 +251,24 @@ def _answer_columns(
             i = int(alone[k])
             with _naming_row(i, shape):
                 one = _ask_one(quantity, phase, target)
-            none = 1.0 if quantity == "delta" else math.inf
-            found.value[i], found.log10_delta[i] = none if one.value is None else one.value, one.log10_delta or 0.0
+            found.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
+            found.numbers["log10_delta"][i] = one.log10_delta or 0.0
             outcome[i], lower[k] = one.outcome, one.lower or 0.0
             phases.append(phase)
             sides.add(one.side)
         found.lower_ends.append((alone, lambda: lower))
 
-    def find_lower() -> Array:
-        with rows_to_come(size * ROW_WEIGHTS[quantity]):
-            return found.lower.reshape(shape)
-
-    value, power, outcome = (array.reshape(shape) for array in (found.value, found.log10_delta, outcome))
+    value, power, outcome = (array.reshape(shape) for array in (found.value, found.numbers["log10_delta"], outcome))
     again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
-    said = {name: value for name, value in again.items() if value is not None}
-    arrays = {"value": value, "find_lower": find_lower, "log10_delta": power, "outcome": outcome, "asked": said}
-    return ColumnResult(quantity=quantity, **arrays, **_basis_of(find_bound(kind, bound), phases, sides))
+    return ColumnResult(
+        quantity=quantity,
+        value=value,
+        log10_delta=power,
+        outcome=outcome,
+        asked={name: value for name, value in again.items() if value is not None},
+        find_lower=lambda: found.lower.reshape(shape),
+        **_basis_of(find_bound(kind, bound), phases, sides),
+    )
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
@@ -331,15 +301,13 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], g
     for name, value in run.items():
         if isinstance(value, list | tuple | np.ndarray):
             raise InvalidParameter(name, value, f"one {name} for all rows", "ask once for each value")
-    names = [field.name for field in fields(kind)]
+    names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
     for name, value in given.items():
         if name not in TARGETS and name not in names:
             known = (*names, *RunOptions.__annotations__, *TARGETS)
             raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
-    taken = target_names(quantity)[:3]
-    for name in set(TARGETS) - set(taken):
-        if given.get(name) is not None:
-            raise InvalidParameter(name, given[name], f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
+        if name in TARGETS and name not in taken and value is not None:
+            raise InvalidParameter(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
 
 
 def _column_of(name: str, value: Any) -> Array:
@@ -362,13 +330,12 @@ def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[N
 def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
     """The phase, which its bound answers for soundly; raises as :meth:`Phase.check` does.
 
-    What the noise multiplier is not known for is checked at a guess.
+    Where the noise multiplier is sought it is that of a guess.
     """
     if isinstance(target, FullTarget):
         require_unset(phase.mechanism, "noise_multiplier", "sigma")
-        phase.with_mechanism(noise_multiplier=classical_noise(target)).check()
-    else:
-        phase.check()
+        phase = phase.with_mechanism(noise_multiplier=classical_noise(target))
+    phase.check()
     return phase
 
 
@@ -403,21 +370,14 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
 class Reading:
     """Rows of one quantity as arrays: what is asked, and what columns say of it.
 
-    ``fine`` is False where a row has to be put as a question of its own, as whatever is wrong with it is. ``shape`` is
-    the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then the row is
-    asked alone.
+    ``numbers`` are the targets and the noise multipliers that are given, by the names of a result's fields, and
+    ``log_delta``. ``delta`` is 0 where only its logarithm is a double; ``log10_delta`` may be that of an answer.
+    ``shape`` is the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then
+    the row is a question of its own, as whatever is wrong with it is.
     """
 
     quantity: str
-    eps: Array
-    deltas: Array
-    """0 where a delta is given by a logarithm that no double has."""
-    log_deltas: Array
-    log10_delta: Array
-    """Decimal logarithms of the deltas, as given or as answered."""
-    noises: Array
-    """The noise multipliers; for sigma where the search for them begins."""
-    fine: Truths
+    numbers: dict[str, Array]
     value: Array
     shape: Places
     lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
@@ -436,43 +396,36 @@ class Reading:
     @property
     def small(self) -> Truths:
         """True for deltas that are told by their logarithm alone, which are above the truth."""
-        return self.log10_delta <= LEAST_LOG_VALUE / math.log(10.0)
+        return self.numbers["log10_delta"] <= LEAST_LOG_VALUE / math.log(10.0)
 
 
-def _rows_of(quantity: str, given: Mapping[str, Any], size: int) -> Reading:
-    """Rows of delta, epsilon or sigma from targets and noise multipliers, each a value for all rows or one for each."""
-    zeros, ones = np.zeros(size), np.ones(size)
-    nothing = {"value": np.full(size, math.inf), "shape": np.full(size, -1, np.intp)}
-    found = Reading(quantity, zeros, zeros, zeros, zeros.copy(), ones, ones > 0.0, **nothing)
+def _numbers_of(quantity: str, given: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
+    """Targets and noise multipliers of delta, epsilon or sigma as arrays, and for which rows they are in their domain.
+
+    Each is given as a value for all rows or as one for each.
+    """
+    fine = np.ones(size, bool)
 
     def read(name: str, low: float, high: float) -> Array:
         array = np.asarray(given.get(name))
         numbers = np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
         inside = (low <= numbers) & (numbers <= high)
-        found.fine &= inside
+        fine[~inside] = False
         return np.where(inside, numbers, high)
 
-    if any(given.get(name) is not None for name in RISKS):
-        found.fine[:] = False
-    if quantity != "epsilon":
-        found.eps = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
-    if quantity != "delta":
-        by_log = given.get("log10_delta") is not None
-        if by_log == (given.get("delta") is not None):
-            found.fine[:] = False
-        elif by_log:
-            found.log10_delta = read("log10_delta", -1e6, -1e-300)
-            found.log_deltas = found.log10_delta * math.log(10.0)
-            found.deltas = np.where(found.log10_delta > -300.0, 10.0**found.log10_delta, 0.0)
-        else:
-            found.deltas = read("delta", 5e-324, 1.0 - 2.0**-53)
-            found.log_deltas, found.log10_delta = np.log(found.deltas), np.log10(found.deltas)
+    found = {"log10_delta": np.zeros(size)}
     if quantity != "sigma":
-        found.noises = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
-    else:
-        # As classical_noise has it.
-        found.noises = np.minimum(np.sqrt(2.0 * math.log(1.25) - 2.0 * found.log_deltas) / found.eps, LARGEST_NOISE)
-    return found
+        found["noise_multiplier"] = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
+    if quantity != "epsilon":
+        found["epsilon"] = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
+    if quantity != "delta" and given.get("log10_delta") is not None:
+        power = read("log10_delta", -1e6, -1e-300)
+        delta, log_delta = np.where(power > -300.0, 10.0**power, 0.0), power * math.log(10.0)
+        found |= {"delta": delta, "log_delta": log_delta, "log10_delta": power}
+    elif quantity != "delta":
+        delta = read("delta", 5e-324, 1.0 - 2.0**-53)
+        found |= {"delta": delta, "log_delta": np.log(delta), "log10_delta": np.log10(delta)}
+    return found, fine
 
 
 def read_columns(
@@ -488,37 +441,33 @@ def read_columns(
     ``same`` is what all rows share, ``columns`` has a value for each. ``phase_at`` puts the question of the row of this
     number, and checks it; what it refuses is not read.
     """
-    found = _rows_of(quantity, {**same, **columns}, size)
-    for where in _alike(found.fine, columns):
-        noises, eps, log_deltas = found.noises[where], found.eps[where], found.log_deltas[where]
+    numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
+    found = Reading(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
+    for where in _alike(fine, columns):
+        at = {name: column[where] for name, column in numbers.items()}
         try:
             phase = phase_at(int(where[0]))
-            at_noise = phase.with_mechanism(noise_multiplier=float(noises[0])) if quantity == "sigma" else phase
-            shape = shape_of(at_noise)
+            shape = shape_of(phase)
         except (PrivprojError, ArithmeticError, ValueError):
             continue
         if shape is None:
             continue
         rows = _Rows(shape, threads)
         if quantity == "delta":
-            lower, points = rows.deltas(noises, eps)
-            known = points < math.inf
-            points = np.where(known, points, 0.0)
+            lower, points = rows.deltas(**at)
+            points = np.where(points < math.inf, points, 0.0)
             # e^h rounded up; what numpy's exp may miss is far within the widths by which h lies above
             value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
             find_lower = partial(np.asarray, lower)
             # h / ln 10 rounded up, as log10_value has it
-            found.log10_delta[where] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
+            numbers["log10_delta"][where] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
         else:
-            if quantity == "epsilon":
-                value = rows.epsilons(noises, log_deltas)
-                find_lower = partial(_lower_ends, rows, value, log_deltas, noises=noises)
-            else:
-                value = _least_noises(rows, noises, eps, log_deltas)
-                find_lower = partial(_lower_ends, rows, value, log_deltas, eps=eps)
-            known = value < math.inf
+            value = rows.epsilons(**at) if quantity == "epsilon" else _least_noises(rows, **at)
+            find_lower = partial(_lower_ends, rows, SOUGHT[quantity], value, at)
+        # An epsilon of 0 has a note, which is that of the scalar door.
+        known = (value > 0.0) & (value < NO_ANSWER[quantity])
         found.value[where] = value
         found.lower_ends.append((where, find_lower))
         found.shape[where] = np.where(known, len(found.phases), -1)
@@ -556,24 +505,22 @@ class _Rows:
         laws = np.stack(np.broadcast_arrays(*self.shape.row_at(noises)), axis=1)
         return over_rows(kernel, asked, laws, self.threads, self.shape.profile.weight)
 
-    def deltas(self, noises: Array, eps: Array) -> tuple[Array, Array]:
+    def deltas(self, noise_multiplier: Array, epsilon: Array, **others: Array) -> tuple[Array, Array]:
         """A lower end of ``ln delta`` of every row, and the point that is answered; ``inf`` where none is known."""
-        return self._run(answers_of(self.shape.profile)[0], noises, eps)
+        return self._run(answers_of(self.shape.profile)[0], noise_multiplier, epsilon)
 
-    def epsilons(self, noises: Array, log_deltas: Array) -> Array:
+    def epsilons(self, noise_multiplier: Array, log_delta: Array, **others: Array) -> Array:
         """The epsilon of every row, ``inf`` where columns have no answer."""
-        found = self._run(answers_of(self.shape.profile)[1], noises, log_deltas)[1]
+        found = self._run(answers_of(self.shape.profile)[1], noise_multiplier, log_delta)[1]
         return np.where(found < math.inf, found, math.inf)
 
 
-def _lower_ends(
-    rows: _Rows, value: Array, log_deltas: Array, *, noises: Array | None = None, eps: Array | None = None
-) -> Array:
+def _lower_ends(rows: _Rows, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
     """Below each epsilon (at its noise) or noise (at its epsilon) the first number whose delta is above the target."""
 
     def is_above(where: Places, x: Array) -> Any:
-        at = (x if noises is None else noises[where]), (x if eps is None else eps[where])
-        return rows.deltas(*at)[0] > log_deltas[where]
+        tried = {name: column[where] for name, column in at.items()} | {sought: x}
+        return rows.deltas(**tried)[0] > tried["log_delta"]
 
     start = np.where(value < math.inf, value * (1.0 - FIRST_STEP_DOWN), 0.0)
     return _moved_until(is_above, start, -2.0 * FIRST_STEP_DOWN, 0.0)
@@ -591,23 +538,24 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
     return found
 
 
-def _least_noises(rows: _Rows, start: Array, eps: Array, log_deltas: Array) -> Array:
+def _least_noises(rows: _Rows, epsilon: Array, log_delta: Array, **others: Array) -> Array:
     """Nearly the least noise multipliers that meet each target, ``inf`` where none is found.
 
     They are sought by secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end each is asked for its epsilon as
     a user would: where that is within the target, so is the delta there (C24).
     """
-    most = eps * (1.0 - CALIBRATION_STEP)
+    most = epsilon * (1.0 - CALIBRATION_STEP)
 
     def excess(where: Places, noises: Array) -> Array:
         with np.errstate(divide="ignore"):
-            return np.log(rows.epsilons(noises, log_deltas[where])) - np.log(most[where]) + CALIBRATION_STEP
+            return np.log(rows.epsilons(noises, log_delta[where])) - np.log(most[where]) + CALIBRATION_STEP
 
     def is_met(where: Places, noises: Array) -> Any:
         inside = noises <= LARGEST_NOISE
-        return inside & (rows.epsilons(np.where(inside, noises, 1.0), log_deltas[where]) <= most[where])
+        return inside & (rows.epsilons(np.where(inside, noises, 1.0), log_delta[where]) <= most[where])
 
-    z = np.clip(start, SMALLEST_NOISE, LARGEST_NOISE)
+    # As classical_noise has it.
+    z = np.clip(np.sqrt(2.0 * math.log(1.25) - 2.0 * log_delta) / epsilon, SMALLEST_NOISE, LARGEST_NOISE)
     low, high = np.full(z.size, SMALLEST_NOISE), np.full(z.size, LARGEST_NOISE)
     last, at_last, fall = z.copy(), np.full(z.size, math.nan), np.ones(z.size)
     waiting, blind = np.arange(z.size), np.zeros(z.size, bool)

@@ -122,6 +122,18 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, Kind]) -> None:
         check_type(name, value, known[name])
 
 
+def check_entry(given: Mapping[str, Any], others: tuple[str, ...]) -> str:
+    """The query of an entry that may have these keys besides those of its question; an epsilon where none is named.
+
+    Raises :class:`InvalidParameter` for a query that is none, and as :func:`check_keys` does.
+    """
+    query = check_type("query", given.get("query", "epsilon"), TEXT)
+    if query not in QUERIES:
+        raise unknown_name("query", query, "a query", QUERIES)
+    check_keys(given, keys_of(mechanism_type_of(given), ("query", "mechanism", "bound", *others), query))
+    return query
+
+
 def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
     """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
     kind, run = mechanism_type_of(given), run_from(given, query)

@@ -10,15 +10,14 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from hashlib import file_digest
-from io import BufferedReader
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO
 
 from privproj.errors import InvalidParameter
@@ -27,16 +26,18 @@ from privproj.validation import Kind, quoted
 LARGEST_FILE = 1 << 24
 """Bytes of a file that is read at most, but for ledgers, which grow with a run. Contract."""
 
+STANDARD_INPUT = "-"
+"""The name under which a file is read from standard input. Contract."""
+
 
 def read_bounded(path: str | Path, name: str = "FILE", most: int = LARGEST_FILE) -> bytes:
-    """The bytes of a file, or of a pipe, that has at most ``most`` bytes.
+    """The bytes of a file, of a pipe, or of standard input for ``-``, that has at most ``most`` bytes.
 
     Raises :class:`InvalidParameter` under this name for one that has more, cannot be read, or is a folder or a device.
     """
     with _opened(path, name) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
-    if max(len(content), size) > most:
+        content = file.read(most + 1)
+    if len(content) > most:
         raise InvalidParameter(name, path, f"a file of at most {most} bytes")
     return content
 
@@ -48,8 +49,11 @@ def digest_of(path: str | Path, name: str = "FILE") -> str:
 
 
 @contextmanager
-def _opened(path: str | Path, name: str) -> Iterator[BufferedReader]:
-    """A file or a pipe to read from; anything else, or one that cannot be read, is refused under this name."""
+def _opened(path: str | Path, name: str) -> Iterator[Any]:
+    """A file, a pipe or standard input to read from; what is none, or cannot be read, is refused under this name."""
+    if path == STANDARD_INPUT and sys.stdin is not None:
+        yield sys.stdin.buffer
+        return
     try:
         # Opened as usual, a pipe that nobody writes would be waited for.
         with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
@@ -105,26 +109,22 @@ def write_atomically(path: str | Path, fill: Callable[[BinaryIO], object], mode:
                 fill(file)
             return
         target = Path(os.path.realpath(path))
-        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        if mode is None and target.exists():
+            mode = stat.S_IMODE(target.stat().st_mode)
+        beside = target.with_name(f".{target.name[:100]}.{token_hex(4)}")
+        # With no more rights at any moment than it has in the end.
+        rights = 0o666 if mode is None else mode
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(beside, "xb", opener=lambda place, flags: os.open(place, flags, rights)) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(beside, _usual_mode(target) if mode is None else mode)
+            if mode is not None:
+                os.chmod(beside, mode)
             os.replace(beside, target)
         except BaseException:
-            Path(beside).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
-
-
-def _usual_mode(target: Path) -> int:
-    """The mode of a file, or that of a new one."""
-    if target.exists():
-        return target.stat().st_mode
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 # --- data in TOML and JSON ----------------------------------------------------------------------------
@@ -140,21 +140,14 @@ LARGEST_TOML = 2 << 20
 """Bytes of a file in TOML: its parser takes a hundred times as much memory for hostile keys. Contract."""
 
 
-STANDARD_INPUT = "-"
-"""The name under which a file is read from standard input. Contract."""
-
-
 def read_data(path: str) -> dict[str, Any]:
     """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
+    is_json = path.endswith(".json")
     try:
-        if path == STANDARD_INPUT:
-            text = read_input(LARGEST_TOML).decode()
-            is_json = text.lstrip().startswith("{")
-        else:
-            is_json = path.endswith(".json")
-            text = (read_bounded(path) if is_json else read_bounded(path, most=LARGEST_TOML)).decode()
+        text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode()
     except UnicodeDecodeError:
         raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
+    is_json = is_json or (path == STANDARD_INPUT and text.lstrip().startswith("{"))
     if not is_json and LONG_KEY.search(text):
         raise InvalidParameter("FILE", path, "keys of at most 50 parts")
     try:
@@ -165,14 +158,6 @@ def read_data(path: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InvalidParameter("FILE", path, "a table of keys")
     return data
-
-
-def read_input(most: int) -> bytes:
-    """The bytes of standard input, at most so many."""
-    content = sys.stdin.buffer.read(most + 1) if sys.stdin is not None else b""
-    if len(content) > most:
-        raise InvalidParameter("FILE", STANDARD_INPUT, f"at most {most} bytes on standard input")
-    return content
 
 
 def _reason_of(error: Exception, text: str) -> str:
@@ -197,9 +182,7 @@ def parse_json(text: str, number: Callable[[str], float] = _exact) -> Any:
     Raises ValueError that says why there is none, also for what two readers could understand differently, and
     RecursionError for text that is nested too deeply.
     """
-    return json.loads(
-        text, object_pairs_hook=_unique, parse_float=number, parse_int=_whole, parse_constant=_refuse_constant
-    )
+    return json.loads(text, object_pairs_hook=_unique, parse_float=number, parse_constant=_refuse_constant)
 
 
 def read_json(content: bytes | str, name: str, path: str | Path, expected: str) -> Any:
@@ -219,13 +202,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
         raise ValueError(f"it has the key {quoted(double)} twice")
     return found
-
-
-def _whole(text: str) -> int:
-    """A whole number of at most 20 characters; raises ValueError for a longer one."""
-    if len(text) > 20:
-        raise ValueError(f"it has the whole number {quoted(text)}")
-    return int(text)
 
 
 def _refuse_constant(text: str) -> None:

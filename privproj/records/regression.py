@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privproj.accounting import spec
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, unknown_name, within
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, within
 from privproj.result import Outcome, Result, Status
 from privproj.validation import TEXT, number, whole_number
 
@@ -26,9 +26,6 @@ EXPECTED = {
 }
 """Keys of an entry that say what is expected of its answer. An entry that lets a guarantee move further than by the
 largest tolerance guards nothing. Contract."""
-
-ENTRY_KEYS = ("name", "query", "mechanism", "bound", *EXPECTED)
-"""Keys of an entry besides those of its question."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +139,7 @@ def _entry_from(entry: Any, file: str, number: int) -> Entry:
     name = given.get("name", f"entry {number}")
     label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
     try:
-        query = spec.check_type("query", given.get("query", "epsilon"), TEXT)
-        if query not in spec.QUERIES:
-            raise unknown_name("query", query, "a query", spec.QUERIES)
-        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ENTRY_KEYS, query))
+        query = spec.check_entry(given, ("name", *EXPECTED))
         expected = _expectations_from(given)
         spec.question_from(given, query)
         spec.target_from(given, query)

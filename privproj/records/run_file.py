@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Remaining, Schedule, phase_of
-from privproj.errors import InvalidParameter, Refused, within
+from privproj.errors import InvalidParameter, within
 from privproj.extensions.events import event_from_data
 from privproj.mechanisms import Mechanism
 from privproj.records.files import read_data, write_data
@@ -63,24 +63,21 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
     given = spec.with_unique_keys(entry, where)
-    try:
-        with within(where):
-            for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
-                if key in given:
-                    raise InvalidParameter(key, given[key], f"{key} once, before the phases")
-            name = given.get("name", where.rsplit(": ", 1)[-1])
-            whole = {**given, **shared}
-            if "event" in given:
-                spec.check_keys(given, {name: spec.KINDS[name] for name in EVENT_KEYS})
-                run: Any = {key: value for key, value in whole.items() if key not in ("name", "event", "planned")}
-                phase: Phase = event_from_data(given["event"], "event", run, name)
-            else:
-                spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), PHASE_KEYS))
-                phase = spec.question_from(whole).only
-            phase.check()
-            return replace(phase, name=name, planned=given.get("planned", False))
-    except Refused as error:
-        raise Refused(f"{where}: {error}") from None
+    with within(where):
+        for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
+            if key in given:
+                raise InvalidParameter(key, given[key], f"{key} once, before the phases")
+        name = given.get("name", where.rsplit(": ", 1)[-1])
+        whole = {**given, **shared}
+        if "event" in given:
+            spec.check_keys(given, {name: spec.KINDS[name] for name in EVENT_KEYS})
+            run: Any = {key: value for key, value in whole.items() if key not in ("name", "event", "planned")}
+            phase: Phase = event_from_data(given["event"], "event", run, name)
+        else:
+            spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), PHASE_KEYS))
+            phase = spec.question_from(whole).only
+        phase.check()
+        return replace(phase, name=name, planned=given.get("planned", False))
 
 
 # --- the accountant of a loop -------------------------------------------------------------------------
@@ -231,9 +228,8 @@ class Accountant:
 
     def __repr__(self) -> str:
         phases = () if self._schedule is None else self._schedule.phases
-        return (
-            f"<Accountant: {', '.join(f'{phase.name} ({phase.run.steps})' for phase in phases) or 'nothing released'}>"
-        )
+        said = ", ".join(f"{phase.name} ({phase.run.steps})" for phase in phases)
+        return f"<Accountant: {said or 'nothing released'}>"
 
     def save(self, path: str | Path) -> None:
         """Write what was released as a run file, which ``privproj run`` and :meth:`read` take.

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
-from privproj.accounting.question import ZERO_EPSILON_NOTE, Question
-from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, unknown_name, within
+from privproj.accounting.question import Question
+from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
 from privproj.lazy import import_extra
 from privproj.records.files import naming, open_alone, write_atomically
 from privproj.result import Outcome, Side
-from privproj.validation import TEXT
 
 if TYPE_CHECKING:
     from privproj.accounting.columns import Reading
@@ -137,7 +136,7 @@ class Grid:
         """
         ends = self.ends
         places = range(len(ends))
-        some = places if len(places) <= MOST_CORNERS else sorted(Random(0).sample(places, MOST_CORNERS))
+        some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
     def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Question]]:
@@ -199,12 +198,10 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
     given = spec.with_unique_keys(data, where)
     axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
     with within(where):
-        query = spec.check_type("query", given.pop("query", "epsilon"), TEXT)
-        if query not in spec.QUERIES:
-            raise unknown_name("query", query, "a query", spec.QUERIES)
+        query = spec.check_entry(given, ())
+        given.pop("query", None)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), ("mechanism", "bound"), query))
         _check_axes(axes, given, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:
@@ -245,30 +242,25 @@ def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     """What columns answer, by column: the cells of each row."""
-    query, value = read.quantity, read.value
-    of_delta = query == "delta"
-    numbers = {"epsilon": read.eps, "delta": read.deltas, "noise_multiplier": read.noises}
-    numbers |= {"value": value, "lower": read.lower, "upper": value, "log10_delta": read.log10_delta}
-    numbers["noise_multiplier" if query == "sigma" else query] = value
-    cells: dict[str, Any] = {name: column.astype(object) for name, column in numbers.items()}
-    # A delta of 1 is no answer, a lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
-    nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": read.deltas == 0.0}
-    for name, where in nothing.items():
-        cells[name][where] = None
-    # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
-    special = value >= 1.0 if of_delta else value == 0.0
-    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True))
-    words = {key: _words_of(query, read, *key) for key in set(keys)}
+    from privproj.accounting.columns import SOUGHT
+
+    value, of_delta = read.value, read.quantity == "delta"
+    numbers = {**read.numbers, SOUGHT[read.quantity]: value, "value": value, "lower": read.lower, "upper": value}
+    cells: dict[str, Any] = {name: numbers[name].astype(object) for name in COLUMNS if name in numbers}
+    # A lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
+    name = "lower" if of_delta else "delta"
+    cells[name][numbers[name] == 0.0] = None
+    # Words depend on the shape of a row, and on whether its delta has a double.
+    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), strict=True))
+    words = {key: _words_of(read, *key) for key in set(keys)}
     return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(query: str, read: "Reading", shape: int, small: bool, special: bool) -> tuple[str, ...]:
+def _words_of(read: "Reading", shape: int, small: bool) -> tuple[str, ...]:
     """The words of a row of this shape, in :data:`WORDS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
-    outcome = Outcome.VACUOUS if special and query == "delta" else Outcome.OK
-    notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
-    return side, phase.bound.name, phase.status, outcome, _one_line("; ".join(notes))
+    return side, phase.bound.name, phase.status, Outcome.OK, _one_line("; ".join(phase.notes))
 
 
 def _one_line(words: str) -> str:
@@ -380,8 +372,6 @@ def _take_up(file: BinaryIO, head: bytes, path: str | Path) -> int:
     if len(before) < good:
         file.truncate(0)
         file.write(head)
-        file.flush()
-        return 0
     for line in file:
         if not line.endswith(b"\n") or b"\0" in line:
             break
@@ -419,15 +409,14 @@ def run_sweep(
 def _is_table_of(grid: Grid, path: Path) -> bool:
     """True if a file has the columns of the grid, in them its points, and at the first of these its answer."""
     try:
-        rows, outcome = _read_table(path), grid.names.index("outcome")
+        rows = _read_table(path)
         if next(rows, None) != grid.names:
             return False
         (first,) = csv.reader([grid(range(1))])
-        for number, row in zip_longest(range(len(grid)), rows):
-            if number is None or row is None or len(row) != len(grid.names) or row[outcome] not in OUTCOMES:
-                return False
+        for number, row in zip(range(len(grid)), rows, strict=True):
+            cells = dict(zip(grid.names, row, strict=True))
             wanted = [str(_cell(value)) for value in grid.point(number).values()] if number else first
-            if not all(map(_says, row, wanted)):
+            if cells["outcome"] not in OUTCOMES or not all(map(_says, row, wanted)):
                 return False
         return True
     except (OSError, ValueError, TypeError, csv.Error):

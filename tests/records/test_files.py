@@ -118,6 +118,23 @@ def test_a_pipe_is_written_to():
         assert file.read() == b"words"
 
 
+@pytest.mark.parametrize(
+    ("before", "asked", "after"), [(0o640, None, 0o640), (None, 0o600, 0o600), (0o644, 0o600, 0o600)]
+)
+def test_a_file_has_no_more_rights_while_it_is_written_than_in_the_end(tmp_path, before, asked, after):
+    """Those of the file that it replaces, unless it is told which."""
+    path, seen = tmp_path / "file", []
+    if before is not None:
+        path.touch()
+        path.chmod(before)
+
+    def fill(file):
+        seen.extend(stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir() if one != path)
+
+    write_atomically(path, fill, asked)
+    assert stat.S_IMODE(path.stat().st_mode) == after and seen and all(mode & ~after == 0 for mode in seen)
+
+
 def test_a_killed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")

@@ -17,7 +17,7 @@ import privproj
 from privproj import InvalidParameter
 from privproj.numerics import kernels
 from privproj.records.files import as_toml
-from privproj.records.regression import entries_from
+from privproj.records.regression import Entry, entries_from
 
 ENTRIES = [
     {"name": "gauss", "query": "epsilon", "mechanism": "gaussian", "noise_multiplier": 1, "delta": 1e-5},
@@ -247,6 +247,19 @@ def test_a_file_that_cannot_be_checked_replaces_the_report_of_an_earlier_run(tmp
     root = ElementTree.parse(junit).getroot()
     assert root.get("errors") == "1" and root.find(".//error") is not None
     assert str(path) in root.find(".//error").get("message")
+
+
+def test_a_check_that_is_interrupted_leaves_no_report_of_an_earlier_run(tmp_path, monkeypatch):
+    junit = tmp_path / "junit.xml"
+    assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9}], "--junit", str(junit)) == 0
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Entry, "checked", interrupted)
+    assert checked(tmp_path, [{**ENTRIES[0], "at_most": 9}], "--junit", str(junit)) == 130
+    root = ElementTree.parse(junit).getroot()
+    assert root.get("errors") == "1" and "no end" in root.find(".//error").get("message")
 
 
 def test_several_files_are_checked_in_one_call(tmp_path, capsys):

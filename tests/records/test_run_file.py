@@ -48,6 +48,13 @@ def test_errors_name_file_entry_and_key(data, words):
 
 
 @pytest.mark.full
+def test_a_refusal_names_file_and_entry_once():
+    phase = {**GAUSSIAN_PHASE, "sampling": "poisson", "sampling_rate": 0.5, "steps": 3, "relation": "replace"}
+    with pytest.raises(Refused) as found:
+        from_data({"phase": [GAUSSIAN_PHASE, phase]}, "r.toml")
+    assert str(found.value).startswith("r.toml: phase 2: ") and str(found.value).count("r.toml") == 1
+
+
 def test_run_files_fit_their_schema():
     schema = json.loads((files("privproj") / "run_schema.json").read_text())
     example = tomllib.loads((ROOT / "examples" / "run.toml").read_text())
