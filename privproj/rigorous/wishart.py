@@ -115,9 +115,10 @@ class _RatioPair:
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
         below, certain = self.gain(1), _BallGain(self.certain, self.certain)
-        if not self.a < 0:
+        # U2 = 0 throughout at a = eps = 0
+        if self.a > 0 or (self.a == 0 and not self.eps == 0):
             return self.side(below, 1, arb(0))
-        turn = self.eps / -self.a
+        turn = arb(0) if self.eps == 0 else self.eps / -self.a
         beyond = self.side(certain, 1, turn)
         return beyond if self.eps == 0 else self.side(below, 1, arb(0), turn) + beyond
 
