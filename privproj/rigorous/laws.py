@@ -34,11 +34,6 @@ class BallLaw(ABC):
     hill: tuple[float, float]
     """The centre of the density of ``t`` and its width, as floats that only guide a search."""
 
-    @property
-    @abstractmethod
-    def size_biased(self) -> "BallLaw":
-        """The size-biased law, with density ``x f(x) / E X``."""
-
     @abstractmethod
     def strip(self, t: acb) -> bool:
         """Return True if ``X`` and the density are analytic on the ball ``t``."""
@@ -129,11 +124,6 @@ class BallBetaLaw(BallLaw):
         # The logit of the mean of B, and the standard deviation of the logit to first order
         self.hill = float((a / b).log()), float((1 / a + 1 / b).sqrt())
 
-    @property
-    def size_biased(self) -> "BallBetaLaw":
-        """The size-biased law: ``Beta(a + 1, b)`` times ``scale``."""
-        return BallBetaLaw(self.a + 1, self.b, self.scale)
-
     def strip(self, t: acb) -> bool:
         """Return True if ``ln(1 + e^t)`` and ``ln(1 + e^-t)`` are analytic on the ball."""
         return _soft_plus(t, True).is_finite() and _soft_plus(-t, True).is_finite()
@@ -186,11 +176,6 @@ class BallGammaLaw(BallLaw):
         self.mean = scale * a if sign > 0 else scale / (a - 1) if a > 1 else arb("inf")
         # The coordinate of the mean of U, and the standard deviation of ln U to first order
         self.hill = sign * float((a / self.centre).log()), float(a.rsqrt())
-
-    @property
-    def size_biased(self) -> "BallGammaLaw":
-        """The size-biased law: that of ``Gamma(a + sign)``, in the same coordinate."""
-        return BallGammaLaw(self.a + self.sign, self.scale, self.centre, self.sign)
 
     def strip(self, t: acb) -> bool:
         """Return True: everything is entire in ``t``."""

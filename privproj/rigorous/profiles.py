@@ -185,11 +185,11 @@ class BallAnyRank(BallRandomSensitivity):
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
             return height + slope * (law.mean - p)
-        t = _tangent_crossing(eps, law, p)
-        # E[h(X); X <= c] + h(p) P(X > c) + h'(p) (E[X; X > c] - p P(X > c)), E[X; X > c] = E X P(size-biased X > c)
-        below = _expected_delta(eps, law, t)
-        mass, moment = law.tail(t), law.mean * law.size_biased.tail(t)
-        return below + height * mass + slope * (moment - p * mass)
+        c = _tangent_crossing(eps, p)
+        t = law.coordinate(c)
+        # E[h(X); X <= c] + P(X > c) (h(p) + h'(p) (E[X | X > c] - p))
+        tail = law.tail(t)
+        return _expected_delta(eps, law, t) + tail * (height + slope * (law.mean_above(c / law.scale, tail) - p))
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
         """Return bounds of ``min_p E[g_p(X)] = max_c V(c)`` from the law in panels (C29).
@@ -257,8 +257,8 @@ def _expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
     return positive_integral(integrand, *law.hill, left=left, right=right, high=up_to)
 
 
-def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
-    """Return a ball around the ``t`` up to which ``h_eps(X)`` exceeds its tangent at ``p``, and no further.
+def _tangent_crossing(eps: arb, p: arb) -> arb:
+    """Return a ball around the squared shift up to which ``h_eps`` exceeds its tangent at ``p``, and no further.
 
     ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one (C21, tangents).
     """
@@ -279,7 +279,7 @@ def _tangent_crossing(eps: arb, law: BallLaw, p: arb) -> arb:
             break
     if not excess(low) > 0:
         raise PrecisionLimit("expected a tangent that crosses the profile")
-    return law.coordinate(low).union(law.coordinate(high))
+    return low.union(high)
 
 
 class BallLaplaceProfile(BallProfile):

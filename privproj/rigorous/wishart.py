@@ -77,8 +77,7 @@ class _RatioPair:
         self.upper = partial(gamma.upper, self.k) if near is None else near.upper
         r = arb(rank)
         self.log_c = ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2
-        self.twice_m, self.decay, self.c = 2 * self.m, (r + 1) / 2, r - 1
-        self.tilts = {1: self.c / 2, -1: -self.c / 2}
+        self.c = r - 1
         self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
 
     def delta(self) -> arb:
@@ -97,14 +96,6 @@ class _RatioPair:
         below = self.log_c.exp() * scale * part
         return below if self.m <= 1 else 1 - below
 
-    def weighted_at(self, t: arb, x: arb, sign: int, gain: _BallGain) -> arb:
-        """Return ``e^t`` times :meth:`weight` times the gain, at a real point."""
-        # C e^(t + sign (r-1) x/2) (1 + u^2)^-(r+1)/2, u^2 = 2 sinh^2(x/2)/m = (e^x - 1)^2 / (2 m e^x)
-        grown = x.expm1()
-        log_spread = (grown * grown / (self.twice_m + self.twice_m * grown)).log1p()
-        exponent = self.log_front + t + self.tilts[sign] * x - self.decay * log_spread
-        return exponent.exp() * gain.at(x, grown)
-
     def weight(self, x: acb, sign: int, analytic: bool) -> acb:
         """Return the weight of ``x`` below ``A = 1`` (``sign = 1``) or above it (-1), as an integrand."""
         # C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2
@@ -115,11 +106,13 @@ class _RatioPair:
     def part_below_one(self) -> arb:
         """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
         below, certain = self.gain(1), _BallGain(self.certain, self.certain)
-        if not self.a < 0:
+        at_zero = bool(self.eps == 0)
+        # U2 = 0 throughout at a = eps = 0
+        if self.a > 0 or (self.a == 0 and not at_zero):
             return self.side(below, 1, arb(0))
-        turn = self.eps / -self.a
+        turn = arb(0) if at_zero else self.eps / -self.a
         beyond = self.side(certain, 1, turn)
-        return beyond if self.eps == 0 else self.side(below, 1, arb(0), turn) + beyond
+        return beyond if at_zero else self.side(below, 1, arb(0), turn) + beyond
 
     def part_above_one(self, known: arb) -> arb:
         """Return the part of ``A > 1``; ``known`` is the sum of the other parts.
@@ -138,14 +131,12 @@ class _RatioPair:
         """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
 
         def integrand(t: acb, analytic: bool) -> acb:
-            if is_point(t):
-                x = origin + t.real.exp()
-                if is_sharp(x):
-                    return acb(self.weighted_at(t.real, x, sign, gain))
             away = t.exp()
             x = origin + away
-            weight = self.weight(x, sign, analytic)
-            return weight * away * gain.around(x, analytic) if weight.is_finite() else UNDEFINED_BALL
+            weight = away * self.weight(x, sign, analytic)
+            if is_point(t) and is_sharp(x.real):
+                return weight * gain.at(x.real, x.real.expm1())
+            return weight * gain.around(x, analytic) if weight.is_finite() else UNDEFINED_BALL
 
         def left(t: arb) -> arb:
             away = t.exp()
