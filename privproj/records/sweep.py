@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import ZERO_EPSILON_NOTE, Question
+from privproj.accounting.remarks import warnings_of_delta
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
-from privproj.records.files import naming, open_alone, write_atomically
+from privproj.records.files import check_output, naming, open_alone, write_atomically
 from privproj.result import Outcome, Side
 from privproj.validation import TEXT
 
@@ -255,19 +256,23 @@ def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     nothing = {"value": value >= 1.0, "lower": read.lower == 0.0} if of_delta else {"delta": read.deltas == 0.0}
     for name, where in nothing.items():
         cells[name][where] = None
-    # Words depend on the shape of a row, on whether its delta has a double, and on whether its answer is none or 0.
+    # Words depend on the shape of a row, on whether its delta has a double and allows the release of a whole record,
+    # and on whether its answer is none or 0.
     special = value >= 1.0 if of_delta else value == 0.0
-    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), strict=True))
+    deltas = value if of_delta else read.deltas
+    warned = [bool(warnings_of_delta(read.phases[i : i + 1], d)) for i, d in zip(read.shape, deltas, strict=True)]
+    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), warned, strict=True))
     words = {key: _words_of(query, read, *key) for key in set(keys)}
     return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(query: str, read: "Reading", shape: int, small: bool, special: bool) -> tuple[str, ...]:
+def _words_of(query: str, read: "Reading", shape: int, small: bool, special: bool, warned: bool) -> tuple[str, ...]:
     """The words of a row of this shape, in :data:`WORDS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
     outcome = Outcome.VACUOUS if special and query == "delta" else Outcome.OK
     notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
+    notes = (*notes, *warnings_of_delta([phase], float(warned)))
     return side, phase.bound.name, phase.status, outcome, _one_line("; ".join(notes))
 
 
@@ -402,6 +407,7 @@ def run_sweep(
     The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
     :class:`InvalidParameter` where ``out`` holds anything but this very table.
     """
+    check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
     if path.exists() and not journal.exists():
         if not _is_table_of(grid, path):
