@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from privproj.accounting.phase import Phase
-from privproj.accounting.remarks import warnings_of_delta
+from privproj.accounting.remarks import known_size, warnings_of_delta
 from privproj.accounting.schedule import phase_of
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
@@ -55,7 +55,7 @@ def produce(
         write_text(output, written(statement) + "\n")
         click.echo(f"wrote {output}: epsilon {round_outward(statement.epsilon)} at delta {target:g}")
     notes = dict.fromkeys(note for phase in phases for note in phase.notes)
-    for line in wrap_line("warning: ", *notes, *warnings_of_delta(phases, target)):
+    for line in wrap_line("warning: ", *notes, *warnings_of_delta(known_size(phases), target)):
         click.echo(line, err=True)
     return 0 if statement.result.usable else 4
 

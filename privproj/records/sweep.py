@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import ZERO_EPSILON_NOTE, Question
-from privproj.accounting.remarks import warnings_of_delta
+from privproj.accounting.remarks import known_size, warnings_of_delta
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, unknown_name, within
 from privproj.lazy import import_extra
 from privproj.records.files import check_output, naming, open_alone, write_atomically
@@ -260,7 +260,8 @@ def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     # and on whether its answer is none or 0.
     special = value >= 1.0 if of_delta else value == 0.0
     deltas = value if of_delta else read.deltas
-    warned = [bool(warnings_of_delta(read.phases[i : i + 1], d)) for i, d in zip(read.shape, deltas, strict=True)]
+    sizes = [known_size(read.phases[shape : shape + 1]) for shape in read.shape]
+    warned = [bool(warnings_of_delta(size, delta)) for size, delta in zip(sizes, deltas, strict=True)]
     keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), special.tolist(), warned, strict=True))
     words = {key: _words_of(query, read, *key) for key in set(keys)}
     return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
@@ -272,7 +273,7 @@ def _words_of(query: str, read: "Reading", shape: int, small: bool, special: boo
     side = Side.UPPER if small else read.sides[shape]
     outcome = Outcome.VACUOUS if special and query == "delta" else Outcome.OK
     notes = (*phase.notes, ZERO_EPSILON_NOTE) if special and query == "epsilon" else phase.notes
-    notes = (*notes, *warnings_of_delta([phase], float(warned)))
+    notes = (*notes, *warnings_of_delta(known_size([phase]), float(warned)))
     return side, phase.bound.name, phase.status, outcome, _one_line("; ".join(notes))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import privproj_cli
 import pytest
+from helpers import needs
 from privproj_cli.main import COMMANDS, GROUPS, command_named, exit_code
 from privproj_cli.query import MECHANISMS, example_words
 
