@@ -73,6 +73,8 @@ def files_of(given: tuple[str, ...]) -> tuple[str, ...]:
     """The files that are named, in place of a folder those within it."""
     found: list[str] = []
     for name in given:
+        if not name:
+            raise InvalidParameter("FILE", "nothing", "a file or a folder")
         inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
         if not inner:
             raise InvalidParameter("FILE", name, f"a folder with files {OF_A_FOLDER}")
@@ -146,11 +148,13 @@ def line(entry: Entry, place: str = "") -> str:
 def updated(file: str, found: list[Entry]) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
     tomlkit = import_extra("tomlkit", "--update", "check")
-    document: Any = tomlkit.parse(read_bounded(file).decode())
+    text = read_bounded(file).decode()
+    marked = text.startswith("\ufeff")  # by an editor that writes the order of bytes first
+    document: Any = tomlkit.parse(text[marked:])
     own = [entry.rewritten for entry in found if entry.file == file]
     for table, rewritten in zip(document["bound"], own, strict=True):
         table.update(rewritten)
-    return tomlkit.dumps(document)
+    return text[:marked] + tomlkit.dumps(document)
 
 
 def as_junit(found: list[Entry], errors: dict[str, str]) -> str:

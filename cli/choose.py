@@ -21,7 +21,6 @@ from .query import (
     run_options,
     show,
     take_run,
-    with_clip_and_size,
 )
 
 LEGEND = {
@@ -39,7 +38,7 @@ LEGEND = {
 """What the columns of the table mean."""
 
 
-def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | None) -> str:
+def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
     """The rows as text, the best first, with what they mean and what they ask of the program."""
     run: Any = rows[0].result.run
     title = f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"
@@ -56,7 +55,7 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float, size: float | 
             for name, of in named.items()
         ],
         "assumes": render.each_with_owners(assumed),
-        "warning": with_clip_and_size(plain.result, plain.mechanism, None, size).warnings,
+        "warning": plain.result.warnings,
     }
     return "\n".join([*render.fit_line("", title), *lines, *render.labelled(parts)])
 
@@ -78,11 +77,10 @@ def choose_algorithm(
     Example:
       privproj choose --layer 1024x16x24 --batch-size 512 --dataset-size 120000 --epochs 5 --epsilon 2 --delta 1e-6
     """
-    size, run = options.get("dataset_size"), take_run(options, "sigma")
-    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **run)
+    rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **take_run(options, "sigma"))
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    output.write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta, size))
+    output.write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta))
     return 0
 
 
@@ -127,14 +125,14 @@ BESIDE = {
 """What stands beside an epsilon: the field of its numerics, and what it is."""
 
 
-def select_best(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **options: Any) -> int:
+def select_best(mechanism: Mechanism, run: RunOptions, json: bool, **options: Any) -> int:
     """The best of a random number of runs, chosen by score: what choosing it costs.
 
     Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
     Then draw the number of runs with privproj.draw_trials, and release only the best.
     """
     given = {key: found for key, found in options.items() if found is not None}
-    result = with_clip_and_size(select(mechanism, **given, **run), mechanism, None, size)
+    result = select(mechanism, **given, **run)
     return show(result, json, lambda: select_text(result))
 
 

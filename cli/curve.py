@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter, PrivprojError
 from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
-from privproj.records.files import write_text
+from privproj.records.files import refuse_same_file, write_text
 from privproj.result import Result, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target
@@ -77,9 +77,10 @@ class Table:
 
 def show_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], what: str | None, delta: float | None,
-    style: str | None, output: str | None, plot: str | None, size: float | None, **given: float | None,
+    style: str | None, output: str | None, plot: str | None, **given: float | None,
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
+    refuse_same_file("--plot", plot, output, "written too")
     shape = what or "delta"
     for name, value in {**given, "plot": plot, "delta": delta}.items():
         if value is not None and name not in TAKEN[shape]:

@@ -15,10 +15,10 @@ from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.result import Outcome, Result
-from privproj.runs import RUN_PARAMETERS, RunOptions, draws_groups_of_fixed_size, run_from
+from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.runs.targets import RISKS, TARGET_PARAMETERS
-from privproj.validation import parameters_from, parameters_of, real, whole
+from privproj.validation import parameters_from, parameters_of, real
 
 from . import render
 from .main import ONE_NUMBER
@@ -116,8 +116,8 @@ def proof_options() -> list[Once]:
 class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
-    ``ask`` gets the mechanism, the run, the number of records where one is given, and all other options. ``answer`` and
-    ``own_run`` are options besides those of mechanism, run and target.
+    ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
+    mechanism, run and target.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class QuestionGroup(Group):
 
         def run(**options: Any) -> int:
             given = {str(one.name): options.pop(str(one.name)) for one in own}
-            size, setting = options.get("dataset_size"), take_run(options, self.quantity)
-            return self.ask(build_mechanism(kind, given), setting, size=size, **options)
+            setting = take_run(options, self.quantity)
+            return self.ask(build_mechanism(kind, given), setting, **options)
 
         asked = run_options(self.quantity)
         words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
@@ -191,10 +191,6 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
     given = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
-    is_used = {"batch_size", "max_batch_size"} & set(given) or draws_groups_of_fixed_size(given)
-    if "dataset_size" in given and not is_used:  # for the warning about delta
-        whole("dataset_size", given.pop("dataset_size"), "a whole number dataset_size >= 1")
-        given["public_size"] = True
     return run_from(given, quantity)
 
 
@@ -215,15 +211,15 @@ def with_proof(result: Result, certify: bool, path: str | None) -> Result:
 
 
 def answer_question(
-    quantity: str, mechanism: Mechanism, run: RunOptions, size: float | None, clip: float | None, json: bool,
-    certify: bool = False, certificate: str | None = None, **options: Any,
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, certify: bool = False,
+    certificate: str | None = None, **options: Any,
 ) -> int:  # fmt: skip
     """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
 
     Returns the exit code.
     """
     result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
-    result = with_clip_and_size(result, mechanism, clip, size)
+    result = with_clip(result, mechanism, clip)
     found = worth_of(result, mechanism, run)
     if found is not None:
         result = replace(result, alternatives={**result.alternatives, **found.as_dict()})
@@ -293,24 +289,21 @@ def take_adapter(
     write(said, sys.stderr)
 
 
-def with_clip_and_size(result: Result, mechanism: Mechanism, clip: float | None, size: float | None) -> Result:
-    """Add to the result what the command line knows besides: the clipping norm and the number of records."""
-    warnings = list(result.warnings)
-    if size is not None and result.delta is not None and result.delta >= 1.0 / size:
-        warnings.append(f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record")
-    deviation = None
-    if clip is not None:
-        norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
-        if "noise_multiplier" not in vars(mechanism):
-            raise InvalidParameter("clip", clip, "no clip, since this mechanism has no noise multiplier")
-        if result.noise_multiplier is not None:
-            # Standard deviation over scale, times z, times the sensitivity: C, or 2 C under replace.
-            factor = NeighbouringRelation(str(result.run["relation"])).clip_factor
-            deviation = mechanism.deviation_over_scale * result.noise_multiplier * norm * factor
-    return replace(result, warnings=tuple(warnings), noise_std=deviation)
+def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
+    """The result with the standard deviation of the noise, where the command line says the clipping norm."""
+    if clip is None:
+        return result
+    norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
+    if "noise_multiplier" not in vars(mechanism):
+        raise InvalidParameter("clip", clip, "no clip, since this mechanism has no noise multiplier")
+    if result.noise_multiplier is None:
+        return result
+    # Standard deviation over scale, times z, times the sensitivity: C, or 2 C under replace.
+    factor = NeighbouringRelation(str(result.run["relation"])).clip_factor
+    return replace(result, noise_std=mechanism.deviation_over_scale * result.noise_multiplier * norm * factor)
 
 
-def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, size: float | None, **target: Any) -> int:
+def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
     rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.

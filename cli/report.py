@@ -1,7 +1,7 @@
 """``privproj report``: a privacy statement for a model card, as text, Markdown or one self-contained HTML page."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from hashlib import sha256
 from importlib.resources import files
@@ -11,6 +11,9 @@ from typing import Any
 
 import click
 
+from privproj.accounting.phase import Phase
+from privproj.accounting.remarks import known_size, warnings_of_delta
+from privproj.accounting.schedule import phase_of
 from privproj.curves.tradeoff import profile_points
 from privproj.mechanisms import Mechanism
 from privproj.records import statement as statements
@@ -32,10 +35,13 @@ ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it 
 
 
 def produce(
-    data: Mapping[str, Any], digests: Mapping[str, str], /, delta: float | None, style: str | None, output: str | None,
-    **given: str | None,
+    data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
+    style: str | None, output: str | None, **given: str | None,
 ) -> int:  # fmt: skip
-    """Compute the statement, write or print it; returns the exit code. Of files that are ``given`` it has digests."""
+    """Compute the statement, write or print it; returns the exit code. Of files that are ``given`` it has digests.
+
+    What its author should know of the ``phases`` is said on standard error.
+    """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     said = {name: words for name, words in given.items() if words is not None}
@@ -49,6 +55,9 @@ def produce(
     else:
         write_text(output, written(statement) + "\n")
         click.echo(f"wrote {output}: epsilon {round_outward(statement.epsilon)} at delta {target:g}")
+    notes = dict.fromkeys(note for phase in phases for note in phase.notes)
+    for line in wrap_line("warning: ", *notes, *warnings_of_delta(known_size(phases), target)):
+        click.echo(line, err=True)
     return 0 if statement.result.usable else 4
 
 
@@ -132,8 +141,8 @@ def shared_options(*hidden: str) -> list[Once]:
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
     """A privacy statement for a model card: text, Markdown or HTML."""
-    options.pop("size")
-    return produce(statements.question_data(mechanism, bound, run), {}, **options)
+    data, phase = statements.question_data(mechanism, bound, run), phase_of(mechanism, bound=bound, **run)
+    return produce(data, {}, [phase], **options)
 
 
 command = QuestionGroup("report", report_mechanism, [bound_option(), *shared_options()])
@@ -144,7 +153,8 @@ command = QuestionGroup("report", report_mechanism, [bound_option(), *shared_opt
 def report_run(file: str, **options: Any) -> int:
     """A run file: phases composed jointly."""
     refuse_same_file("--output", options["output"], file)
-    return produce(statements.run_data(from_data(read_data(file), file)), {}, **options)
+    schedule = from_data(read_data(file), file)
+    return produce(statements.run_data(schedule), {}, schedule.phases, **options)
 
 
 @command.add_command
@@ -154,7 +164,7 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     refuse_same_file("--output", options["output"], file)
     account, content = read_begun(file)
     digests = {"ledger": sha256(content).hexdigest()}
-    return produce(statements.account_data(account), digests, planned_delta(account, delta), **options)
+    return produce(statements.account_data(account), digests, (), planned_delta(account, delta), **options)
 
 
 COMMANDS = {"report": command}

@@ -7,7 +7,7 @@ from typing import Any
 from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.errors import InvalidParameter
 from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.records.files import read_data, write_data
+from privproj.records.files import read_data, refuse_same_file, write_data
 from privproj.records.run_file import from_data
 from privproj.records.sweep import MOST_CORNERS, grid_from, open_pool, run_sweep
 from privproj.result import Result
@@ -50,6 +50,9 @@ def run_command(
 
     A phase may also be an event of dp-accounting: event = { type = "ZCDpEvent", rho = 0.1 }
     """
+    for name, path in (("--output", output), ("--certificate", certificate)):
+        refuse_same_file(name, path, file)
+    refuse_same_file("--certificate", certificate, output, "written too")
     schedule = from_data(read_data(file), file)
     of_risk = any(value is not None for value in risk.values())
     if gdp:

@@ -53,6 +53,8 @@ def whole(name: str, value: object, expected: str, low: int = 1, high: int = MOS
     """
     is_whole = isinstance(value, float) and value.is_integer()
     number = _converted(int if is_whole else operator.index, name, value, expected)
+    if number > high and ">=" in expected:
+        raise InvalidParameter(name, value, f"{expected} and <= {high:g}")
     if not low <= number <= high:
         raise InvalidParameter(name, value, expected)
     return number

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for
-from privproj.accounting.remarks import remark_on_batches, with_alternatives, with_lower_end
+from privproj.accounting.remarks import remark_on_batches, remark_on_delta, with_alternatives, with_lower_end
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import (
@@ -184,7 +184,7 @@ class Question:
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
-        found = self.remarked({**fields, **details})
+        found = remark_on_delta(phases, self.remarked({**fields, **details}))
         refuted = _each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
         if refuted and value is not None:
             warnings = (*found["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))

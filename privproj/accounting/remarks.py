@@ -214,6 +214,23 @@ def remark_on_batches(question: Any, found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "lower_bound": least, "alternatives": caps, "warnings": (*found["warnings"], *cut, *shuffled)}
 
 
+def remark_on_delta(phases: Sequence[Phase], found: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a result with a warning where its delta is not below one over the number of records."""
+    return {**found, "warnings": (*found["warnings"], *warnings_of_delta(known_size(phases), found.get("delta")))}
+
+
+def known_size(phases: Sequence[Phase]) -> int:
+    """The largest number of records that any phase says; 0 where none does."""
+    return max((phase.run.dataset_size or 0 for phase in phases), default=0)
+
+
+def warnings_of_delta(size: int, delta: float | None) -> list[str]:
+    """A warning where this delta is not below one over the number of records; 0 records are unknown ones."""
+    if not size or (delta or 0.0) < 1.0 / size:
+        return []
+    return [f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record"]
+
+
 def _capped(question: Any, found: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
     runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)

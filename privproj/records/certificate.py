@@ -161,8 +161,7 @@ class Certificate:
         """
         import json
 
-        text = json.dumps(self.record, indent=2, allow_nan=False) + "\n"
-        files.write_atomically(path, lambda file: file.write(text.encode()))
+        files.write_text(str(path), json.dumps(self.record, indent=2, allow_nan=False) + "\n")
 
 
 # --- a question and its data --------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def read_data(path: str) -> dict[str, Any]:
     """Read the data of a TOML or JSON file, of standard input for ``-``, where JSON begins with a brace."""
     is_json = path.endswith(".json")
     try:
-        text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode()
+        text = read_bounded(path, most=LARGEST_FILE if is_json else LARGEST_TOML).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidParameter("FILE", path, "a file of text in UTF-8") from None
     is_json = is_json or (path == STANDARD_INPUT and text.lstrip().startswith("{"))
@@ -249,16 +249,21 @@ def _parse_decimal(text: str) -> float:
     return number
 
 
-def refuse_same_file(name: str, path: str | None, file: str | None) -> None:
-    """Raise :class:`InvalidParameter` where an output would overwrite an input; None is no file."""
+def refuse_same_file(name: str, path: str | None, file: str | None, used: str = "read") -> None:
+    """Raise :class:`InvalidParameter` where an output would overwrite a file that is used otherwise; None is none."""
     if path is not None and file is not None and Path(path).resolve() == Path(file).resolve():
-        raise InvalidParameter(name, path, f"another file than {file}, which is read")
+        raise InvalidParameter(name, path, f"another file than {file}, which is {used}")
+
+
+def check_output(path: str, name: str = "FILE") -> None:
+    """Refuse what names no file to write: an empty text, and ``-``, which others take for standard output."""
+    if path in ("", STANDARD_INPUT):
+        raise InvalidParameter(name, path or "nothing", "the name of a file to write", "./- is one" if path else "")
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file as a whole; ``-``, which others take for standard output, is refused."""
-    if path == STANDARD_INPUT:
-        raise InvalidParameter("FILE", path, "the name of a file to write", "./- is one")
+    """Replace a file as a whole."""
+    check_output(path)
     write_atomically(path, lambda file: file.write(text.encode()))
 
 

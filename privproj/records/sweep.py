@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question
+from privproj.accounting.remarks import known_size, warnings_of_delta
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
 from privproj.lazy import import_extra
-from privproj.records.files import naming, open_alone, write_atomically
+from privproj.records.files import check_output, naming, open_alone, write_atomically
 from privproj.result import Outcome, Side
 
 if TYPE_CHECKING:
@@ -242,6 +243,8 @@ def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     """What columns answer, by column: the cells of each row."""
+    import numpy as np
+
     from privproj.accounting.columns import SOUGHT
 
     value, of_delta = read.value, read.quantity == "delta"
@@ -250,17 +253,20 @@ def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     # A lower end of 0 says nothing, and a delta of 0 is given by its logarithm.
     name = "lower" if of_delta else "delta"
     cells[name][numbers[name] == 0.0] = None
-    # Words depend on the shape of a row, and on whether its delta has a double.
-    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), strict=True))
+    # Words depend on the shape of a row, and on whether its delta has a double and is above one over the data set.
+    shares = np.array([1.0 / (known_size([phase]) or math.nan) for phase in read.phases])
+    is_large = numbers["delta"] >= shares[read.shape]
+    keys = list(zip(read.shape.tolist(), (read.small & of_delta).tolist(), is_large.tolist(), strict=True))
     words = {key: _words_of(read, *key) for key in set(keys)}
     return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(read: "Reading", shape: int, small: bool) -> tuple[str, ...]:
+def _words_of(read: "Reading", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
     """The words of a row of this shape, in :data:`WORDS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]
-    return side, phase.bound.name, phase.status, Outcome.OK, _one_line("; ".join(phase.notes))
+    notes = (*phase.notes, *warnings_of_delta(known_size([phase]), float(is_large)))
+    return side, phase.bound.name, phase.status, Outcome.OK, _one_line("; ".join(notes))
 
 
 def _one_line(words: str) -> str:
@@ -392,6 +398,7 @@ def run_sweep(
     The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
     :class:`InvalidParameter` where ``out`` holds anything but this very table.
     """
+    check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
     if path.exists() and not journal.exists():
         if not _is_table_of(grid, path):

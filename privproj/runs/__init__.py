@@ -57,7 +57,7 @@ class RunOptions(TypedDict):
             balls-in-bins; 1 unless given.
         max_batch_size: The number of records above which a Poisson batch is cut, the surplus dropped at random; needs
             ``dataset_size``.
-        dataset_size: The number of records, which is public; with ``batch_size`` or ``max_batch_size``.
+        dataset_size: The number of records, which is public. A delta that is not below one over it is warned of.
         batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
         epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
         relation: "add-remove", "replace" or "zero-out", see :class:`NeighbouringRelation`; unless given, it is
@@ -143,7 +143,7 @@ class Run:
     )
     relation: NeighbouringRelation | None = parameter(one_of(*NeighbouringRelation), "Neighbouring relation.")
     group_size: int = parameter(
-        whole_number("a whole number of records >= 1", 1, 10**6),
+        whole_number("from 1 to 1e6 records of one person", 1, 10**6),
         "Protect the K records of one person.  [default: 1]",
         "K",
         default=1,
@@ -195,13 +195,9 @@ class Run:
         if self.batches_per_record > (self.batches or 1):
             expected = "a whole number of batches for each record, from 1 to the number of batches"
             raise InvalidParameter("batches_per_record", self.batches_per_record, expected)
-        if self.fixed_batch is not None:
-            set_field(self, "public_size", True)
-        elif (self.max_batch_size is None) != (self.dataset_size is None):
-            given = {"max_batch_size": self.max_batch_size, "dataset_size": self.dataset_size}
-            name, value = next((name, value) for name, value in given.items() if value is not None)
-            raise InvalidParameter(name, value, "max_batch_size and dataset_size, or neither")
-        if self.max_batch_size is not None:
+        if self.max_batch_size is not None and self.dataset_size is None:
+            raise InvalidParameter("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
+        if self.dataset_size is not None:
             set_field(self, "public_size", True)
 
     @property
@@ -295,7 +291,7 @@ RUN_PARAMETERS = {
 """All that may be said of a run, by name."""
 
 BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
-"""What a scheme of batches has besides. ``dataset_size`` goes into a run with ``max_batch_size``, or for groups."""
+"""What a scheme of batches has besides."""
 
 
 def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
@@ -310,7 +306,7 @@ def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
         rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], given.get("epochs", 1))
     _check_batches(given, query)
     run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in BATCH_KEYS}
-    if "max_batch_size" in given or ("dataset_size" in given and draws_groups_of_fixed_size(given)):
+    if "dataset_size" in given:
         run |= {"dataset_size": given["dataset_size"], "public_size": True}
     whole_epochs = math.ceil(_EPOCHS.check("epochs", given.get("epochs", 1)))
     if "epochs" in given:
@@ -334,11 +330,6 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
     return run_from(given, query) | others
 
 
-def draws_groups_of_fixed_size(given: Mapping[str, Any]) -> bool:
-    """True where keys say batches of fixed size for groups, whose accounting needs the number of records (C37)."""
-    return given.get("sampling") == "fixed" and given.get("group_size", 1) > 1
-
-
 def _check_batches(given: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same.
 
@@ -346,7 +337,6 @@ def _check_batches(given: Mapping[str, Any], query: str) -> None:
     """
     sized, capped, known = "batch_size" in given, "max_batch_size" in given, "dataset_size" in given
     in_epochs = given.get("sampling") in IN_EPOCHS  # whose rate is 1
-    used = known and (sized or capped or draws_groups_of_fixed_size(given))
     uncounted = "epochs" in given and not (sized or in_epochs or "batches" in given)
     unsampled = "sampling" in given and not (in_epochs or sized or "sampling_rate" in given or query == "rate")
     once = query != "steps" and "steps" not in given and "epochs" not in given
@@ -356,7 +346,6 @@ def _check_batches(given: Mapping[str, Any], query: str) -> None:
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rules = (
         (sized and not known, "dataset_size", "dataset_size with batch_size"),
-        (known and not used, "dataset_size", "batch_size with dataset_size"),
         (capped and not known, "dataset_size", "dataset_size with max_batch_size"),
         (uncounted, "batch_size", "batch_size and dataset_size with epochs"),
         *((a in given and b in given, a, f"either {a} or {b}, not both") for a, b in twice.items()),

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from privproj.accounting.remarks import warnings_of_delta
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
@@ -213,7 +214,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             NotConverged: A quadrature or a search did not settle.
             PrecisionLimit: The composition cannot tell such a delta from its rounding.
         """
-        return self._spending.account.epsilon(delta)
+        found = self._spending.account.epsilon(delta)
+        warnings = dict.fromkeys((*found.warnings, *warnings_of_delta(self._plan.dataset_size, delta)))
+        return replace(found, warnings=tuple(warnings))
 
     def attach_step_hook(self, hook: Callable[[Any], None]) -> None:
         """Call a function after every release, once the wrapped optimizer has made its step.

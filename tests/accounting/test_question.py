@@ -132,7 +132,7 @@ def test_what_a_query_finds_is_not_given():
 def test_batch_size_and_epochs_say_rate_and_steps_as_on_the_command_line():
     """(q, T) = (B/N, ceil(E ceil(N/B))), or batches and epochs where each record is used once per epoch."""
     sizes, z = {"batch_size": 256, "dataset_size": 50_000}, Gaussian(noise_multiplier=1.0)
-    plain = {"sampling_rate": 256 / 50_000, "steps": 588, "public_size": True}
+    plain = {"sampling_rate": 256 / 50_000, "steps": 588, "dataset_size": 50_000}
     assert privproj.epsilon(z, delta=1e-5, epochs=3, **sizes) == privproj.epsilon(z, delta=1e-5, **plain)
     assert privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, epochs=3, **sizes).value == (
         privproj.sigma(Gaussian(), epsilon=1.0, delta=1e-5, **plain).value
@@ -161,7 +161,7 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
 
 
 SIZES = {"batch_size": 256, "dataset_size": 50_000, "epochs": 3}
-PLAIN = {"sampling_rate": 256 / 50_000, "steps": 588, "public_size": True}
+PLAIN = {"sampling_rate": 256 / 50_000, "steps": 588, "dataset_size": 50_000}
 DOORS = {
     "delta": lambda **run: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0, **run).value,
     "compare": lambda **run: privproj.compare(Gaussian(noise_multiplier=1.0), delta=1e-5, **run).to_dict(),

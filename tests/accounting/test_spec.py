@@ -136,11 +136,27 @@ def test_what_the_command_line_answers_files_answer_alike(given):
     assert sweep.left["out.csv"].decode().splitlines()[1].split(",")[1] == repr(spoken)
 
 
-def test_a_size_alone_serves_a_warning_on_the_command_line_and_nothing_in_files():
-    given = {**GAUSSIAN, "dataset_size": 100}
-    spoken = call(Case((*words_of(given)[:-1], "1e-2")))
+def test_a_size_alone_serves_a_warning_at_every_door():
+    given = {**GAUSSIAN, "dataset_size": 10**6}
+    spoken = call(Case(words_of(given)))
     assert spoken.code == 0 and "below 1/N" in " ".join(spoken.out.split())
-    assert all(call(case).code == 2 for case in as_files(given))
+    for case in as_files(given):
+        found = call(case)
+        said = " ".join((found.out, *(text.decode() for text in found.left.values())))
+        assert found.code == 0 and "below 1/N" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("words", ["compare", "report", "select --trials 2", "sigma --epsilon 1", "choose --epsilon 1"])
+def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(words):
+    command, *more = words.split()
+    about = ["--layer", "64x4"] if command == "choose" else ["gaussian"]
+    about += ["--noise-multiplier", "2"] if command in ("compare", "report", "select") else []
+    for size, warned in ((1000, False), (1002, True)):
+        sizes = ["--batch-size", "10", "--dataset-size", str(size), "--epochs", "1"]
+        found = call(Case((command, *about, *more, *sizes, "--delta", "0.000999")))
+        said = " ".join((found.out + found.err).split())
+        assert found.code == 0 and "batches are taken to be Poisson" in said
+        assert ("delta is not below 1/N" in said) == warned
 
 
 # --- keys and their types -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import privproj_cli
 import pytest
+from helpers import needs
 from privproj_cli.main import COMMANDS, GROUPS, command_named, exit_code
 from privproj_cli.query import MECHANISMS, example_words
 
@@ -210,10 +211,61 @@ def test_a_file_comes_from_standard_input(run, monkeypatch, tmp_path, command, f
         assert run(command)[0] == 2
 
 
-def test_no_file_is_called_as_standard_output_is(run, monkeypatch, tmp_path):
+PHASE = '[[phase]]\nmechanism = "gaussian"\nnoise_multiplier = 2\n'
+GRID = 'query = "epsilon"\nmechanism = "gaussian"\ndelta = 1e-5\n[grid]\nnoise_multiplier = [1, 2]\n'
+
+
+@pytest.mark.parametrize("command", ["report gaussian --noise-multiplier 1 --delta 1e-5", "sweep grid.toml"])
+@pytest.mark.parametrize("name", ["-", "''"])
+def test_no_file_is_called_as_standard_output_is_or_by_nothing(run, monkeypatch, tmp_path, command, name):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run("report gaussian --noise-multiplier 1 --delta 1e-5 -o -")
-    assert (code, out) == (2, "") and "./- is one" in err and not list(tmp_path.iterdir())
+    (tmp_path / "grid.toml").write_text(GRID)
+    code, out, err = run(f"{command} -o {name}")
+    assert (code, out) == (2, "") and "expected the name of a file to write" in err
+    assert ("./- is one" in err) == (name == "-") and [*map(str, tmp_path.iterdir())] == [str(tmp_path / "grid.toml")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run run.toml --epsilon 1 --delta 1e-5 --calibrate -o ./run.toml",
+        "run run.toml --delta 1e-5 --certificate ./run.toml",
+        "run run.toml --delta 1e-5 --certificate out.json -o ./out.json",
+        "curve gaussian --noise-multiplier 1 -o out.svg --plot ./out.svg",
+    ],
+)
+def test_no_output_is_written_over_an_input_or_another_output(run, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(PHASE)
+    code, out, err = run(command)
+    assert (code, out) == (2, "") and "expected another file than" in err
+    assert [path.read_text() for path in tmp_path.iterdir()] == [PHASE]
+
+
+def test_no_name_is_no_folder_to_check(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bounds.toml").write_text(
+        PHASE.replace("phase", "bound") + 'query = "epsilon"\ndelta = 1e-5\nat_most = 9\n'
+    )
+    assert run("check .")[0] == 0
+    assert run("check ''") == (2, "", "error: expected a file or a folder, got no FILE\n")
+
+
+def test_a_mark_of_the_order_of_bytes_is_no_text_and_stays(run, tmp_path):
+    needs("tomlkit")
+    entry = PHASE.replace("phase", "bound") + 'query = "epsilon"\ndelta = 1e-5\nexpect = 2.0\n'
+    for name, text in (("run.toml", PHASE), ("bounds.toml", entry)):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert run(f"run {tmp_path / 'run.toml'} --delta 1e-5")[0] == 0
+    assert run(f"check {tmp_path / 'bounds.toml'} --update")[0] == 0
+    written = (tmp_path / "bounds.toml").read_bytes()
+    assert written.startswith(b"\xef\xbb\xbf[[bound]]") and b"expect = 1.9" in written
+
+
+@pytest.mark.parametrize("option, most", [("--steps 1e18", "<= 1e+15"), ("--group-size 2e6", "from 1 to 1e6")])
+def test_a_number_that_is_too_large_is_told_the_largest(run, option, most):
+    code, _, err = run(f"epsilon gaussian --noise-multiplier 1 --delta 1e-5 {option}")
+    assert code == 2 and most in err
 
 
 def test_the_short_help_is_the_help(run):

@@ -143,13 +143,14 @@ ACCEPTED = [
     {"sampling": "partition", "epochs": 2}, {**SIZES, "sampling": "fixed", "steps": 3},
     {"sampling": "fixed", "sampling_rate": 1}, {**SIZES, "max_batch_size": 20, "epochs": 2},
     {"sampling_rate": 0.1, "steps": 3, "max_batch_size": 20, "dataset_size": 95, "public_size": True},
+    {"sampling_rate": 0.1, "steps": 3, "dataset_size": 95}, {"dataset_size": 95},
 ]  # fmt: skip
 REFUSED = [
     {**BINS}, {**BINS, "batches": 0}, {**BINS, **SIZES, "batches": 10}, {**BINS, "batches": 1.5},
     {"batches": 10}, {"batches": 10, "epochs": 2}, {"sampling": "partition", "batches": 10},
     {"sampling": "shuffle", "batches": 10, "batches_per_record": 2}, {"sampling": "shuffling"},
     {**BINS, "batches": 10, "max_batch_size": 20, "dataset_size": 95}, {"sampling_rate": 0.1, "max_batch_size": 20},
-    {**SIZES, "max_batch_size": 20, "public_size": False}, {"sampling_rate": 0.1, "dataset_size": 95},
+    {**SIZES, "max_batch_size": 20, "public_size": False}, {"sampling_rate": 0.1, "dataset_size": 95.5},
     {"epochs": 2}, {"sampling": "fixed"}, {"sampling": "poisson", "epochs": 2},
     {"sampling_rate": 0.1}, {"sampling_rate": 0.1, "sampling": "fixed"}, {**SIZES}, {**BINS, **SIZES},
 ]  # fmt: skip

@@ -199,6 +199,7 @@ def test_a_sweep_none_of_whose_points_is_a_question_is_refused():
 LARGE = {
     "query": "epsilon",
     "mechanism": "gaussian",
+    "dataset_size": 1000,
     "grid": {
         "noise_multiplier": [0.5 + 0.1 * i for i in range(11)],
         "delta": [1e-300, 1e-5, 0.9],

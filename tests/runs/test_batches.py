@@ -16,7 +16,7 @@ from privproj.runs.sampling import Sampling
 
 def test_an_answer_uses_every_one_of_batch_size_dataset_size_and_epochs():
     one = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert run_from(one) == {"sampling_rate": 0.1, "steps": 20, "public_size": True}
+    assert run_from(one) == {"sampling_rate": 0.1, "steps": 20, "dataset_size": 100, "public_size": True}
     found = [run_from({**one, key: 50}) for key in one]
     assert len({tuple(sorted(run.items())) for run in found}) == 3
 
@@ -31,7 +31,8 @@ def test_an_epoch_has_as_many_batches_as_hold_all_records(scheme, finds):
     epochs = {} if finds else {"epochs": 1.5}
     found = run_from({"sampling": scheme, **SIZES, **epochs}, finds)
     steps = {} if finds else {"steps": 2}
-    assert found == {"sampling": scheme, "batches": 10, "sampling_rate": 1.0, "public_size": True, **steps}
+    known = {"dataset_size": 95, "public_size": True}
+    assert found == {"sampling": scheme, "batches": 10, "sampling_rate": 1.0, **known, **steps}
     named = run_from({"sampling": scheme, "batches": 10, **epochs}, finds)
     assert named == {"sampling": scheme, "batches": 10, **steps}
 

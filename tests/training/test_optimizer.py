@@ -111,3 +111,13 @@ def test_a_part_has_at_least_one_record(loop, size):
     with pytest.raises(InvalidParameter, match="whole number of records >= 1"):
         optimizer.step_on(lambda part: losses_of(module, *part), batch, size)
     optimizer.step_on(lambda part: losses_of(module, *part), batch, 1)
+
+
+def test_a_delta_that_allows_the_release_of_a_record_is_warned_of():
+    x, y = data(records=12)
+    module = mlp()
+    _, optimizer, loader = private(module, x, y, noise_multiplier=5.0)
+    optimizer.step_on(own(module), next(iter(loader)))
+    for delta, warned in ((0.08, False), (0.084, True)):
+        words = " ".join(optimizer.epsilon(delta).warnings)
+        assert ("delta is not below 1/N = 0.0833" in words) == warned
