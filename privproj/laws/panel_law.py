@@ -76,7 +76,7 @@ class LogDensity(Protocol):
         ...
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, of the same shape ``(n,)``."""
+        """Return the density of ``y`` at an array of few points, of the same shape ``(n,)``."""
         ...
 
 
@@ -120,7 +120,9 @@ class _LawPanels:
         )
         # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
-        density = self.law.density(y.ravel()).reshape(y.shape)
+        flat = y.ravel()
+        rows = [self.law.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
+        density = np.concatenate(rows).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
     @cached_property
@@ -205,25 +207,11 @@ class _LawPanels:
         """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
-        whole, value, error = max(int(place), 0), 0.0, 0.0
-        pieces = []
-        if whole:
-            # h(left) P(panel) <= E[h(scale X); panel] <= h(right) P(panel): a panel whose most is
-            # negligible beside the least of another is an error
-            mass = self.base.sums(np.ones_like(self.base.x))[0][:whole]
-            edges, _ = gaussian_values(eps, np.sqrt(scale * np.exp(low + np.arange(whole + 1) * width)))
-            most = mass * edges[1:]
-            # Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only.
-            negligible = most < 1e-17 * (mass * edges[:-1]).max()
-            counted, error = np.flatnonzero(~negligible), float(most[negligible].sum())
-            base = self.base
-            pieces.append(_Nodes(*(part[counted] for part in (base.left, base.right, base.x, base.weighted))))
+        whole, base = max(int(place), 0), self.base
+        pieces = [_Nodes(*(part[:whole] for part in (base.left, base.right, base.x, base.weighted)))]
         if place > whole:
-            ends = np.array([low + whole * width]), np.array([low + place * width])
-            pieces.append(self.evaluate_panels(*ends))
-        for piece in pieces:
-            part, gap = self.integrate_panels(eps, scale, piece)
-            value, error = value + part, error + gap
+            pieces.append(self.evaluate_panels(np.array([low + whole * width]), np.array([low + place * width])))
+        value, error = np.sum([self.integrate_panels(eps, scale, piece) for piece in pieces], axis=0).tolist()
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
