@@ -19,6 +19,7 @@ from privproj.curves.gaussian_arrays import gaussian_values
 from privproj.errors import NotConverged
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.enclosure import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
+from privproj.numerics.kernels import log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -42,6 +43,9 @@ DENSITY_MARGIN = 1e-12
 
 PANEL_BINS = 144
 """Bins of such a law where none are asked for. Speed only."""
+
+LARGEST_ROUNDING = 1e-11
+"""Relative rounding of a Gaussian delta from which on it is formed anew; what is left of it is added. Soundness."""
 
 LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
@@ -222,7 +226,12 @@ class _LawPanels:
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
-            values, rounding = gaussian_values(eps, np.sqrt(scale * piece.x))
+            mu = np.sqrt(scale * piece.x)
+            values, rounding = gaussian_values(eps, mu)
+            # A small shift is a small difference, which the kernel forms without cancellation.
+            rough = rounding > LARGEST_ROUNDING * values
+            values[rough] = [math.exp(log_gaussian_delta(eps, shift)) for shift in mu[rough].tolist()]
+            rounding[rough] = 0.0
             (fine, coarse), (slack, _) = piece.sums(values), piece.sums(rounding)
             gap = np.abs(fine - coarse)
             # A panel is halved where its error is above this share of the value, and above rounding. What remains is

@@ -9,6 +9,7 @@ from helpers import rank_one
 from privproj.curves.gaussian_arrays import gaussian_values
 from privproj.laws.panel_law import ScaledEnergy
 from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.shift_densities import ProjectedEnergy
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.numerics import kernels
 
@@ -43,6 +44,15 @@ def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
                 known = math.exp(log_known)
                 assert abs(value - known) <= known * (2e-15 * abs(log_known) + 5e-13) + rounding
                 assert rounding <= 1e-9 * known or shift < 1e-4 * max(1.0, eps / shift)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-12, 1e-30, 1e-60])
+def test_small_shifts_keep_their_digits(scale):
+    """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta goes with the root of the scale."""
+    law = ProjectedEnergy(8.0, 20.0, 16)
+    one, other = (ScaledEnergy(law, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
+    assert one.upper - one.lower < 1e-11 and other.upper - other.lower < 3e-11
+    assert other.upper - one.upper == pytest.approx(0.5 * math.log(scale), rel=0, abs=1e-9)
 
 
 def test_a_panel_that_is_interpolated_has_the_tails_of_the_law():
