@@ -216,7 +216,7 @@ class EnforcedSketch:
         left = eps - ratio if present else eps + ratio
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
         parts = [slice(i, i + NODES_AT_ONCE) for i in range(0, len(u), NODES_AT_ONCE)]
-        log_h = np.concatenate([_log_sketch(0.5 * self.rank, nu[part], left[part], present) for part in parts])
+        log_h = np.concatenate([log_sketch(0.5 * self.rank, nu[part], left[part], present) for part in parts])
         return -0.5 * u * u - kernels.LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
 
 
@@ -228,8 +228,11 @@ def _steps(first: float) -> list[float]:
     return found
 
 
-def _log_sketch(half_rank: float, nu: Array, eps: Array, present: bool) -> Array:
-    """``ln H_eps`` of the sketch for each ``nu`` and real ``eps``, with the record against without, or the other."""
+def log_sketch(half_rank: float, nu: Array, eps: Array, present: bool) -> Array:
+    """Return ``ln H_eps`` of a sketch of rank ``2 half_rank`` for each ``nu`` and real ``eps`` (C14), in one order.
+
+    Its relative error is that of the quadrature. With ``present`` it is the record against none, else the other way.
+    """
     size, half, k = np.abs(eps), half_rank * np.log1p(nu), nu / (1.0 + nu)
     rises, found = (eps >= 0.0) == present, np.empty_like(nu)
     with np.errstate(all="ignore"):

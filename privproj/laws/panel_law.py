@@ -13,15 +13,13 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-from numpy.polynomial import polynomial
 from numpy.typing import NDArray
 
-from privproj.curves.gaussian_arrays import scaled_tails
+from privproj.curves.gaussian_arrays import gaussian_values
 from privproj.errors import NotConverged
-from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, gauss_nodes
 from privproj.numerics.enclosure import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
-from privproj.numerics.tables import MILLS
+from privproj.numerics.kernels import log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.laws.binned import Bins
@@ -46,6 +44,9 @@ DENSITY_MARGIN = 1e-12
 PANEL_BINS = 144
 """Bins of such a law where none are asked for. Speed only."""
 
+LARGEST_ROUNDING = 1e-11
+"""Relative rounding of a Gaussian delta from which on it is formed anew; what is left of it is added. Soundness."""
+
 LEAST_OUTER_MASS = 1e-300
 """Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
 
@@ -65,12 +66,6 @@ SCAN_STRIDE = 8
 LOG_NEGLIGIBLE_TERM = 60.0
 """Nats below the largest of the scanned terms of a row from which on others are left out. Soundness."""
 
-LEAST_SQUARED_SHIFT = 1e-300
-"""Least ``x`` whose Gaussian delta is computed; it is 0 there, or nearly. Soundness."""
-
-ROOT_2PI = 2.0 * kernels.SQRT_HALF_PI
-"""``sqrt(2 pi)``."""
-
 
 class LogDensity(Protocol):
     """The law of ``y = ln X``, as :class:`_LawPanels` needs it. It must be hashable, since panels are kept for it."""
@@ -85,7 +80,7 @@ class LogDensity(Protocol):
         ...
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, of the same shape ``(n,)``."""
+        """Return the density of ``y`` at an array of few points, of the same shape ``(n,)``."""
         ...
 
 
@@ -129,7 +124,9 @@ class _LawPanels:
         )
         # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
-        density = self.law.density(y.ravel()).reshape(y.shape)
+        flat = y.ravel()
+        rows = [self.law.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
+        density = np.concatenate(rows).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
     @cached_property
@@ -214,25 +211,11 @@ class _LawPanels:
         """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
-        whole, value, error = max(int(place), 0), 0.0, 0.0
-        pieces = []
-        if whole:
-            # h(left) P(panel) <= E[h(scale X); panel] <= h(right) P(panel): a panel whose most is
-            # negligible beside the least of another is an error
-            mass = self.base.sums(np.ones_like(self.base.x))[0][:whole]
-            edges = gaussian_delta_values(eps, scale * np.exp(low + np.arange(whole + 1) * width))
-            most = mass * edges[1:]
-            # Share of another panel below which a panel is not integrated; a bound of it is an error. Speed only.
-            negligible = most < 1e-17 * (mass * edges[:-1]).max()
-            counted, error = np.flatnonzero(~negligible), float(most[negligible].sum())
-            base = self.base
-            pieces.append(_Nodes(*(part[counted] for part in (base.left, base.right, base.x, base.weighted))))
+        whole, base = max(int(place), 0), self.base
+        pieces = [_Nodes(*(part[:whole] for part in (base.left, base.right, base.x, base.weighted)))]
         if place > whole:
-            ends = np.array([low + whole * width]), np.array([low + place * width])
-            pieces.append(self.evaluate_panels(*ends))
-        for piece in pieces:
-            part, gap = self.integrate_panels(eps, scale, piece)
-            value, error = value + part, error + gap
+            pieces.append(self.evaluate_panels(np.array([low + whole * width]), np.array([low + place * width])))
+        value, error = np.sum([self.integrate_panels(eps, scale, piece) for piece in pieces], axis=0).tolist()
         return value, error / value if value > 0.0 else 0.0
 
     def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
@@ -243,14 +226,21 @@ class _LawPanels:
         value = error = 0.0
         for level in range(MOST_LEVELS + 1):
             # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
-            fine, coarse = piece.sums(gaussian_delta_values(eps, scale * piece.x))
+            mu = np.sqrt(scale * piece.x)
+            values, rounding = gaussian_values(eps, mu)
+            # A small shift is a small difference, which the kernel forms without cancellation.
+            rough = rounding > LARGEST_ROUNDING * values
+            values[rough] = [math.exp(log_gaussian_delta(eps, shift)) for shift in mu[rough].tolist()]
+            rounding[rough] = 0.0
+            (fine, coarse), (slack, _) = piece.sums(values), piece.sums(rounding)
             gap = np.abs(fine - coarse)
-            # A panel whose error is above this share of the value is halved. What remains is added. Speed only.
-            wide = gap > 0.1 * 1e-12 * (value + float(fine.sum()))
+            # A panel is halved where its error is above this share of the value, and above rounding. What remains is
+            # added. Speed only.
+            wide = gap > 0.1 * 1e-12 * (value + float(fine.sum())) + slack
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
             value += float(fine[~wide].sum())
-            error += float(np.minimum(gap, fine)[~wide].sum())
+            error += float((np.minimum(gap, np.abs(fine)) + slack)[~wide].sum())
             if not wide.any():
                 return value, error
             middle = 0.5 * (piece.left[wide] + piece.right[wide])
@@ -381,38 +371,6 @@ def log_sum_exp(logs: Array) -> float:
     """Return ``ln sum of e^logs`` over all entries of an array."""
     peak = float(np.max(logs))
     return peak + math.log(float(np.exp(logs - peak).sum()))
-
-
-def gaussian_delta_values(eps: float | Array, x: Array) -> Array:
-    """Return ``h_eps(x)`` at every entry, right to a relative 5e-13: the Gaussian delta at ``mu = sqrt(x)`` (C3).
-
-    It is the array twin of :func:`privproj.numerics.kernels.log_gaussian_delta`.
-    """
-    # h = phi(u) [R(u) - R(u + mu)], u = (eps - x/2)/mu, and R(x) phi(x) = e^(-x^2/2) q(x) with q of the table
-    mu = np.sqrt(np.maximum(x, LEAST_SQUARED_SHIFT))
-    u = (eps - 0.5 * x) / mu
-    with np.errstate(under="ignore", over="ignore"):
-        density = np.exp(-0.5 * np.square(u))
-    whole = density * scaled_tails(np.abs(u))
-    value = np.where(u < 0.0, 1.0 - whole, whole) - density * scaled_tails(np.maximum(u + mu, 0.0))
-    small = (mu < 0.01 * np.maximum(1.0, np.abs(u))) & (density > 0.0)
-    if small.any():
-        # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
-        part = mu[small]
-        centre, reach = u[small] + 0.5 * part, 0.5 * part * kernels.GAUSS_3_OUTER_NODE
-        slopes = 5.0 * (_mills_slopes(centre - reach) + _mills_slopes(centre + reach)) + 8.0 * _mills_slopes(centre)
-        value[small] = density[small] * part * slopes / (18.0 * ROOT_2PI)
-    return value
-
-
-def _mills_slopes(x: Array) -> Array:
-    """Return ``-R'(x)`` at every entry: the array twin of :func:`privproj.numerics.kernels.mills_slope`."""
-    # R = y P(t) with dy/dx = -y^2/4 and dt/dy = 32: -R' = (y^2/4) (P + 32 y P'), and all terms are positive
-    y = 4.0 / (4.0 + x)
-    piece = (32.0 * y).astype(np.intp)
-    ratio = np.array(MILLS).T[:, piece]
-    ratio, rise = (polynomial.polyval(32.0 * y - piece - 0.5, c, False) for c in (ratio, polynomial.polyder(ratio)))
-    return 0.25 * y * y * (ratio + 32.0 * y * rise)
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from privproj.laws.panel_law import ROWS_AT_ONCE, SCAN_STRIDE, log_sum_exp, terms_that_matter
+from privproj.laws.panel_law import SCAN_STRIDE, log_sum_exp, terms_that_matter
 from privproj.numerics.arrays import Array
 from privproj.numerics.kernels import stirling_remainder
 from privproj.numerics.search import find_crossing
@@ -96,13 +96,9 @@ class ProjectedEnergy:
             place = 0.5 * ((y + shift)[:, None] - log_b[chosen])
             return weights[chosen] - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
 
-        sums = []
-        for start in range(0, len(y), ROWS_AT_ONCE):
-            rows = y[start : start + ROWS_AT_ONCE]
-            # Terms of a row between others lie between theirs: that for N is concave, and ln B grows along the grid.
-            ends = log_terms(np.array([rows.min(), rows.max()]), slice(None, None, SCAN_STRIDE))
-            sums.append(_row_sums_exp(log_terms(rows, terms_that_matter(ends, len(log_b)))))
-        return np.concatenate(sums)
+        # Terms of a row between others lie between theirs: that for N is concave, and ln B grows along the grid.
+        ends = log_terms(np.array([y.min(), y.max()]), slice(None, None, SCAN_STRIDE))
+        return _row_sums_exp(log_terms(y, terms_that_matter(ends, len(log_b))))
 
 
 def _reach_above_centre(a: float, b: float) -> float:
@@ -169,12 +165,11 @@ class SecretShift:
         return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
 
     def density(self, y: Array) -> Array:
-        """Return the density of ``y`` at an array of points, some at a time, which share the terms that matter.
+        """Return the density of ``y`` at an array of points, which share the terms that matter.
 
         It is a sum over ``ln g`` where both signs of the shift matter, else a sum over ``xi``.
         """
-        parts = self.over_xi if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g
-        return np.concatenate([parts(y[i : i + ROWS_AT_ONCE]) for i in range(0, len(y), ROWS_AT_ONCE)])
+        return self.over_xi(y) if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g(y)
 
     def log_gamma(self, v: Array) -> Array:
         """Return ``ln f(v)``, the log of the density of ``v = ln g``, of the shape of ``v``."""

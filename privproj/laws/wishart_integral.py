@@ -266,10 +266,9 @@ class WishartIntegral:
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
         found, steep = np.empty_like(place), np.empty_like(place)
-        for part, gain in ((BELOW_ONE, self.below), (CERTAIN_GAIN, self.certain), (ABOVE_ONE, self.above)):
-            here = _chosen(kind == part)
-            if here is not None:
-                found[here], steep[here] = gain(index[here], place[here])
+        for part in np.unique(kind):
+            here, gain = kind == part, (self.below, self.certain, self.above)[part]
+            found[here], steep[here] = gain(index[here], place[here])
         return found, steep
 
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
@@ -341,17 +340,16 @@ class WishartIntegral:
         :data:`STEP_DEVIATIONS`.
         """
         k, found, step = self.k, np.empty_like(place), np.zeros_like(place)
-        for part, threshold, sign in ((BELOW_ONE, self.threshold_below, 1.0), (ABOVE_ONE, self.threshold_above, -1.0)):
-            here = _chosen(kind == part)
-            if here is None:
+        for part in np.unique(kind):
+            here, sign = kind == part, -1.0 if part == ABOVE_ONE else 1.0
+            if part == CERTAIN_GAIN:
+                found[here] = self.certain(index[here], place[here])[0]
                 continue
+            threshold = self.threshold_above if part == ABOVE_ONE else self.threshold_below
             w, x, _ = threshold(index[here], np.minimum(place[here], BEFORE_ZERO) if sign > 0.0 else place[here])
             rate = np.abs(np.expm1(np.minimum(sign * x, 600.0)))
             found[here] = self.log_hockey_stick_size(k * np.exp(np.minimum(w, 600.0)), rate, sign)
             step[here] = np.clip(math.sqrt(k) * w, -STEP_DEVIATIONS, STEP_DEVIATIONS)
-        here = _chosen(kind == CERTAIN_GAIN)
-        if here is not None:
-            found[here] = self.certain(index[here], place[here])[0]
         return np.minimum(found, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
@@ -417,14 +415,9 @@ class WishartIntegral:
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
         centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
         found = np.empty_like(centre)
-        for part, bound in (
-            (BELOW_ONE, self.below_size),
-            (CERTAIN_GAIN, self.certain_size),
-            (ABOVE_ONE, self.above_size),
-        ):
-            here = _chosen(p.kind == part)
-            if here is not None:
-                found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
+        for part in np.unique(p.kind):
+            here, bound = p.kind == part, (self.below_size, self.certain_size, self.above_size)[part]
+            found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
         return self.log_density_size(p.index, centre, wide, tall) + found
 
     def log_density_size(self, index: Index, centre: Array, wide: Array, tall: Array) -> Array:
@@ -683,9 +676,3 @@ class WishartIntegral:
             if not len(panels.low):
                 return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
         raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")
-
-
-def _chosen(mask: NDArray[np.bool_]) -> Any:
-    """Return what picks the entries where ``mask`` is true: everything, an index array, or None for nothing."""
-    count = np.count_nonzero(mask)
-    return None if count == 0 else slice(None) if count == len(mask) else np.flatnonzero(mask)

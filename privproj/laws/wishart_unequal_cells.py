@@ -25,6 +25,7 @@ belongs to tails by ``(misalignment, panel or node)``. For one ratio ``y`` is ``
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,16 +173,11 @@ class AlignmentLaw:
     rank: int
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too."""
+        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too, and is that alone at ``-inf``."""
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12, step 4)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, square / (square + z * z))
         return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
-
-    def beyond_any(self, x: Array) -> Array:
-        """Return the largest ``P(A > e^x)`` over all alignments, for ``x >= 0``: that at ``rho = e^-x``."""
-        # P(A > e^x) = I_q(r/2, 1/2)/2, q = e^-2x (C12, step 4)
-        return 0.5 * special.betainc(0.5 * self.rank, 0.5, np.exp(-2.0 * np.maximum(x, 0.0)))
 
     def density(self, m: Array, x: Array) -> Array:
         """Return the density of ``ln A`` at ``x``, which is unimodal."""
@@ -197,12 +193,6 @@ class AlignmentLaw:
         b = (r - 1.0) * (1.0 - m)
         root = np.hypot(b, 2.0 * math.sqrt(r))
         return np.log(np.where(b > 0.0, (b + root) / (2.0 * r), 2.0 / (root + np.abs(b))))
-
-    def never(self, m: Array) -> Array:
-        """Return ``P(A <= 0)``, the probability that the loss is infinite."""
-        # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2, one minus that for rho < 0 (C9)
-        half = 0.5 * special.betainc(0.5 * self.rank, 0.5, m * (2.0 - m))
-        return np.where(m < 1.0, half, 1.0 - half)
 
 
 LOWEST_LOG_ALIGNMENT = -60.0
@@ -259,6 +249,10 @@ class _GainPart:
     fine: Array
     coarse: Array
     spread: Array
+
+    def panels(self, chosen: slice, ratio: int, step: int = 1) -> "_GainPart":
+        """Return a view of what belongs to some panels at a ratio, by ``(panel, eps)``; in reverse for a step of -1."""
+        return _GainPart(*(part[chosen, ratio][::step] for part in (self.fine, self.coarse, self.spread)))
 
     def times(self, weights: _TailWeights) -> Array:
         """Return the sum over the panels of this part times the weights, by ``(row, ratio, eps)``."""
@@ -347,7 +341,7 @@ def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> _AlignmentTails:
             np.vstack([1.0 - whole, np.minimum(high + slack, above[:, :-1])]),
             np.vstack([1.0 - whole, np.maximum(high - slack, above[:, 1:])]),
         ),
-        np.concatenate([[0.0], law.never(grid.misalignments[1:])]),
+        np.append(0.0, law.tails(m[:, 0], np.array(-np.inf))[0]),
     )
 
 
@@ -373,12 +367,12 @@ def _bounds_over_alignments(law: AlignmentLaw, grid: CellGrid, tails: _Alignment
     Where a tail is monotone over the whole cell and panel, its mean is largest at one end of the cell. Elsewhere the
     largest value of the tail stands for its mean.
     """
-    # P(A > e^x) turns at rho = e^-x, that is at m = 1 - e^-x (C12, step 4).
+    # P(A > e^x) is largest over all alignments at rho = e^-x, that is at m = 1 - e^-x (C12, step 4).
     x, near, far = grid.points, grid.misalignments[:-1, None], grid.misalignments[1:, None]
     turn = -np.expm1(-np.maximum(x, 0.0))[None, :]
     below_rises = (x[1:] <= 0.0)[None, :] | (near >= turn[:, 1:])
     below_falls = ~below_rises & (far <= turn[:, :-1])
-    inside, extreme = (turn > near) & (turn < far) & (x > 0.0), law.beyond_any(x)[None, :]
+    inside, extreme = (turn > near) & (turn < far) & (x > 0.0), law.tails(turn, x)[1]
     below = np.maximum(tails.below[:-1], tails.below[1:])
     below_least = np.minimum(tails.below[:-1], tails.below[1:])
     below_least = np.where(inside, np.minimum(1.0 - extreme, below_least), below_least)
@@ -409,44 +403,36 @@ def _gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> _GainLaye
     for i, tau in enumerate(grid.ratios):
         at, start = int(np.searchsorted(x, tau)), eps + gain.constants[2] * tau
         own = -np.expm1(np.minimum(start, 0.0))[None, :]
-        _fill_panels_before(gain, parts[0], values, i, np.append(0.0, (tau - x[:at])[::-1]), start, own)
+        y = np.append(0.0, (tau - x[:at])[::-1])
+        grown = np.maximum.accumulate(np.vstack([own, gain.at(y[1:], start, 1.0)]), axis=0)
+        _fill_panels(gain, [None, parts[0].panels(slice(at), i, -1)], y, start, 1.0, grown)
         y = np.append(0.0, x[at + 1 :] - tau)
-        values[i, at:] = np.vstack([own, gain.at(y[1:], start, -1.0)])
+        values[i, : at + 1], values[i, at:] = grown[::-1], np.vstack([own, gain.at(y[1:], start, -1.0)])
         valley[i] = values[i, at:].min(axis=0)
-        _fill_panels_beyond(gain, parts[1:], values[i, at:], i, y, start)
+        beyond = [part.panels(slice(at, None), i) for part in parts[1:]]
+        _fill_panels(gain, beyond, y, start, -1.0, values[i, at:])
     return _GainLayers(parts[0], parts[1], parts[2], valley, values)
 
 
-def _fill_panels_before(
-    gain: ConditionalGain, part: _GainPart, values: Array, i: int, y: Array, start: Array, own: Array
+def _fill_panels(
+    gain: ConditionalGain, parts: Sequence[_GainPart | None], y: Array, start: Array, side: float, at_y: Array
 ) -> None:
-    """Fill in ``part`` and ``values`` of ratio ``i`` on the panels left of ``tau``, where the gain grows with ``y``."""
-    side = np.maximum.accumulate(np.vstack([own, gain.at(y[1:], start, 1.0)]), axis=0)
-    # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken.
-    (high, low), change = gain.slopes(y, start, 1.0), np.diff(side, axis=0)
-    spread = 0.25 * np.diff(y)[:, None] * (high - low + SLOPE_RELATIVE_ERROR * high)
-    fine, at = spread < 0.5 * change, len(y) - 1
-    for target, found in zip(
-        (part.fine, part.coarse, part.spread), (change * fine, change * ~fine, spread * fine), strict=True
-    ):
-        target[:at, i] = np.where(np.isfinite(found), found, 0.0)[::-1]
-    values[i, : at + 1] = side[::-1]
+    """Fill in what falls with ``y`` to the least of the gains ``at_y``, and what rises from there, on these panels.
 
-
-def _fill_panels_beyond(
-    gain: ConditionalGain, parts: list[_GainPart], side: Array, i: int, y: Array, start: Array
-) -> None:
-    """Fill in the parts of ratio ``i`` right of ``tau``: falling to the least node, rising from there."""
-    # (h/4) (S - s) as before the ratio; where G' may change its sign, means are taken too (C12, step 3).
-    (high, low), change, count = gain.slopes(y, start, -1.0), np.diff(side, axis=0), len(y) - 1
+    Before ``tau`` (``side = 1``) nothing falls, and there is no first part.
+    """
+    # (h/4) (S - s): Gruess' inequality (C12, step 3). Where it is above half of the change, the largest tail is taken;
+    # where G' may change its sign, means are taken too.
+    (high, low), change, count = gain.slopes(y, start, side), np.diff(at_y, axis=0), len(y) - 1
     size = np.maximum(np.abs(high), np.abs(low))
     spread = 0.25 * np.diff(y)[:, None] * (high - low + SLOPE_RELATIVE_ERROR * size)
-    falls = np.arange(count)[:, None] < np.argmin(side, axis=0)[None, :]
+    falls = np.arange(count)[:, None] < np.argmin(at_y, axis=0)[None, :]
     fine = (spread < 0.5 * np.abs(change)) | ((high > 0.0) & (low < 0.0))
     for part, sign, chosen in ((parts[0], -1.0, falls), (parts[1], 1.0, ~falls)):
-        size = np.maximum(sign * change, 0.0) * chosen
-        part.fine[-count:, i], part.coarse[-count:, i] = size * fine, size * ~fine
-        part.spread[-count:, i] = np.where(fine & chosen, spread, 0.0)
+        if part is not None:
+            size = np.maximum(sign * change, 0.0) * chosen
+            part.fine[:], part.coarse[:] = size * fine, size * ~fine
+            part.spread[:] = np.where(fine & chosen, spread, 0.0)
 
 
 def _second_slope_bounds(gain: ConditionalGain, grid: CellGrid, eps: Array) -> tuple[Array, Array, Array]:

@@ -430,26 +430,25 @@ LARGEST_DENSITY_EXPONENT = 600.0
 """Exponents beyond this are not evaluated, to avoid overflow; none is reached within the range. Soundness."""
 
 
-def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float, inner: int = INNER_NODES) -> Array:
+def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> Array:
     """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
 
     ``rate`` and ``start`` are arrays of equal shape, which is that of the result. The quadrature is over ``w = U/k``
     where the integrand is within ``e^-40`` of its largest: the density falls as ``e^(-k D)`` with the deviance ``D = w
     - 1 - ln w``. Where the gain rises within a small part of that range, its first layer and ever wider ones get nodes
-    of their own (not with fewer than :data:`INNER_NODES` nodes, a rough look). The relative error is below
-    :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
+    of their own. The relative error is below :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
     """
     # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
     reached = _deviance_at_start(place, sign)
     low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
-    log_total = _log_panel_integral(k, rate, place, reached, low, high, sign, inner)
+    log_total = _log_panel_integral(k, rate, place, reached, low, high, sign)
     # Largest rise of the gain's exponent, in nats, over a range without layers of its own. Speed only.
     steep = rate * k * (high - low) > 60.0
-    if inner >= INNER_NODES and np.any(steep):
+    if np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
-        log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign, inner)
+        log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign)
     return log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
 
 
@@ -462,7 +461,7 @@ def _deviance_interval(t: Array) -> tuple[Array, Array]:
 
 
 def _log_integral_by_layers(
-    k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
+    k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
     """Return ``ln`` of the integral by layers from ``place``, ever wider ones."""
     # Rise of the gain's exponent, in nats, over the first layer. Speed only.
@@ -470,7 +469,7 @@ def _log_integral_by_layers(
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
         ends = (low, corner) if sign > 0.0 else (corner, high)
-        parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign, inner))
+        parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign))
         low, high = (corner, high) if sign > 0.0 else (low, corner)
         # Each layer is this many times as wide as the one before. Speed only.
         layer = 300.0 * layer
@@ -484,11 +483,11 @@ def _deviance_at_start(place: Array, sign: float) -> Array:
 
 
 def _log_panel_integral(
-    k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float, inner: int
+    k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
     """Return ``ln int e^(-k D(w)) (1 - e^(-rate k sign (w - place))) dw/w`` over ``[low, high]``."""
     width = np.maximum(high - low, 0.0)
-    share, rest, weights = _crowded_nodes(sign, inner)
+    share, rest, weights = _crowded_nodes(sign)
     w = low[..., None] + width[..., None] * share
     beyond, part = (low - place, share) if sign > 0.0 else (place - high, rest)
     gain = -np.expm1((-rate * k)[..., None] * (beyond[..., None] + width[..., None] * part))
@@ -500,17 +499,17 @@ def _log_panel_integral(
         return np.where(width > 0.0, np.log(total) - reached * k, -np.inf)
 
 
-@lru_cache(maxsize=8)
-def _crowded_nodes(sign: float, inner: int) -> tuple[Array, Array, Array]:
+@lru_cache(maxsize=2)
+def _crowded_nodes(sign: float) -> tuple[Array, Array, Array]:
     """Return ``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
 
-    * ``place``: the nodes, of shape ``(inner,)``.
+    * ``place``: the nodes, of shape ``(INNER_NODES,)``.
     * ``1 - place``: their distances from 1, without cancellation.
     * ``weight``: their weights in the rule.
 
     For ``sign = -1`` they crowd at 0 too, where ``U`` starts.
     """
-    nodes, weights = gauss_nodes(inner)
+    nodes, weights = gauss_nodes(INNER_NODES)
     # int_0^1 f(x) dx at x = u^2, or at x = u^2 (3 - 2u), which turns at both ends
     if sign > 0.0:
         return nodes**2, 1.0 - nodes**2, 2.0 * nodes * weights

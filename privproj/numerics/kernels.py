@@ -240,11 +240,6 @@ def beta_deviance(a, b, x, y):
     return a * log_residual(excess / a, n * x / a) + b * log_residual(-excess / b, n * y / b)
 
 
-def log_beta_front(a, b, x, y):
-    """Return ``ln[x^a y^b / Beta(a, b)]`` for ``x + y = 1``."""
-    return beta_deviance(a, b, x, y) + beta_constant(a, b)
-
-
 def log_beta_fraction(a, b, x, y, constant):
     """Return ``ln I_x(a, b)`` below the mean, ``x <= a / (a + b)``; ``constant`` is :func:`beta_constant`."""
     return beta_deviance(a, b, x, y) + constant + log(beta_fraction(a, b, x, y, beta_excess(a, b, x, y), 100000))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from helpers import rank_one
 
-from privproj.laws.panel_law import ScaledEnergy, gaussian_delta_values
+from privproj.curves.gaussian_arrays import gaussian_values
+from privproj.laws.panel_law import ScaledEnergy
 from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.shift_densities import ProjectedEnergy
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.numerics import kernels
 
@@ -31,15 +33,26 @@ def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
 
 
 def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
-    """Everywhere, with shifts from 1e-11 to 1e4, to half of the margin that an answer has."""
+    """With shifts from 4e-6 to 50, to half of the margin that an answer has and the rounding that is told."""
     rng = np.random.default_rng(5)
     for eps in (0.0, *np.exp(rng.uniform(-12.0, 4.0, 12)).tolist()):
         x = np.exp(rng.uniform(-25.0, 8.0, 200))
-        found = gaussian_delta_values(eps, x)
-        for shift, value in zip(np.sqrt(x).tolist(), found.tolist(), strict=True):
-            known = kernels.log_gaussian_delta(eps, shift)
-            if known > -650.0:
-                assert math.log(value) == pytest.approx(known, rel=2e-15, abs=5e-13)
+        found = zip(np.sqrt(x).tolist(), *(part.tolist() for part in gaussian_values(eps, np.sqrt(x))), strict=True)
+        for shift, value, rounding in found:
+            log_known = kernels.log_gaussian_delta(eps, shift)
+            if log_known > -650.0:
+                known = math.exp(log_known)
+                assert abs(value - known) <= known * (2e-15 * abs(log_known) + 5e-13) + rounding
+                assert rounding <= 1e-9 * known or shift < 1e-4 * max(1.0, eps / shift)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-12, 1e-30, 1e-60])
+def test_small_shifts_keep_their_digits(scale):
+    """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta goes with the root of the scale."""
+    law = ProjectedEnergy(8.0, 20.0, 16)
+    one, other = (ScaledEnergy(law, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
+    assert one.upper - one.lower < 1e-11 and other.upper - other.lower < 3e-11
+    assert other.upper - one.upper == pytest.approx(0.5 * math.log(scale), rel=0, abs=1e-9)
 
 
 def test_a_panel_that_is_interpolated_has_the_tails_of_the_law():

@@ -18,18 +18,12 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
+        from privproj.laws.enforced_sketch import log_sketch
         from privproj.numerics.arrays import widen_outward_each
-        from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+        from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
 
-        # half = r ln(1+nu)/2, k = nu/(1+nu), U = X/2 ~ Gamma(r/2) (C14).
-        spread, at = np.array([nu]), np.array([eps])
-        half, k = 0.5 * rank * np.log1p(spread), spread / (1.0 + spread)
-        with np.errstate(all="ignore"):
-            # Present against absent: L = nu U - half > eps.
-            rise = log_gamma_hockey_stick(0.5 * rank, spread, (half + at) / spread, 1.0)
-            # Absent against present: L = half - k U > eps.
-            fall = log_gamma_hockey_stick(0.5 * rank, k, (half - at) / k, -1.0)
-        found = np.maximum(rise, fall)
+        orders = (log_sketch(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
+        found = np.maximum(*orders)
         lower, upper = widen_outward_each(found, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(found) + 40.0)
         if upper[0] == math.inf:
             raise NotConverged("the exact profile came out undefined; please report these parameters")
