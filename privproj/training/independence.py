@@ -550,10 +550,10 @@ class Guard:
                 ahead += [before for before, _ in node.next_functions]
         known, found = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
         self.others = [leaf for leaf in found if leaf is not None and id(leaf) not in known]
+        names = {id(tensor): name for name, tensor in self.taps.tensors()} if self.others else {}
         for leaf in self.others:
-            names = [name for name, tensor in self.taps.tensors() if tensor is leaf]
-            if names:
-                raise InvalidParameter(names[0], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
+            if id(leaf) in names:
+                raise InvalidParameter(names[id(leaf)], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
             if isinstance(leaf, nn.Parameter):
                 found = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
                 remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
