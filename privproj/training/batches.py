@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -82,13 +83,20 @@ def _is_as_given(given: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
         return given[0] is now[0] and given[1] == now[1]
     old, new = given[0], now[0]
     # Cast as the new one is: the other way round would cut off what was added to labels.
-    return old._version == given[1] and are_equal(new, old.to(new.device, new.dtype))
+    return (old._version, _sum_of(old)) == given[1] and are_equal(new, old.to(new.device, new.dtype))
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
-    """Every part of a batch, with how often it was written or, where nothing counts that, a digest of its numbers."""
+    """Every part of a batch, with how often it was written and, where that is at hand, a sum of what it holds."""
     parts = [part for part in parts_of(batch) if isinstance(part, Tensor | np.ndarray)]
-    return [(p, p._version if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+    return [(p, (p._version, _sum_of(p)) if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+
+
+def _sum_of(part: Tensor) -> int | None:
+    """A checksum of a plain tensor on the CPU, for writes through ``.data`` and numpy are not counted; else None."""
+    if part.device.type != "cpu" or part.layout is not torch.strided:
+        return None
+    return crc32(part.detach().contiguous().flatten().view(torch.uint8).numpy())
 
 
 WORKER_SETTINGS = (
