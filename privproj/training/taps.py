@@ -30,6 +30,8 @@ REMEDIES = {
     nn.modules.rnn.RNNBase: "use opacus.layers.DPLSTM, DPGRU or DPRNN with batch_first=True, or freeze it",
     nn.EmbeddingBag: "use nn.Embedding and a sum or mean over its tokens, or freeze it",
     nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer",
+    nn.modules.lazy.LazyModuleMixin: "call the module once before make_private, which gives the layer its shape",
+    torch.jit.ScriptModule: "take the module as it was before torch.jit",
 }
 """What to do about layers of torch that have no per-example gradients here. Contract."""
 

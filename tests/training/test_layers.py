@@ -372,6 +372,8 @@ def test_layers_of_torchs_transformer(train, trained):
         (lambda: nn.EmbeddingBag(9, 6), "nn.Embedding and a sum"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "remove the parametrization"),
         (lambda: nn.ParameterList([torch.ones(3)]), "called itself"),
+        (lambda: nn.LazyLinear(3), "once before make_private"),
+        (lambda: torch.jit.trace(nn.Linear(6, 6), torch.ones(1, 6)), "before torch.jit"),
     ],
 )
 def test_layers_without_gradients_of_records_are_refused(build, words):
