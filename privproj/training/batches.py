@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, NoReturn
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -49,9 +50,9 @@ class BatchTurn:
     def open(self, records: int, batch: Any = None, numbers: list[int] | None = None) -> None:
         """Note that the sampler drew a batch of so many records for this process, and their numbers."""
         if self.drawn is not None:
-            raise InvalidParameter(
-                "optimizer.step", "not called", "one step for every batch: empty batches are released too"
-            )
+            expected = "one step for every batch: empty batches are released too"
+            remedy = "call step_on for each; its micro_batch_size accumulates, and the data set itself shows shapes"
+            raise InvalidParameter("optimizer.step", "not called", expected, remedy)
         self.drawn, self.taken, self.batch, self.numbers = records, not records, batch, numbers or []
         self.parts = _states_of(batch)
         self.on_open()
@@ -62,7 +63,8 @@ class BatchTurn:
             raise InvalidParameter("optimizer", "this run is closed", "make_private once more, with the same ledger")
         if self.drawn is None or (self.taken and self.drawn) or (self.batch is not None and batch is not self.batch):
             words = "the batch that the private loader gave last, as it is, once"
-            raise InvalidParameter("batch", type(batch).__name__, words, "move it inside the loss function")
+            remedy = "unpack and move it inside the loss function"
+            raise InvalidParameter("batch", type(batch).__name__, words, remedy)
         now = _states_of(self.batch)
         if len(now) != len(self.parts) or not all(map(_is_as_given, self.parts, now)):
             raise InvalidParameter("batch", "changed in place", "a batch that is changed inside the loss function only")
@@ -82,13 +84,20 @@ def _is_as_given(given: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
         return given[0] is now[0] and given[1] == now[1]
     old, new = given[0], now[0]
     # Cast as the new one is: the other way round would cut off what was added to labels.
-    return old._version == given[1] and are_equal(new, old.to(new.device, new.dtype))
+    return (old._version, _sum_of(old)) == given[1] and are_equal(new, old.to(new.device, new.dtype))
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
-    """Every part of a batch, with how often it was written or, where nothing counts that, a digest of its numbers."""
+    """Every part of a batch, with how often it was written and, where that is at hand, a sum of what it holds."""
     parts = [part for part in parts_of(batch) if isinstance(part, Tensor | np.ndarray)]
-    return [(p, p._version if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+    return [(p, (p._version, _sum_of(p)) if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+
+
+def _sum_of(part: Tensor) -> int | None:
+    """A checksum of a plain tensor on the CPU, for writes through ``.data`` and numpy are not counted; else None."""
+    if part.device.type != "cpu" or part.layout is not torch.strided:
+        return None
+    return crc32(part.detach().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 WORKER_SETTINGS = (
@@ -180,7 +189,7 @@ class PrivateLoader(BatchTurn):
         self.plan, self.streams, self.secrets = plan, streams, secrets
         self.generator = streams.sampler.on(CPU)
         self.done, self.processes = done, processes
-        self.dataset, self.keeps_empty, self.used = loader.dataset, False, False
+        self._dataset, self.keeps_empty, self.used = loader.dataset, False, False
         self.batch_size = batch_size_of(loader)
         self.settings = {name: getattr(loader, name) for name in WORKER_SETTINGS}
         self.join = loader.collate_fn
@@ -189,6 +198,21 @@ class PrivateLoader(BatchTurn):
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
         self.joined = self._samples()
         self.collate = partial(_join, self.join, self.joined)
+
+    @property
+    def dataset(self) -> Any:
+        """The data set that the plan was made for."""
+        return self._dataset
+
+    @dataset.setter
+    def dataset(self, other: Any) -> None:
+        expected = "the data set that make_private has seen, whose records are there once"
+        raise InvalidParameter("dataset", type(other).__name__, expected, "call make_private for another one")
+
+    @property
+    def batch_sampler(self) -> NoReturn:
+        """None that could be replaced, as Opacus' ``BatchMemoryManager`` does; raises :class:`AttributeError`."""
+        raise AttributeError("a private loader draws its own batches: step_on(..., micro_batch_size=B) saves memory")
 
     def __len__(self) -> int:
         """The number of steps of the next pass, ``ceil(1/q)``, or what is left of the epoch or of the plan."""

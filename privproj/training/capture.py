@@ -7,17 +7,22 @@ tap makes those of single records from what is captured here.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Refused
 from privproj.training.taps import UNITS, AnyTap, Tap, check_variants, first_output, make_tap
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Soundness: such a layer mixes records."""
+
+
+POSITIONS = 8
+"""Rising whole numbers, as many as a part has records, that are taken for positions which the records share. Contract:
+where they are the records' own, the loss is refused."""
 
 
 class _Saved(torch.autograd.Function):
@@ -45,6 +50,24 @@ _TAPPED: "WeakSet[nn.Module]" = WeakSet()
 """The modules that private runs train now. Soundness: two runs would count releases of one module apart."""
 
 
+class UnpickledHook:
+    """A hook that a copy of its module has too, as it is, and with which no module is pickled."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: Any) -> "UnpickledHook":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        words = "a module that a private run trains is not pickled, for its hooks belong to that run"
+        raise Refused(f"{words}: save module.state_dict(), or call optimizer.close() before")
+
+
 class Taps:
     """All taps of a module, with the hooks that feed them.
 
@@ -53,7 +76,8 @@ class Taps:
 
     Something is kept only while the taps are :meth:`armed`, ``capturing`` is True then, and ``records`` is the number
     of records in the part that is computed. ``switch`` asks for a gradient, so that what is saved lives as long as
-    torch keeps the graph. ``widened`` names the last layer whose output was the same for all of them.
+    torch keeps the graph. ``widened`` names the last layer whose output was the same for all of them. ``is_inside``
+    while the loss function runs, whose own passes back, such as for an adversarial input, are no gradients of losses.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -63,7 +87,7 @@ class Taps:
         self.module = module
         self.taps: list[AnyTap] = []
         self.handles: list[Any] = []
-        self.capturing = False
+        self.capturing = self.is_inside = False
         self.switch = torch.empty(0, requires_grad=True)
         self.records = 0
         inside: set[int] = set()
@@ -126,7 +150,9 @@ class Taps:
             raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
         if isinstance(module, nn.Embedding) and x.dim() == 1:
-            tap.is_shared = tap.is_shared or len(x) not in (1, records)
+            # Of records, so many numbers are in no such order.
+            is_run = len(x) == records >= POSITIONS and bool((x.diff() == 1).all())
+            tap.is_shared = tap.is_shared or is_run or len(x) not in (1, records)
             if not tap.is_shared:
                 if len(x) == 1:
                     raise InvalidParameter(tap.name, "numbers of shape (1,)", "a row for each record, or shape (1, T)")
@@ -158,13 +184,9 @@ class Taps:
                 whole = whole.detach().requires_grad_().clone()
 
             def back(g: Tensor) -> None:
-                try:
-                    (x,) = saved[0].grad_fn.saved_tensors
-                except RuntimeError as error:
-                    if "inplace" not in str(error):
-                        raise
-                    expected = "inputs that stay as the layer saw them"
-                    raise InvalidParameter(tap.name, "an input changed in place", expected) from None
+                if self.is_inside:
+                    return
+                x = _saved_input(tap, saved[0])
                 if not _keeps_graph():
                     saved.clear()
                 tap.keep(call, x, g.detach())
@@ -173,7 +195,7 @@ class Taps:
             return None if whole is first else whole
 
         # Compiled code would not keep what the hook saves for the way back.
-        return torch.compiler.disable(hook)  # pyright: ignore[reportReturnType]
+        return UnpickledHook(torch.compiler.disable(hook))
 
     def drop_aliases(self) -> None:
         """Forget modules that merely hold a tensor of one of their layers too, as BERT's head does with a bias."""
@@ -257,6 +279,18 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
         if isinstance(part, Tensor) and part.requires_grad:
             part.register_hook(refuse)
     return first
+
+
+def _saved_input(tap: AnyTap, saved: Any) -> Tensor:
+    """What a layer saw, as it was saved; raises :class:`InvalidParameter` where it was written since."""
+    try:
+        (x,) = saved.grad_fn.saved_tensors
+    except RuntimeError as error:
+        if "inplace" not in str(error):
+            raise
+        expected = "inputs that stay as the layer saw them"
+        raise InvalidParameter(tap.name, "an input changed in place", expected) from None
+    return x
 
 
 def _refuse_mixing(name: str, module: nn.Module, *_: Any) -> None:

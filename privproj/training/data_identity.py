@@ -54,8 +54,9 @@ class Identity:
 def check_distinct(dataset: Dataset) -> None:
     """Refuse a data set that holds one record twice.
 
-    That is the same index of the same data set, through ``ConcatDataset`` and ``Subset``, or the same row of the same
-    tensors. Copies of a record are other records here: a person who has k of them is accounted with ``group_size=k``.
+    That is the same index of the same data set, through ``ConcatDataset`` and ``Subset``, the same row of the same
+    tensors, or the same object in a list. Copies of a record are other records here: a person who has k of them is
+    accounted with ``group_size=k``.
 
     Args:
         dataset: A data set with a length and an index.
@@ -99,6 +100,10 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
         first = dataset.tensors[0]
         same = tuple((t.untyped_storage().data_ptr(), t.stride(0)) for t in dataset.tensors)
         yield same, positions + first.storage_offset() // max(1, first.stride(0))
+    elif isinstance(dataset, list | tuple) and all(
+        isinstance(record, dict | list | tuple | Tensor) for record in dataset
+    ):
+        yield "objects", np.array([id(dataset[position]) for position in positions.tolist()])
     else:
         yield id(dataset), positions
 

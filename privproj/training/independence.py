@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
-from privproj.training.capture import Taps
+from privproj.training.capture import Taps, UnpickledHook
 from privproj.training.generators import number_states
 from privproj.training.nested import leaves, move, parts_of, place_of, take
 from privproj.training.quiet import quiet
@@ -250,6 +250,7 @@ class IndependenceCheck:
         if not callable(self.loss_fn):
             expected = "a function from a part of the batch to its losses"
             raise InvalidParameter("loss_fn", type(self.loss_fn).__name__, expected)
+        self.taps.is_inside = True
         try:
             losses: Any = self.loss_fn(part)
         except Exception as error:
@@ -260,6 +261,8 @@ class IndependenceCheck:
             expected = f"what works for {records} of the records alone, with one row for each"
             remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
             raise InvalidParameter(widened or "loss_fn", found, expected, remedy) from error
+        finally:
+            self.taps.is_inside = False
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
             found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
             remedy = 'return the losses themselves, with reduction="none"'
@@ -289,7 +292,7 @@ class IndependenceCheck:
     def pass_back(self, losses: Tensor) -> None:
         """Let the taps keep what comes back of these losses, one row for each."""
         losses.sum().backward()
-        if self.alone:
+        if len(losses) == 1:
             self.taps.join_rows()
         self.taps.check_rows(len(losses))
 
@@ -385,7 +388,11 @@ _MIXED = (
 )
 """What a difference between a part and its pieces is called, and what helps."""
 
-_KEPT = "when it is computed once more", "keep nothing of a record outside the module, and draw from torch's generator"
+_KEPT = (
+    "when it is computed once more",
+    "keep nothing of a record outside the module, use weights through their layers (weight_decay in place of their "
+    "norm in the loss), and draw from torch's generator",
+)
 """What a difference between two passes of one record is called, and what helps."""
 
 _PADDED = "where the record is padded to the length of others", "pad on the right with a mask, or use strict=True"
@@ -409,7 +416,8 @@ def is_checking() -> bool:
     """Return whether a loss function is called to check that records are independent, and not for the batch itself.
 
     Returns:
-        True during a check. A loss function that keeps averages or prints asks for it, and does neither then.
+        True during a check. A loss function that prints, or keeps averages to be printed, asks for it, and does neither
+        then. It computes the same as ever: no check sees a loss that looks at this.
 
     >>> from privproj.training import is_checking
     >>> is_checking()
@@ -461,8 +469,9 @@ class Guard:
         self.released: _States = {}
         self.whole: dict[Any, set[tuple[str, int]]] = {}
         self.last: dict[str, str | int] | None = None
-        # A plain function, which a copy of the module leaves as it is. Weights that are loaded are those of no release.
-        taps.handles.append(taps.module.register_load_state_dict_post_hook(lambda *_: self.released.clear()))
+        # Weights that are loaded are those of no release.
+        forget = UnpickledHook(lambda *_: self.released.clear())
+        taps.handles.append(taps.module.register_load_state_dict_post_hook(forget))
 
     def begin(self) -> None:
         """Note what the module is like when a batch was drawn; trained tensors are as the last release left them."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from privproj.errors import InvalidParameter
 from privproj.training import per_example
@@ -30,6 +31,8 @@ REMEDIES = {
     nn.modules.rnn.RNNBase: "use opacus.layers.DPLSTM, DPGRU or DPRNN with batch_first=True, or freeze it",
     nn.EmbeddingBag: "use nn.Embedding and a sum or mean over its tokens, or freeze it",
     nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer",
+    LazyModuleMixin: "call the module once before make_private, which gives the layer its shape",
+    torch.jit.ScriptModule: "take the module as it was before torch.jit",
 }
 """What to do about layers of torch that have no per-example gradients here. Contract."""
 

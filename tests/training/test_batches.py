@@ -288,6 +288,16 @@ def test_a_largest_batch_is_accounted():
 # --- what the loop may not do -----------------------------------------------------------------------
 
 
+def test_neither_the_data_nor_the_sampler_of_a_private_loader_is_replaced():
+    x, y = data()
+    _, _, loader = private(mlp(), x, y)
+    with pytest.raises(InvalidParameter, match="call make_private for another one"):
+        loader.dataset = [(x[0], y[0])] * 12
+    with pytest.raises(AttributeError, match="micro_batch_size"):
+        loader.batch_sampler.sampler  # noqa: B018
+    assert torch.equal(loader.dataset.tensors[0], x) and not hasattr(loader, "batch_sampler")
+
+
 def test_a_sampler_of_its_own_is_refused():
     x, y = data()
     module = mlp()

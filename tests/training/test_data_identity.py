@@ -64,6 +64,8 @@ TEXTS = Listed([{"text": f"record {i}", "label": i % 2} for i in range(150)])
         Subset(Subset(D, [5, 5, 6]), [0, 1]),
         Subset(ConcatDataset([D, D]), [3, 43]),
         ConcatDataset([Subset(TEXTS, torch.arange(9)), TEXTS]),
+        [(X[i], 0) for i in range(9)][:5] * 2,
+        Subset([X[i] for i in range(4)] * 2, [1, 2, 5]),
     ],
 )
 def test_one_record_twice_is_refused(repeated):

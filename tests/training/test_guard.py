@@ -298,6 +298,18 @@ def test_a_private_optimizer_is_neither_copied_nor_pickled():
     assert copy.deepcopy(other).param_groups[0]["lr"] == 1.0
 
 
+@pytest.mark.parametrize("build", [mlp, lambda: nn.Linear(6, 3).double()])
+def test_a_module_is_pickled_after_its_run_only(build):
+    x, y = data()
+    module, optimizer, _ = private(build(), x, y)
+    step(module, optimizer, x, y)
+    with pytest.raises(Refused, match=r"module\.state_dict"):
+        pickle.dumps(module)
+    assert torch.equal(state(copy.deepcopy(module)), state(module))
+    optimizer.close()
+    assert torch.equal(state(pickle.loads(pickle.dumps(module))), state(module))
+
+
 def test_a_private_optimizer_is_a_torch_optimizer():
     """Schedulers, hooks and groups work on it as on the wrapped one."""
     x, y = data()

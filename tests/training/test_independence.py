@@ -961,6 +961,12 @@ CHANGED = {
     "in place": lambda batch: batch[0].sub_(batch[0].mean(0)),
     "cut off": lambda batch: batch.__setitem__(1, batch[1] + 0.5 * batch[1].float().mean().clamp_max(0.9)),
     "one more": lambda batch: batch.append(batch[0].mean(0)),
+    "through data": lambda batch: batch[0].data.sub_(batch[0].mean(0)),
+    "through numpy": lambda batch: np.subtract(batch[0], batch[0].mean(0), out=batch[0].numpy()),
+    "through data and moved": lambda batch: (
+        batch[0].data.sub_(batch[0].mean(0)),
+        batch.__setitem__(0, batch[0].double()),
+    ),
 }
 
 
@@ -1013,6 +1019,25 @@ def test_draws_that_depend_on_the_part_are_matched_by_one_level():
     for _ in range(4):
         optimizer.step_on(loss, next(batches))
     assert optimizer._steps == 4
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_pass_back_within_the_loss_is_no_gradient_of_it(strict):
+    """Adversarial inputs: the gradients of a record are those of its loss at the input that was found."""
+    x, y = records(12)
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def worst(part):
+        inputs = part[0].clone().requires_grad_()
+        (way,) = torch.autograd.grad(own(module)((inputs, part[1])).sum(), inputs)
+        return (inputs + 0.1 * way.sign()).detach()
+
+    moved = worst([x, y])
+    optimizer.backward_on(lambda part: own(module)((worst(part), part[1])), next(batches), strict=strict)
+    found = torch.cat([total.flatten() for total in optimizer._boundary.sums])
+    parts = split(clipped(gradients(module, moved, y)), module)
+    expected = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in parts])
+    assert torch.allclose(found.to(expected), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_arrays_of_a_batch_that_were_written_are_seen():

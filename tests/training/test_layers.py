@@ -154,6 +154,19 @@ def test_gradients_of_embeddings_that_records_share(positions, tied, bias):
     check_gradients(Text(positions, tied, bias).double(), next_token, numbers(), 5)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_positions_are_shared_in_a_part_of_one_record_too(tied):
+    torch.manual_seed(0)
+    model, ids = Text(1, tied).double(), numbers(tokens=3)
+    found = []
+    for options in ({"micro_batch_size": 4}, {"micro_batch_size": 1}, {"strict": True}):
+        _, optimizer, loader = private(model, ids, ids)
+        optimizer.backward_on(lambda part: next_token(model, part[0]), next(iter(loader)), **options)
+        found.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
+        optimizer.close()
+    assert all(torch.allclose(one, found[2], rtol=1e-9) for one in found)
+
+
 def test_padding_gets_no_gradient():
     torch.manual_seed(0)
     ids = numbers()
@@ -183,6 +196,13 @@ def test_as_many_positions_as_records_are_still_positions():
             for g in alone(model, optimizer._taps, next_token, ids, len(ids))
         ]
         assert all(torch.allclose(own, g) for own, g in zip(found, expected, strict=True))
+
+
+def test_many_positions_are_told_from_numbers_of_records_at_once():
+    torch.manual_seed(0)
+    model = Text(1).double()
+    model.kinds.requires_grad_(False)
+    check_gradients(model, next_token, numbers(records=8, tokens=8), 8)
 
 
 def tensors(taps):
@@ -352,6 +372,8 @@ def test_layers_of_torchs_transformer(train, trained):
         (lambda: nn.EmbeddingBag(9, 6), "nn.Embedding and a sum"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), "remove the parametrization"),
         (lambda: nn.ParameterList([torch.ones(3)]), "called itself"),
+        (lambda: nn.LazyLinear(3), "once before make_private"),
+        (lambda: torch.jit.trace(nn.Linear(6, 6), torch.ones(1, 6)), "before torch.jit"),
     ],
 )
 def test_layers_without_gradients_of_records_are_refused(build, words):
