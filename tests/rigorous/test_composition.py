@@ -331,7 +331,7 @@ def test_the_truth_by_another_way_lies_within_the_certified_ends(name):
     phases, common, delta, truth = TRUTHS[name]
     schedule = from_data({"phase": phases, **common})
     eps = schedule.epsilon(delta=delta).value
-    proof = prove_run(schedule.phases, math.log(delta), eps)
+    proof, _ = prove_run(schedule.phases, math.log(delta), eps)
     lower, upper, exact = number(proof.lower(eps)), number(proof.upper(eps)), truth(eps)
     assert exact * (1 - BELOW) <= lower <= exact * (1 + mp.mpf(10) ** -12)
     assert exact * (1 - mp.mpf(10) ** -12) <= upper <= exact * (1 + ABOVE)
@@ -361,7 +361,7 @@ def test_a_run_of_secret_sketches_is_bounded_in_both_orders(gamma):
     sketch = {"mechanism": "sketch", "rank": 8, "gamma": gamma, "bound": "exact-rank1", "steps": 10}
     schedule = from_data({"phase": [sketch]})
     eps = schedule.epsilon(delta=1e-5).value
-    upper = number(prove_run(schedule.phases, math.log(1e-5), eps).upper(eps))
+    upper = number(prove_run(schedule.phases, math.log(1e-5), eps)[0].upper(eps))
     orders = [runs.run_delta([(runs.secret_sketch_moments(8, gamma, grows=g), 10)], eps) for g in (True, False)]
     assert max(orders) <= upper <= 3 * max(orders)
 
