@@ -314,7 +314,8 @@ class _GroupCurve:
         self.own, self.single, self.size = own, single, size
         self.inverse_spacing = float(getattr(own or single, "inverse_spacing", 2.0**-20))
         # Where an inverse is searched for, its accuracy is that of the curve that is asked.
-        self.converted = PrivacyProfile(lru_cache(maxsize=256)(self.convert), inverse_rtol=2.0**-30)
+        convert = lru_cache(maxsize=256)(self.convert)
+        self.converted = PrivacyProfile(convert, inverse_rtol=2.0**-30, guess=self.guess, guess_spread=0.05)
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -328,6 +329,18 @@ class _GroupCurve:
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
         return Enclosure(min(0.0, ends[0] + factor.lower), min(0.0, ends[1] + factor.upper))
+
+    def guess(self, log_delta: float) -> float | None:
+        """An epsilon just below the least at which group privacy passes; None for 0, or where none is known.
+
+        The factor grows with epsilon, so that far beyond it fails again: a search in long steps would find nothing.
+        """
+        eps = 0.0
+        with suppress(PrecisionLimit):
+            # k eps(delta / sum_(j < k) e^(j eps/k)), from 0 on: each is nearer, and none is above
+            for _ in range(3):
+                eps = self.size * self.single.epsilon(log_delta - _log_factor(eps, self.size).upper).upper
+        return eps if 0.0 < eps < math.inf else None
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""

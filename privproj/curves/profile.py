@@ -128,6 +128,9 @@ class PrivacyProfile:
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
 
+    guess_spread: float = 1e-9
+    """Relative distance of the second look of a search from a guess. Speed only."""
+
     @property
     def is_costly(self) -> bool:
         """True where values take so long that some searches for a closer bound of a run are left out."""
@@ -161,8 +164,7 @@ class PrivacyProfile:
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
-        # Relative distance of the second look of a search from a guess. Speed only.
-        start, spread = (1.0, 1.0) if guess is None else (guess, 1e-9)
+        start, spread = (1.0, 1.0) if guess is None else (guess, self.guess_spread)
         rtol = self._search_rtol
         safe = find_crossing(
             lambda e: self.log_delta(e).upper - log_delta, start, spread=spread, rtol=rtol, **_PROFILE_RANGE

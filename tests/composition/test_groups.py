@@ -15,7 +15,7 @@ import privproj
 from privproj import M2, Gaussian, Laplace, Refused, Wishart
 from privproj.audit.epsilon_lower import judge
 from privproj.composition.compose import compose_on_grid
-from privproj.composition.groups import fixed_size_weights, group_step, poisson_weights
+from privproj.composition.groups import curve_of_group, fixed_size_weights, group_step, poisson_weights
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.squared_shift import ScaledBeta
@@ -356,3 +356,17 @@ def test_group_privacy_is_asked_where_the_epsilon_of_the_group_itself_is_huge():
         assert found <= 10.0 * of_one
         back = privproj.delta(mechanism, epsilon=found, bound="rdp", group_size=10, **run)
         assert back.log10_delta <= log10_delta and back.log10_delta > 1.001 * log10_delta
+
+
+def test_group_privacy_is_found_although_it_fails_again_far_beyond():
+    """A record's delta that falls no more, as where an event is left out, times a factor that grows."""
+
+    def refuse():
+        raise Refused("no curve of a group's own steps")
+
+    plain = gaussian_profile(2.0)
+    single = PrivacyProfile(lambda e: Enclosure(*(max(end, -60.0) for end in plain.log_delta(e))))
+    curve = curve_of_group(refuse, lambda: single, 3, is_true=False)
+    found = curve.epsilon(-8.0).upper
+    assert curve.log_delta(found).upper <= -8.0 < curve.log_delta(0.9999 * found).upper
+    assert curve.log_delta(400.0).upper == 0.0
