@@ -278,7 +278,8 @@ class _Level:
                 last = error
                 continue
             pairs = [(lower_end(end), end.upper) for end in ends]
-            size = max((upper / lower if lower > 0.0 else 1.0 + upper) for lower, upper in pairs)
+            # A lower end that is unknown is worse than any other. Speed only.
+            size = max((upper / lower if lower > 0.0 else 1e9 * (1.0 + upper)) for lower, upper in pairs)
             size, before = math.fsum(end.upper for end in ends) if costly else size, least
             if size < least:
                 best, least = curve, size
