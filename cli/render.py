@@ -135,7 +135,7 @@ def numerics_words(result: Result) -> str:
     if "orders" in found:
         words = f"Renyi divergences at {found['orders']} orders, added by {composer}; its rounding is covered by "
         return f"{words}{found['added_to_divergence']:.1e} added to divergences ({found['rounding']})"
-    grid = f"a grid that {found.get('grid')}"
+    grid = found.get("grid")
     if "grid_step" in found:
         grid = f"grid {found['grid_step']:.3g}, {found['grid_points']} points"
     if "added_to_delta" in found:

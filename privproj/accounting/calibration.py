@@ -63,6 +63,9 @@ CLOSED_FORM_MARGIN = 1e-7
 """Relative margin by which the spread of a Gaussian release must be above that of the risk at a lower end: that is off
 by 1e-8 where it is a difference of close quantiles. Soundness (measured)."""
 
+LEAST_NOISE_NOTE = "even the least noise that is tried meets this target, which allows the release of whole records"
+"""Said beside the least noise multiplier. Contract."""
+
 ROUGH_NOISE_RTOL = 1e-5
 """How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
 
@@ -400,7 +403,9 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
-    return search.answer("sigma", found, found, lower, side=search.question_at(found).side(curve))
+    notes = (LEAST_NOISE_NOTE,) if found == SMALLEST_NOISE else ()
+    fields: dict[str, Any] = {"side": search.question_at(found).side(curve), "warnings": (*question.notes, *notes)}
+    return search.answer("sigma", found, found, lower, **fields)
 
 
 def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:

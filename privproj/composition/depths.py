@@ -56,7 +56,7 @@ CLOSE_ENOUGH = 1.002
 NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
 """Why there is no answer. Contract."""
 
-MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "none, moments of the loss"}
+MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 """What an answer says of its numerics where moments gave it. Contract."""
 
 

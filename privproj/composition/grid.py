@@ -147,7 +147,7 @@ def lower_end(found: Enclosure) -> float:
         return -math.inf
 
 
-DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "follows the losses"}
+DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
 """What an answer by doubling says about how it was computed."""
 
 
@@ -242,7 +242,7 @@ class NoGrid:
     reason: PrecisionLimit
     """Why there is none."""
 
-    numerics: ClassVar[dict[str, object]] = {"composer": "privproj", "grid": "none, whether a batch has the record"}
+    numerics: ClassVar[dict[str, object]] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
     """What an answer says of its numerics where this stands for a grid. Contract."""
 
     def log_delta(self, eps: float) -> Enclosure:

@@ -130,6 +130,7 @@ def test_the_least_noise_is_enough_where_delta_covers_being_sampled():
     for delta, most in ((1e-3, 1e-12), (9e-4, math.inf)):
         found = privproj.sigma(Gaussian(), epsilon=0.1, delta=delta, steps=10, sampling_rate=1e-4)
         assert found.value <= most and (found.value > 0.1) == (delta < 9.99e-4)
+        assert ("whole records" in " ".join(found.warnings)) == (most == 1e-12)
 
 
 def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
