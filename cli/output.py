@@ -17,7 +17,8 @@ from privproj.lazy import import_extra
 
 def write(text: str, stream: TextIO | None = None) -> None:
     """Write a text and the end of its line, to standard output unless told otherwise."""
-    print(text, file=stream, flush=True)
+    # In one piece, for a reader that takes the first lines only.
+    print(text + "\n", end="", file=stream, flush=True)
 
 
 def one_line(message: str) -> str:

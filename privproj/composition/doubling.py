@@ -16,7 +16,8 @@ these ways:
   ``p_a = p expm1(b - x) / expm1(b - a)`` and ``p_b = p expm1(a - x) / expm1(a - b)``.
 * (ii) Above the last point ``a`` it leaves ``p e^(a - x)`` there and the rest of its ``P``-mass at ``+inf``.
 * (iii) Below the first point ``b`` it moves there and leaves ``p (e^-x - e^-b)`` of its ``Q``-mass at ``-inf``.
-* (iv) A negligible atom becomes ``P``-mass at ``+inf`` and ``Q``-mass at ``-inf``.
+* (iv) An atom that is negligible, or whose loss is too large, becomes ``P``-mass at ``+inf`` and ``Q``-mass at
+  ``-inf``.
 
 Each atom is the sum of its parts, and ``(P, Q) -> sum (P - t Q)_+`` is subadditive. So ``D`` only grows, for every
 ``t`` and in both orders. A larger factor only enlarges a product (C2). So every law here dominates its releases,
@@ -35,7 +36,7 @@ product the ``r`` of both factors add up. ``growth`` is this ``r``, and what is 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
@@ -67,6 +68,9 @@ NEGLIGIBLE_MASS = 1e-46
 LARGEST_REACH = 350.0
 """Losses of a whole run must stay below this, in nats: there ``e^-loss`` is far from underflow and overflow.
 Soundness."""
+
+FARTHEST_LOSS = 0.49 * LARGEST_REACH
+"""Losses beyond it, in nats, are infinite in a product that would reach too far. They are counted. Speed only."""
 
 LEAST_PLACED_MASS = 1e-290
 """Least ``P``-mass of an atom that is placed. It is above every number that lost digits to underflow. Soundness."""
@@ -350,6 +354,10 @@ def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool =
     """
     if not len(one.losses) or not len(two.losses):
         return one if not len(one.losses) else two
+    if one.reach + two.reach >= LARGEST_REACH:
+        # A square stays one.
+        nearer = _without_far_atoms(one, below=below)
+        one, two = nearer, nearer if one is two else _without_far_atoms(two, below=below)
     reach = one.reach + two.reach
     if not reach < LARGEST_REACH:
         raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")
@@ -358,6 +366,16 @@ def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool =
         one, two = (_fit_to_unit(law, unit, care, move) for law in (one, two))
     points = _choose_grid(_thin_product(one, two, CUT_MASS * care.depth), care)
     return move(_product_atoms(one, two, care.depth, below=below), _round_to_unit(points, unit), unit)
+
+
+def _without_far_atoms(law: AtomLaw, *, below: bool) -> AtomLaw:
+    """The law with the atoms beyond :data:`FARTHEST_LOSS` at infinity (iv) or, with ``below``, without them."""
+    far = law.losses > FARTHEST_LOSS
+    at_infinity, lost = (
+        0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (law.masses, law.others)
+    )
+    kept = {"losses": law.losses[~far], "masses": law.masses[~far]}
+    return replace(law, **kept, at_infinity=law.at_infinity + at_infinity, lost=law.lost + lost)
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:

@@ -34,6 +34,9 @@ LOOSE_SHARE = 0.03
 """Share of an upper end of delta that may be error before another way to compose is asked too. Any is sound; that of
 doubling costs about a hundredth of epsilon. Speed only."""
 
+INFINITE_SHARE = 100.0
+"""How far a delta by doubling must be above its infinite part to be answered. Any is sound. Speed only."""
+
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
 
@@ -70,6 +73,9 @@ class ComposedCurve:
     numerics: dict[str, object]
     """What an answer says about how it was computed."""
 
+    least: float = 0.0
+    """The least delta that is answered: one that is not much above what counts as infinite has a loose epsilon."""
+
     @cached_property
     def below(self) -> "tuple[BelowOrder, ...]":
         """What :attr:`compose_below` finds, once it is asked for; each order is composed once."""
@@ -77,7 +83,14 @@ class ComposedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
-        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.upper_end(eps)[0], 1.0)))
+        upper = self.checked(self.upper_end(eps)[0])
+        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(upper, 1.0)))
+
+    def checked(self, delta: float) -> float:
+        """The delta, unless it is below :attr:`least`; raises :class:`GridLimit` then, as other ways may be closer."""
+        if delta < self.least:
+            raise GridLimit(f"expected a delta of at least {self.least:.1e}, got {delta:.3g}; {REMEDY}")
+        return delta
 
     def upper_end(self, eps: float) -> tuple[float, float]:
         """The upper end of delta at ``eps`` (nats), and how much of it is error."""
@@ -105,7 +118,7 @@ class ComposedCurve:
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
-        delta = math.exp(log_delta)
+        delta = self.checked(math.exp(log_delta))
         infinite = max(c.at_infinity for c in self.above)
         if delta <= infinite:
             raise PrecisionLimit(
@@ -230,9 +243,14 @@ class GridCurve:
         for level in range(first, len(self.steps)):
             with suppress(PrecisionLimit):
                 lower = (found if level == first else read(self.level(level))).lower
-                if lower > -math.inf:
+                if lower > -math.inf or not self.has_lower_ends:
                     return lower
         return -math.inf
+
+    @cached_property
+    def has_lower_ends(self) -> bool:
+        """True where knots of every scale have lower bounds: doubling has lower ends then, if no lattice has."""
+        return all(doubling.first_bounds(shape).below for shape in self.shapes)
 
 
 @dataclass(frozen=True)
@@ -287,7 +305,8 @@ def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
         law_below = doubling.compose_laws(known, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
+    least = INFINITE_SHARE * max(order.at_infinity for order in above)
+    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS, least)
 
 
 def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:

@@ -51,7 +51,9 @@ def digest_of(path: str | Path, name: str = "FILE") -> str:
 @contextmanager
 def _opened(path: str | Path, name: str) -> Iterator[Any]:
     """A file, a pipe or standard input to read from; what is none, or cannot be read, is refused under this name."""
-    if path == STANDARD_INPUT and sys.stdin is not None:
+    if path == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise InvalidParameter(name, path, "an open standard input", "./- is a file of that name")
         yield sys.stdin.buffer
         return
     try:

@@ -199,6 +199,9 @@ class Run:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
         if self.dataset_size is not None:
             set_field(self, "public_size", True)
+            if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
+                expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
+                raise InvalidParameter("dataset_size", self.dataset_size, expected)
 
     @property
     def group_rate(self) -> float:
@@ -342,14 +345,14 @@ def _check_batches(given: Mapping[str, Any], query: str) -> None:
     once = query != "steps" and "steps" not in given and "epochs" not in given
     rate: Any = given.get("sampling_rate", 1.0)
     sampled = isinstance(rate, int | float) and 0.0 < rate < 1.0 and not in_epochs
-    private = capped and given.get("public_size") is False
+    private = known and given.get("public_size") is False
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rules = (
         (sized and not known, "dataset_size", "dataset_size with batch_size"),
         (capped and not known, "dataset_size", "dataset_size with max_batch_size"),
         (uncounted, "batch_size", "batch_size and dataset_size with epochs"),
         *((a in given and b in given, a, f"either {a} or {b}, not both") for a, b in twice.items()),
-        (private, "public_size", "public_size true with max_batch_size, which needs dataset_size"),
+        (private, "public_size", "public_size true with dataset_size"),
         (unsampled, "sampling", "a sampling_rate, or batch_size and dataset_size, with sampling"),
         (sized and once, "epochs", "epochs, or steps, with batch_size and dataset_size"),
         ((sampled or query == "rate") and once, "steps", "steps with a sampling_rate"),

@@ -94,10 +94,15 @@ def _states_of(batch: Any) -> list[tuple[Any, Any]]:
 
 
 def _sum_of(part: Tensor) -> int | None:
-    """A checksum of a plain tensor on the CPU, for writes through ``.data`` and numpy are not counted; else None."""
+    """A checksum of a plain tensor on the CPU, for writes through ``.data`` and numpy are not counted; else None.
+
+    Of a large one evenly spaced bytes are summed, some of every record's.
+    """
     if part.device.type != "cpu" or part.layout is not torch.strided:
         return None
-    return crc32(part.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    whole = part.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    # An odd distance looks at every byte of a number in turn. About a mebibyte is read. Speed only.
+    return crc32(whole[:: max(1, len(whole) >> 20) | 1].contiguous().numpy().data)
 
 
 WORKER_SETTINGS = (

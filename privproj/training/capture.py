@@ -78,6 +78,7 @@ class Taps:
     of records in the part that is computed. ``switch`` asks for a gradient, so that what is saved lives as long as
     torch keeps the graph. ``widened`` names the last layer whose output was the same for all of them. ``is_inside``
     while the loss function runs, whose own passes back, such as for an adversarial input, are no gradients of losses.
+    ``alone`` where every record is a batch of its own.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -87,7 +88,7 @@ class Taps:
         self.module = module
         self.taps: list[AnyTap] = []
         self.handles: list[Any] = []
-        self.capturing = self.is_inside = False
+        self.capturing = self.is_inside = self.alone = False
         self.switch = torch.empty(0, requires_grad=True)
         self.records = 0
         inside: set[int] = set()
@@ -143,15 +144,17 @@ class Taps:
         records = self.records
         if not x.dim():
             raise InvalidParameter(tap.name, "an input of shape ()", "one row for each record, or one for all: x[None]")
-        if records == 1:
+        of_tokens = isinstance(module, nn.Embedding) and x.dim() == 1
+        # Beside no other record, what all could share stands in a row all the same, as in larger parts.
+        if records == 1 and (self.alone or not of_tokens or len(x) == 1 or not (_rise(x, 1) or _rise(x, 0))):
             return x, output
         if isinstance(module, nn.Linear) and x.dim() == 1:
             remedy = "strict=True computes every record by itself"
             raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.
-        if isinstance(module, nn.Embedding) and x.dim() == 1:
+        if of_tokens:
             # Of records, so many numbers are in no such order.
-            is_run = len(x) == records >= POSITIONS and bool((x.diff() == 1).all())
+            is_run = len(x) == records >= POSITIONS and _rise(x, 1)
             tap.is_shared = tap.is_shared or is_run or len(x) not in (1, records)
             if not tap.is_shared:
                 if len(x) == 1:
@@ -279,6 +282,11 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
         if isinstance(part, Tensor) and part.requires_grad:
             part.register_hook(refuse)
     return first
+
+
+def _rise(x: Tensor, by: int) -> bool:
+    """True for numbers of shape (T,) that rise by so much each: by 1 as positions do, by 0 if all are of one kind."""
+    return x.dim() == 1 and bool((x.diff() == by).all())
 
 
 def _saved_input(tap: AnyTap, saved: Any) -> Tensor:

@@ -81,7 +81,10 @@ def check_distinct(dataset: Dataset) -> None:
         found.setdefault(source, []).append(indices)
     most = max(np.unique(np.concatenate(parts), return_counts=True)[1].max(initial=0) for parts in found.values())
     if most > 1:
-        remedy = "it contributes as often: take the copies out, and give the number of passes as epochs"
+        remedy = (
+            "it contributes as often: take the copies out, and give the number of passes as epochs; records that are "
+            "only alike are objects of their own"
+        )
         raise InvalidParameter("data_loader", f"a record {most} times", "every record once", remedy)
 
 
@@ -100,9 +103,7 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
         first = dataset.tensors[0]
         same = tuple((t.untyped_storage().data_ptr(), t.stride(0)) for t in dataset.tensors)
         yield same, positions + first.storage_offset() // max(1, first.stride(0))
-    elif isinstance(dataset, list | tuple) and all(
-        isinstance(record, dict | list | tuple | Tensor) for record in dataset
-    ):
+    elif type(dataset) in (list, tuple) and all(isinstance(record, dict | list | tuple | Tensor) for record in dataset):
         yield "objects", np.array([id(dataset[position]) for position in positions.tolist()])
     else:
         yield id(dataset), positions

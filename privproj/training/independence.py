@@ -114,6 +114,7 @@ class IndependenceCheck:
         """
         records, first = rows.stop - rows.start, self.chosen - rows.start
         self.loss_fn, self.start, self.alone = loss_fn, rows.start, alone
+        self.taps.alone = alone
         self.due = not alone and self.is_due(part, records)
         if self.due or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
@@ -292,7 +293,7 @@ class IndependenceCheck:
     def pass_back(self, losses: Tensor) -> None:
         """Let the taps keep what comes back of these losses, one row for each."""
         losses.sum().backward()
-        if len(losses) == 1:
+        if self.alone:
             self.taps.join_rows()
         self.taps.check_rows(len(losses))
 

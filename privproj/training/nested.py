@@ -37,11 +37,11 @@ def has_rows(batch: Any, records: int, samples: Samples = None) -> bool:
     return list(map(id, parts_of(none))) != list(map(id, parts_of(batch)))
 
 
-def move(batch: Any, device: torch.device) -> Any:
-    """The batch with all its tensors on a device."""
+def move(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
+    """The batch with all its tensors on a device, as copies or, where they are there, as they are."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    return _rebuilt(batch, lambda part, _: move(part, device))
+        return batch.to(device, non_blocking=True, copy=copy)
+    return _rebuilt(batch, lambda part, _: move(part, device, copy=copy))
 
 
 def leaves(batch: Any) -> list[Tensor]:

@@ -269,12 +269,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
         self._guard.check_trained()
         total = torch.zeros((), device=self._taps.device)
+        # The loss of a part may write into what it gets, which is then no view of the batch, and into nothing else.
+        in_parts = size < records and not strict
         try:
             with secret_numbers(self._boundary.streams.forward, self._taps.device):
                 for first in range(0, records, 1 if strict else size):
                     rows = slice(first, first + 1 if strict else min(first + size, records))
                     part = self._turn.alone(first) if strict else take(batch, rows, records, samples)
-                    total += self._independence.take_in(loss_fn, move(part, self._taps.device), rows, alone=strict)
+                    part = move(part, self._taps.device, copy=in_parts)
+                    total += self._independence.take_in(loss_fn, part, rows, alone=strict)
+            if in_parts:
+                self._turn.whole(batch)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
             self._boundary.forget()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import Gaussian
+from privproj import Gaussian, JLClip
 from privproj.composition import doubling
 
 
@@ -77,6 +77,23 @@ def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
         for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
         assert whole_delta(merge, eps) <= whole_delta(law, eps) * (1.0 + 1e-12) + 1e-15
+
+
+def test_atoms_too_far_show_more_at_infinity_and_less_left_out():
+    law = doubling.AtomLaw(np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5)
+    near, left = (doubling._without_far_atoms(law, below=below) for below in (False, True))
+    assert near.reach < doubling.LARGEST_REACH / 2 < law.reach
+    for eps in (-5.0, 0.0, 2.0, 50.0, 200.0, 400.0):
+        for one, two in ((law, near), (law.mirrored(), near.mirrored())):
+            assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
+        assert whole_delta(left, eps) <= whole_delta(law, eps)
+
+
+@pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(2.0, 5e-4, 200, 1e-6), (3.0, 0.01, 2000, 1e-8)])
+def test_runs_whose_losses_reach_very_far_are_known_within_a_twentieth(z, rate, steps, delta):
+    """Few probes: one release in 1e12 has a loss of hundreds of nats."""
+    found = privproj.epsilon(JLClip(noise_multiplier=z, probes=8), delta=delta, steps=steps, sampling_rate=rate)
+    assert found.lower < found.value < 1.05 * found.lower
 
 
 def whole_delta(law, eps):

@@ -45,6 +45,13 @@ class Listed(Dataset):
         return self.change(self.records[number])
 
 
+class Made(list):
+    """A list that makes a record of what it holds whenever it is read, so that what it gives has no address."""
+
+    def __getitem__(self, number):
+        return super().__getitem__(number)[0].clone(), 0
+
+
 # --- every record once --------------------------------------------------------------------------------
 
 D = tensors()
@@ -97,6 +104,7 @@ def test_make_private_refuses_one_record_twice():
         TensorDataset(torch.arange(4).repeat_interleave(torch.tensor([2, 4, 30, 64]))),
         Listed([object() for _ in range(8)]),
         Listed(["same"] * 100),
+        Made([(X[i], 0) for i in range(40)]),
         TensorDataset(torch.zeros(0, 3)),
         TensorDataset(torch.zeros(6, 0), torch.arange(6)),
     ],

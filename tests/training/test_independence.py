@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
 
+from privproj.training.batches import _sum_of  # noqa: E402
 from privproj.training.independence import _norms, first_difference  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
@@ -1285,3 +1286,37 @@ def test_gradients_whose_norms_overflow_in_their_type_are_compared():
     found = first_difference(_norms([("layer", one, other)]), 1e-3, 1e-4, 1.0, True)
     assert found is not None and found[1] == pytest.approx(0.5)
     assert first_difference(_norms([("layer", one, one * (1.0 + 1e-6))]), 1e-3, 1e-4, 1.0, True) is None
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_loss_over_more_than_its_part_is_refused_also_for_parts_of_one_record(size):
+    module, optimizer, batches = whole(mlp(dtype=torch.float32), *records())
+    batch = next(batches)
+
+    def of_all(part):
+        return own(module)(batch).mean().expand(len(part[0]))
+
+    with pytest.raises(InvalidParameter, match="rows for"):
+        optimizer.backward_on(of_all, batch, size)
+
+
+def test_the_loss_of_a_part_writes_into_no_other_part():
+    module, optimizer, batches = whole(mlp(dtype=torch.float32), *records())
+    batch = next(batches)
+    mean, done = batch[0].mean(0), []
+
+    def writing(part):
+        if not done:
+            done.append(batch[0][4:].sub_(mean))
+        return own(module)(part)
+
+    with pytest.raises(InvalidParameter, match="changed in place"):
+        optimizer.backward_on(writing, batch, 4)
+
+
+def test_large_and_conjugated_parts_of_a_batch_are_summed():
+    large, row = torch.zeros(64, 2**16), torch.ones(2**16)
+    before = _sum_of(large)
+    large.numpy()[33] = row.numpy()
+    assert _sum_of(large) != before
+    assert _sum_of(torch.zeros(3, dtype=torch.cfloat).conj()) is not None
