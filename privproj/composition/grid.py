@@ -37,6 +37,9 @@ doubling costs about a hundredth of epsilon. Speed only."""
 INFINITE_SHARE = 100.0
 """How far a delta by doubling must be above its infinite part to be answered. Any is sound. Speed only."""
 
+LITTLE_INFINITE = 1e-20
+"""Infinite part that is far below all ordinary deltas. Any is sound. Speed only."""
+
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
 
@@ -74,7 +77,7 @@ class ComposedCurve:
     """What an answer says about how it was computed."""
 
     least: float = 0.0
-    """The least delta that is answered: one that is not much above what counts as infinite has a loose epsilon."""
+    """The least delta that is not loose, as it is far above what was put at infinity; 0 where that is little."""
 
     @cached_property
     def below(self) -> "tuple[BelowOrder, ...]":
@@ -83,14 +86,7 @@ class ComposedCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` (``eps`` in nats), enclosed: the value of each order with its error on the safe side."""
-        upper = self.checked(self.upper_end(eps)[0])
-        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(upper, 1.0)))
-
-    def checked(self, delta: float) -> float:
-        """The delta, unless it is below :attr:`least`; raises :class:`GridLimit` then, as other ways may be closer."""
-        if delta < self.least:
-            raise GridLimit(f"expected a delta of at least {self.least:.1e}, got {delta:.3g}; {REMEDY}")
-        return delta
+        return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.upper_end(eps)[0], 1.0)))
 
     def upper_end(self, eps: float) -> tuple[float, float]:
         """The upper end of delta at ``eps`` (nats), and how much of it is error."""
@@ -102,9 +98,9 @@ class ComposedCurve:
         return upper
 
     def is_loose(self, eps: float) -> bool:
-        """True where more than :data:`LOOSE_SHARE` of the upper end of delta is error, its infinite part apart."""
+        """True where the upper end of delta is below :attr:`least`, or more than :data:`LOOSE_SHARE` of it is error."""
         upper, error = self.upper_end(eps)
-        return error > LOOSE_SHARE * upper
+        return upper < self.least or error > LOOSE_SHARE * upper
 
     def log_delta_below(self, eps: float) -> float:
         """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
@@ -117,8 +113,13 @@ class ComposedCurve:
         return math.log(lower) if lower > 0.0 else -math.inf
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
-        delta = self.checked(math.exp(log_delta))
+        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta.
+
+        For a delta below :attr:`least` it is a :class:`GridLimit`, as another way may be closer.
+        """
+        delta = math.exp(log_delta)
+        if delta < self.least:
+            raise GridLimit(f"expected a delta of at least {self.least:.1e}, got {delta:.3g}; {REMEDY}")
         infinite = max(c.at_infinity for c in self.above)
         if delta <= infinite:
             raise PrecisionLimit(
@@ -305,7 +306,8 @@ def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
         law_below = doubling.compose_laws(known, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    least = INFINITE_SHARE * max(order.at_infinity for order in above)
+    infinite = max(order.at_infinity for order in above)
+    least = INFINITE_SHARE * infinite if infinite > LITTLE_INFINITE * depth else 0.0
     return ComposedCurve(above, compose_below, DOUBLED_NUMERICS, least)
 
 
