@@ -306,6 +306,8 @@ class Search:
         question = self.question_at(x)
         if question.asked_step is not None:
             details["numerics"] = numerics_of(self.curve(x))
+        if quantity == "sigma" and value == SMALLEST_NOISE:
+            details["warnings"] = (*question.notes, LEAST_NOISE_NOTE)
         return question.result(quantity, value, lower, **{**self.target.fields(), **details})
 
     def guess(self, otherwise: float) -> float:
@@ -403,9 +405,7 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
             near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(found, end)
-    notes = (LEAST_NOISE_NOTE,) if found == SMALLEST_NOISE else ()
-    fields: dict[str, Any] = {"side": search.question_at(found).side(curve), "warnings": (*question.notes, *notes)}
-    return search.answer("sigma", found, found, lower, **fields)
+    return search.answer("sigma", found, found, lower, side=search.question_at(found).side(curve))
 
 
 def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:

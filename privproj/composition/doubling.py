@@ -352,12 +352,12 @@ def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool =
 
     Raises :class:`GridLimit` where losses reach :data:`LARGEST_REACH`.
     """
-    if not len(one.losses) or not len(two.losses):
-        return one if not len(one.losses) else two
-    if one.reach + two.reach >= LARGEST_REACH:
+    if len(one.losses) and len(two.losses) and one.reach + two.reach >= LARGEST_REACH:
         # A square stays one.
         nearer = _without_far_atoms(one, below=below)
         one, two = nearer, nearer if one is two else _without_far_atoms(two, below=below)
+    if not len(one.losses) or not len(two.losses):
+        return one if not len(one.losses) else two
     reach = one.reach + two.reach
     if not reach < LARGEST_REACH:
         raise GridLimit(f"expected a run whose losses stay below {LARGEST_REACH:g}, got {reach:.3g}; {REMEDY}")

@@ -87,6 +87,10 @@ def test_atoms_too_far_show_more_at_infinity_and_less_left_out():
         for one, two in ((law, near), (law.mirrored(), near.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
         assert whole_delta(left, eps) <= whole_delta(law, eps)
+    # Where all is too far, all is infinite, or nothing is known.
+    alone = doubling.AtomLaw(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
+    assert doubling.compose_laws([(alone, 3)]).at_infinity >= 1.0
+    assert whole_delta(doubling.compose_laws([(alone, 3)], below=True), 0.0) == 0.0
 
 
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(2.0, 5e-4, 200, 1e-6), (3.0, 0.01, 2000, 1e-8)])

@@ -131,6 +131,8 @@ def test_the_least_noise_is_enough_where_delta_covers_being_sampled():
         found = privproj.sigma(Gaussian(), epsilon=0.1, delta=delta, steps=10, sampling_rate=1e-4)
         assert found.value <= most and (found.value > 0.1) == (delta < 9.99e-4)
         assert ("whole records" in " ".join(found.warnings)) == (most == 1e-12)
+    at_risk = privproj.sigma(Gaussian(), advantage=0.5, steps=10, sampling_rate=1e-4)
+    assert at_risk.value == 1e-12 and "whole records" in " ".join(at_risk.warnings)
 
 
 def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
