@@ -34,12 +34,6 @@ LOOSE_SHARE = 0.03
 """Share of an upper end of delta that may be error before another way to compose is asked too. Any is sound; that of
 doubling costs about a hundredth of epsilon. Speed only."""
 
-INFINITE_SHARE = 100.0
-"""How far a delta by doubling must be above its infinite part to be answered. Any is sound. Speed only."""
-
-LITTLE_INFINITE = 1e-20
-"""Infinite part that is far below all ordinary deltas. Any is sound. Speed only."""
-
 LEAST_DOUBLED_CUT = 1e-100
 """Least mass at which tails may be cut in a composition by doubling, whose products underflow further down.
 
@@ -76,9 +70,6 @@ class ComposedCurve:
     numerics: dict[str, object]
     """What an answer says about how it was computed."""
 
-    least: float = 0.0
-    """The least delta that is not loose, as it is far above what was put at infinity; 0 where that is little."""
-
     @cached_property
     def below(self) -> "tuple[BelowOrder, ...]":
         """What :attr:`compose_below` finds, once it is asked for; each order is composed once."""
@@ -89,7 +80,7 @@ class ComposedCurve:
         return LateEnclosure(lambda: self.log_delta_below(eps), math.log(min(self.upper_end(eps)[0], 1.0)))
 
     def upper_end(self, eps: float) -> tuple[float, float]:
-        """The upper end of delta at ``eps`` (nats), and how much of it is error."""
+        """The upper end of delta at ``eps`` (nats), and how much of it is error or infinite."""
         # upper = max over orders of value + error + infinite part
         upper = SMALLEST_COMPOSED_DELTA, 0.0
         for order in self.above:
@@ -98,9 +89,9 @@ class ComposedCurve:
         return upper
 
     def is_loose(self, eps: float) -> bool:
-        """True where the upper end of delta is below :attr:`least`, or more than :data:`LOOSE_SHARE` of it is error."""
+        """True where more than :data:`LOOSE_SHARE` of the upper end of delta is error, or what counts as infinite."""
         upper, error = self.upper_end(eps)
-        return upper < self.least or error > LOOSE_SHARE * upper
+        return error > LOOSE_SHARE * upper
 
     def log_delta_below(self, eps: float) -> float:
         """The lower end of :meth:`log_delta`, ``-inf`` where none is known."""
@@ -115,14 +106,12 @@ class ComposedCurve:
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where infinite losses alone exceed delta.
 
-        For a delta below :attr:`least` it is a :class:`GridLimit`, as another way may be closer.
+        By doubling that is a :class:`GridLimit`, as a lattice may follow losses that are too far there.
         """
         delta = math.exp(log_delta)
-        if delta < self.least:
-            raise GridLimit(f"expected a delta of at least {self.least:.1e}, got {delta:.3g}; {REMEDY}")
         infinite = max(c.at_infinity for c in self.above)
         if delta <= infinite:
-            raise PrecisionLimit(
+            raise (GridLimit if self.numerics is DOUBLED_NUMERICS else PrecisionLimit)(
                 f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
                 f"got {delta:.3g}; {REMEDY}"
             )
@@ -148,9 +137,10 @@ class ComposedCurve:
 
 
 def _upper_end(order: Composition | DoubledCurve, eps: float) -> tuple[float, float]:
-    """An upper bound of the delta of one order at ``eps`` (nats), and how much of it is error."""
+    """An upper bound of the delta of one order at ``eps`` (nats), and how much of it is error or infinite."""
     finite = order.delta(eps)
-    return finite.value + finite.error + order.at_infinity, finite.error
+    error = finite.error + order.at_infinity
+    return finite.value + error, error
 
 
 def lower_end(found: Enclosure) -> float:
@@ -213,28 +203,30 @@ class GridCurve:
     def answer(self, read: Callable[[ComposedCurve], Enclosure], epsilon_of: Callable[[Enclosure], float]) -> Enclosure:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it.
 
-        Where that curve is loose at the epsilon of what it finds, and values of the profiles are not costly, the other
-        first way is asked too, and the least of both answers counts. Near an epsilon from which on it is loose, the two
+        Where that is one of the first two and loose at the epsilon of what it finds, the next that answers is asked
+        too, and the least of both answers counts. Near an epsilon from which on it is loose, the two
         readings may come from different ways: the doors move an answer until it holds when asked back (C24).
         """
-        self.used = 0
-        while True:
-            try:
-                found = read(self.level(self.used))
-                break
-            except GridLimit:
-                if self.used + 1 == len(self.steps):
-                    raise
-                self.used += 1
-        has_other = self.used == 0 and len(self.steps) > 1
+        self.used, found = self.first_answer(read, 0)
+        has_other = self.used < 2 and self.used + 1 < len(self.steps)
         # What cannot be looked at more closely stands as it was found.
         with suppress(PrecisionLimit):
-            if has_other and self.level(0).is_loose(epsilon_of(found)):
-                other = read(self.level(1))
+            if has_other and self.level(self.used).is_loose(epsilon_of(found)):
+                level, other = self.first_answer(read, self.used + 1)
                 if other.upper < found.upper:
-                    found, self.used = other, 1
+                    found, self.used = other, level
         first = self.used
         return LateEnclosure(lambda: self.answer_below(found, read, first), found.upper)
+
+    def first_answer(self, read: Callable[[ComposedCurve], Enclosure], level: int) -> tuple[int, Enclosure]:
+        """The first level from this one on that raises no :class:`GridLimit`, and what ``read`` finds there."""
+        while True:
+            try:
+                return level, read(self.level(level))
+            except GridLimit:
+                level += 1
+                if level == len(self.steps):
+                    raise
 
     def answer_below(self, found: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
         """The lower end of what was ``found`` at this level or, where that has none, at a later one.
@@ -306,9 +298,7 @@ def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
         law_below = doubling.compose_laws(known, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    infinite = max(order.at_infinity for order in above)
-    least = INFINITE_SHARE * infinite if infinite > LITTLE_INFINITE * depth else 0.0
-    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS, least)
+    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
 
 
 def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:

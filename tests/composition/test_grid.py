@@ -1,6 +1,7 @@
 """Grids beyond memory are refused, and the upper side of a composition needs nothing of the lower one."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from helpers import gaussian
 
 import privproj
 from privproj import M1, M2, Gaussian, JLClip
+from privproj.accounting.question import ask_by_name
 from privproj.composition import grid
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
@@ -133,6 +135,28 @@ def test_the_least_noise_is_enough_where_delta_covers_being_sampled():
         assert ("whole records" in " ".join(found.warnings)) == (most == 1e-12)
     at_risk = privproj.sigma(Gaussian(), advantage=0.5, steps=10, sampling_rate=1e-4)
     assert at_risk.value == 1e-12 and "whole records" in " ".join(at_risk.warnings)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "rate", "log10_delta"),
+    [
+        (JLClip(noise_multiplier=4.0, probes=6), 100, 0.01, -10),
+        pytest.param(JLClip(noise_multiplier=4.0, probes=6), 100, 0.01, -11, marks=pytest.mark.full),
+        (M2(dim=8, rank=4, noise_multiplier=0.1), 10**6, 1e-6, -9),
+    ],
+)
+def test_an_answer_near_what_counts_as_infinite_is_the_best_of_doubling_and_a_lattice(
+    mechanism, steps, rate, log10_delta
+):
+    """Doubling puts losses beyond 171 nats at infinity, which lattices follow."""
+    run = {"steps": steps, "sampling_rate": rate}
+    found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
+    ways = ask_by_name(mechanism, None, run).curve().first
+    for level, step in enumerate(ways.steps):
+        with suppress(PrecisionLimit):
+            seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
+    lattice = next(upper for step, upper in seen.items() if step)
+    assert found <= 1.001 * min(lattice, seen.get(0.0, lattice))
 
 
 def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
