@@ -329,18 +329,17 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 def _columns(module: nn.Conv2d, x: Tensor, ones: float | None) -> Tensor:
     """What a convolution saw at each of its positions, records x positions x width, and a column of these ``ones``."""
     padding: Any = module.padding
-    if ones is None:
-        return functional.unfold(x, module.kernel_size, module.dilation, padding, module.stride).mT
     windows = functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
     for axis, side, step, stride in zip((2, 3), module.kernel_size, module.dilation, module.stride, strict=True):
         windows = windows.unfold(axis, step * (side - 1) + 1, stride)[..., ::step]
-    # Records, positions, and what is in the window of each: written once, next to the ones.
-    windows = windows.permute(0, 2, 3, 1, 4, 5)
-    positions, width = windows.shape[1:3].numel(), windows.shape[3:].numel()
-    found = x.new_empty(len(x), positions, width + 1)
-    found[..., :width].view(windows.shape).copy_(windows)
-    found[..., width] = ones
-    return found
+    # Written once, next to the ones, and with the positions last: whole rows of an image are copied at a time.
+    windows = windows.permute(0, 1, 4, 5, 2, 3)
+    width, positions = windows.shape[1:4].numel(), windows.shape[4:].numel()
+    found = x.new_empty(len(x), width + (ones is not None), positions)
+    found[:, :width].view(windows.shape).copy_(windows)
+    if ones is not None:
+        found[:, width] = ones
+    return found.mT
 
 
 def _tokens(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
