@@ -372,14 +372,25 @@ def first_difference(
     return None
 
 
-def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, list[float]]]:
+def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, tuple[float, ...]]]:
     """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
-    names, ones, others = zip(*pairs, strict=True)
+    # Block by block, so that what is turned to double precision stays small.
+    rows, ones, others = zip(
+        *(
+            (row, *blocks)
+            for row, (_, *parts) in enumerate(pairs)
+            for blocks in zip(*(part.flatten().split(per_example.block_of(part)) for part in parts), strict=True)
+        ),
+        strict=True,
+    )
     # In double precision, where the device has it: the norm of a long gradient overflows before the gradient does.
     many, wide = _torch, None if ones[0].device.type == "mps" else torch.float64
     parts = ones, others, many._foreach_sub(ones, others)
     found = torch.stack([norm for part in parts for norm in many._foreach_norm(part, 2, wide)]).view(3, -1).T
-    return list(zip(names, found.tolist(), strict=True))
+    norms: list[tuple[float, ...]] = [(0.0, 0.0, 0.0)] * len(pairs)
+    for row, of_block in zip(rows, found.tolist(), strict=True):
+        norms[row] = tuple(map(math.hypot, norms[row], of_block))
+    return [(name, norm) for (name, *_), norm in zip(pairs, norms, strict=True)]
 
 
 _MIXED = (

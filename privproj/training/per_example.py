@@ -43,13 +43,13 @@ def formed(g: Tensor, x: Tensor) -> Tensor:
 
 def formed_blocks(g: Tensor, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The gradients of all records, block by block of records, with the rows of each block."""
-    size = max(1, _block(g) // (g.shape[2] * x.shape[2]))
+    size = max(1, block_of(g) // (g.shape[2] * x.shape[2]))
     for first in range(0, len(g), size):
         rows = slice(first, first + size)
         yield rows, formed(g[rows], x[rows])
 
 
-def _block(part: Tensor) -> int:
+def block_of(part: Tensor) -> int:
     """The number of entries that are worked on at once."""
     return BLOCK["cpu" if part.device.type == "cpu" else "other"]
 
@@ -123,7 +123,7 @@ def weighted_sum(c: Tensor, rows: Tensor, kept: Tensor | None = None) -> Tensor:
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
-    size = max(1, _block(rows) // max(1, len(flat)))
+    size = max(1, block_of(rows) // max(1, len(flat)))
     for first in range(0, flat.shape[1], size):
         block = exact(flat[:, first : first + size])
         if kept is not None:
@@ -151,7 +151,7 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, k
         for rows, block in formed_blocks(g, x):
             total += weighted_sum(c[rows], block, None if kept is None else kept[rows])
         return total
-    size = max(1, _block(g) // (g.shape[1] * (g.shape[2] + x.shape[2])))
+    size = max(1, block_of(g) // (g.shape[1] * (g.shape[2] + x.shape[2])))
     for first in range(0, len(g), size):
         rows = slice(first, first + size)
         parts = exact(g[rows]), exact(x[rows])
