@@ -1,8 +1,11 @@
-"""A fine-tuning step of a small Llama: time and peak memory of plain torch, this package and Opacus' ghost clipping.
+"""A step of a small Llama and of two plain networks: time and memory of plain torch, this package and Opacus.
+
+Opacus clips the Llama's gradients as ghosts, and forms those of the plain networks, as its users do.
 
 ``python benchmarks/finetuning_step.py --keep`` prints ratios to plain torch and keeps the numbers as JSON under
 ``benchmarks/results/``. Every way has a process of its own, with one thread, and the ways of one case take turns step
-by step, so that what else the machine does hits them alike. Memory is the largest number of bytes that torch's
+by step, so that what else the machine does hits them alike. Time is that of the processor, or on a GPU that of the
+clock. Memory is the largest number of bytes that torch's
 allocator holds during a step beyond what it held before: by torch's profiler on a CPU, by the allocator's statistics on
 a GPU.
 """
@@ -22,19 +25,23 @@ WAYS = ("plain", "privproj", "opacus")
 CASES = {
     "lora": "LoRA of rank 16 on all linear layers, both factors trained",
     "lora-fa": "the same, B factors trained (LoRA-FA)",
+    "lora-m2": "LoRA of rank 16, both factors trained through the weights by M2 of rank 8",
     "lora-checkpointed": "LoRA of rank 16, both factors, with activation checkpointing",
     "blocks": "all linear weights of the blocks",
     "embeddings": "the token embeddings",
+    "mlp": "five linear layers, 1024 wide, 256 records",
+    "cnn": "two convolutions and a linear layer, 128 images of 32 x 32",
 }
+PLAIN_NETWORKS = ("mlp", "cnn")
 SIZES = {
-    "cpu": {"width": 256, "layers": 4, "vocabulary": 2048, "tokens": 256, "batch": 4},
+    "cpu": {"width": 256, "layers": 4, "vocabulary": 2048, "tokens": 128, "batch": 16},
     "cuda": {"width": 1024, "layers": 8, "vocabulary": 16384, "tokens": 256, "batch": 16},
 }
 RANK = 16
 
 
 def causal_model(case, size):
-    """The model with the tensors of a case trained, and the names of those."""
+    """The model with the tensors of a case trained, and one batch of random texts."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -44,7 +51,7 @@ def causal_model(case, size):
         num_hidden_layers=size["layers"], num_attention_heads=4, num_key_value_heads=4,
         max_position_embeddings=size["tokens"], use_cache=False,
     )  # fmt: skip
-    model = LlamaForCausalLM(config)
+    model, texts = LlamaForCausalLM(config), (torch.randint(0, size["vocabulary"], (size["batch"], size["tokens"])),)
     if case == "lora-checkpointed":
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
@@ -56,49 +63,68 @@ def causal_model(case, size):
         model = get_peft_model(model, LoraConfig(r=RANK, target_modules="all-linear"))
         if case == "lora-fa":
             prepare_peft(model, "lora-fa")
-        return model
+        return model, texts
     for name, parameter in model.named_parameters():
         inside = "embed_tokens" in name if case == "embeddings" else ".layers." in name and parameter.dim() == 2
         parameter.requires_grad_(inside)
-    return model
+    return model, texts
+
+
+def plain_network(case, size):
+    """The model of a case, and one batch of records with their labels, of the same size everywhere."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    if case == "mlp":
+        layers = [part for _ in range(4) for part in (nn.Linear(1024, 1024), nn.ReLU())]
+        model, x = nn.Sequential(*layers, nn.Linear(1024, 10)), torch.randn(256, 1024)
+    else:
+        model, x = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 8 * 8, 10),
+        ), torch.randn(128, 3, 32, 32)  # fmt: skip
+    return model, (x, torch.randint(0, 10, (len(x),)))
 
 
 def stepper(case, way, device):
-    """A function that makes one step, on one batch of random tokens."""
+    """A function that makes one step, on one batch of random records."""
     import torch
     from torch.nn.functional import cross_entropy
     from torch.utils.data import DataLoader, TensorDataset
 
-    size = SIZES[device]
-    model = causal_model(case, size).to(device).train()
-    ids = torch.randint(0, size["vocabulary"], (size["batch"], size["tokens"]))
-    loader = DataLoader(TensorDataset(ids), batch_size=size["batch"])
+    is_text, size = case not in PLAIN_NETWORKS, SIZES[device]
+    model, data = (causal_model if is_text else plain_network)(case, size)
+    model = model.to(device).train()
+    loader = DataLoader(TensorDataset(*data), batch_size=len(data[0]))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
-    shape = size["batch"], size["tokens"] - 1
 
-    def scores_and_targets(model, ids):
-        return model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
+    def scores_and_targets(model, batch):
+        if not is_text:
+            return model(batch[0]), batch[1]
+        return model(batch[0]).logits[:, :-1].flatten(0, 1), batch[0][:, 1:].flatten()
 
     def losses_of(batch):
-        scores, targets = scores_and_targets(model, batch[0])
-        return cross_entropy(scores, targets, reduction="none").view(-1, shape[1]).mean(1)
+        scores, targets = scores_and_targets(model, batch)
+        return cross_entropy(scores, targets, reduction="none").view(len(batch[0]), -1).mean(1)
 
     if way == "plain":
 
         def plain_step():
-            for (batch,) in loader:
+            for batch in loader:
                 optimizer.zero_grad()
-                losses_of([batch.to(device)]).mean().backward()
+                losses_of([part.to(device) for part in batch]).mean().backward()
                 optimizer.step()
 
         return plain_step
     if way == "opacus":
-        return opacus_stepper(model, optimizer, loader, scores_and_targets, shape)
-    from privproj.training import PoissonBatches, make_private
+        return opacus_stepper(model, optimizer, loader, scores_and_targets, size if is_text else None)
+    from privproj.training import Method, PoissonBatches, make_private
 
     _, private, private_loader = make_private(
         module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, noise_multiplier=1.0, steps=10**6,
-        batches=PoissonBatches(rate=1.0), algorithm="lora-fa" if case == "lora-fa" else "dp-sgd",
+        batches=PoissonBatches(rate=1.0),
+        algorithm={"lora-fa": "lora-fa", "lora-m2": Method("m2", RANK // 2)}.get(case, "dp-sgd"),
     )  # fmt: skip
 
     def private_step():
@@ -108,21 +134,24 @@ def stepper(case, way, device):
     return private_step
 
 
-def opacus_stepper(model, optimizer, loader, scores_and_targets, shape):
-    """A function that makes one step with Opacus' ghost clipping."""
+def opacus_stepper(model, optimizer, loader, scores_and_targets, size):
+    """A function that makes one step with Opacus; with ghost clipping for texts, whose ``size`` is given."""
     from opacus import PrivacyEngine
     from torch import nn
 
     device = next(model.parameters()).device
-    private, optimizer, criterion, _ = PrivacyEngine().make_private(
+    criterion, ghost = nn.CrossEntropyLoss(), {"grad_sample_mode": "ghost"} if size else {}
+    private, optimizer, *others = PrivacyEngine().make_private(
         module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
-        poisson_sampling=False, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss(),
+        poisson_sampling=False, criterion=criterion, **ghost,
     )  # fmt: skip
+    shape = {"shape": (size["batch"], size["tokens"] - 1)} if size else {}
+    criterion = others[0] if size else criterion
 
     def opacus_step():
-        for (batch,) in loader:
+        for batch in loader:
             optimizer.zero_grad()
-            criterion(*scores_and_targets(private, batch.to(device)), shape=shape).backward()
+            criterion(*scores_and_targets(private, [part.to(device) for part in batch]), **shape).backward()
             optimizer.step()
 
     return opacus_step
@@ -135,15 +164,16 @@ def serve(case, way, device):
     torch.set_num_threads(1)
     step = stepper(case, way, device)
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    clock = time.perf_counter if device == "cuda" else time.process_time
     wait()
     print("built", flush=True)
     for line in sys.stdin:
         if line.strip() == "end":
             break
-        start = time.perf_counter()
+        start = clock()
         step()
         wait()
-        print(time.perf_counter() - start, flush=True)
+        print(clock() - start, flush=True)
     print(added_memory(step, device), flush=True)
 
 
