@@ -63,7 +63,7 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
 def cells(row: Choice) -> tuple[str, ...]:
     """A row of the table."""
     worth, noise = row.worth, round_outward(row.result.value or 0.0)
-    missed = f"{worth.projection_error:.4g}", f"{worth.projection_error_of_run:.2g}"
+    missed = f"{worth.projection_error:.4g}", render.two_digits(worth.projection_error_of_run)
     part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
     return row.name, str(row.rank or "-"), noise, f"{worth.noise_over_dp_sgd:.3f}", *missed, part
 
