@@ -26,8 +26,13 @@ CONDITION = "condition number", "largest over smallest eigenvalue: 1 is best"
 """What a helper finds, and the scale of the number, for whoever asks "of what?"."""
 
 
-def helper(ask: Callable[..., float], found: tuple[str, str], note: str, example: str, assumes: str = "") -> None:
-    """Add one helper: it prints a number, what to do with it, and what it assumes of the parameters given."""
+def helper(
+    ask: Callable[..., float], found: tuple[str, str], short: str, note: str, example: str, assumes: str = ""
+) -> None:
+    """Add one helper: it prints a number, what to do with it, and what it assumes of the parameters given.
+
+    ``short`` says in the list of helpers what is asked.
+    """
     label, scale = found
 
     def run(json: bool, **given: Any) -> int:
@@ -37,14 +42,15 @@ def helper(ask: Callable[..., float], found: tuple[str, str], note: str, example
         click.echo(render.as_json(record) if json else "\n".join(lines))
         return 0
 
-    full = f"{(ask.__doc__ or '').splitlines()[0]}\n\n\b\nExample:\n  privproj alignment {example}"
+    full = f"{(ask.__doc__ or '').partition(chr(10))[0]}\n\n\b\nExample:\n  privproj alignment {example}"
     params = [*options_from(ask), json_option()]
-    command.command(example.split()[0], params=params, help=full, short_help=note)(run)
+    command.command(example.split()[0], params=params, help=full, short_help=short)(run)
 
 
 helper(
     directions.mean_misalignment,
     MISALIGNMENT,
+    "Misalignment of normalised means, from the least norm of a mean.",
     "promise that no mean is shorter than the norm floor; pass this as --misalignment",
     "mean --norm-bound 1 --norm-floor 0.1 --records 5000",
     BATCHES,
@@ -52,12 +58,14 @@ helper(
 helper(
     directions.preprocessed_misalignment,
     MISALIGNMENT,
+    "What is left of a misalignment after noise and normalising again.",
     "after adding the noise and normalising again; pass this as --misalignment and add beta to delta",
     "preprocess --misalignment 0.8 --gamma 3 --dim 10000 --beta 1e-6",
 )
 helper(
     directions.descent_condition,
     CONDITION,
+    "How much more slowly projected gradient descent may converge.",
     "gradient descent along M grad may converge this much more slowly, but for twice the failure probability",
     "descent --dim 100 --rank 10000 --failure 1e-3",
 )

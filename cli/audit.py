@@ -272,7 +272,7 @@ def add(audit: Callable[..., Found], *arguments: click.Argument) -> None:
 
     options = [one for one in options_from(audit) if one.name not in [argument.name for argument in arguments]]
     name, (words, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")
-    command.command(name, params=[*arguments, *options, json_option()], help=words)(run)
+    command.command(name, params=[*arguments, *options, json_option()], help=words, short_help=words)(run)
 
 
 add(symmetry)

@@ -38,10 +38,10 @@ LEGEND = {
 """What the columns of the table mean."""
 
 
-def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
+def table(rows: tuple[Choice, ...]) -> str:
     """The rows as text, the best first, with what they mean and what they ask of the program."""
     run: Any = rows[0].result.run
-    title = f"training with epsilon {epsilon:g} and delta {delta:g}: {render.run_words(run)}; best first"
+    title = f"training with {rows[0].result.target_words}: {render.run_words(run)}; best first"
     head = ("algorithm", "rank", "noise multiplier", "noise", "missed: step", "run", "size")
     lines = render.table_lines("<>>>>>>", [head, *map(cells, rows)])
     named = {row.name: row.result for row in rows}
@@ -63,7 +63,7 @@ def table(rows: tuple[Choice, ...], epsilon: float, delta: float) -> str:
 def cells(row: Choice) -> tuple[str, ...]:
     """A row of the table."""
     worth, noise = row.worth, round_outward(row.result.value or 0.0)
-    missed = f"{worth.projection_error:.4g}", f"{worth.projection_error_of_run:.2g}"
+    missed = f"{worth.projection_error:.4g}", render.two_digits(worth.projection_error_of_run)
     part = f"{100.0 * worth.released / worth.of:.3g} %" if worth.released and worth.of else "-"
     return row.name, str(row.rank or "-"), noise, f"{worth.noise_over_dp_sgd:.3f}", *missed, part
 
@@ -80,7 +80,7 @@ def choose_algorithm(
     rows = choose(layers=layer, ranks=rank, epsilon=epsilon, delta=delta, **take_run(options, "sigma"))
     if plot is not None:
         draw(plot, rows, sorted({row.rank for row in rows if row.rank is not None}))
-    output.write(render.as_json({"choices": [*rows]}) if json else table(rows, epsilon, delta))
+    output.write(render.as_json({"choices": [*rows]}) if json else table(rows))
     return 0
 
 

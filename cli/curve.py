@@ -49,7 +49,7 @@ def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[flo
     count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
-    top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False)
+    top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False, name="epsilon_max")
     return [top * i / (count - 1.0) for i in range(count)]
 
 

@@ -192,7 +192,8 @@ def usage_words(error: click.ClickException) -> str:
     """What is wrong with the words: an option that a command does not have, one that it needs, or as click says it."""
     context = getattr(error, "ctx", None)
     if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
-        return error.format_message()
+        remedy = f"; `{context.command_path} --help` says what it takes" if context else ""
+        return error.format_message().removesuffix(".") + remedy
     path = context.command_path
     if isinstance(error, click.MissingParameter):
         name = error.param.get_error_hint(context).replace("'", "") if error.param else "a value"

@@ -139,9 +139,11 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
     words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
     parameters, found = signature(function).parameters, []
-    for name in names or (name for name in parameters if name in words):
+    # Without docstrings (python -OO) every parameter is an option, and none has words.
+    for name in names or (name for name in parameters if name in words or not words):
         declared, spelt = parameters[name], "--" + name.replace("_", "-")
-        is_needed, said = declared.default is declared.empty, " ".join(words[name].replace("``", "").split())
+        is_needed = declared.default is declared.empty
+        said = " ".join(words.get(name, "").replace("``", "").split())
         said += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
         found.append(option(spelt, said, required=is_needed, type=type_of(declared.annotation)))
     return found

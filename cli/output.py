@@ -6,7 +6,7 @@ Pictures are legible in grey and for colour-blind readers: dash patterns and mar
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 import click
@@ -28,7 +28,8 @@ def one_line(message: str) -> str:
 
 def complain(message: str, code: int) -> int:
     """Print the error, in which a file's own words may stand, as one line on standard error; returns the exit code."""
-    write("error: " + one_line(message), sys.stderr)
+    with suppress(OSError):  # where nobody can read it, the exit code still says what happened
+        write("error: " + one_line(message), sys.stderr)
     return code
 
 

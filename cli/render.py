@@ -115,6 +115,11 @@ def power_of_ten(log10_value: float) -> str:
     return round_outward(10.0**log10_value, up=False) if log10_value > -300.0 else f"10^{math.floor(log10_value)}"
 
 
+def two_digits(value: float) -> str:
+    """A number to two digits, or from 100 on to the nearest whole number: never with a power of ten beside 99."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+
+
 def excess_words(ratio: float) -> str:
     """Say by how much a ratio is above 1, rounded up to two digits."""
     if ratio >= 2.0:
@@ -216,8 +221,6 @@ def headline(result: Result) -> str:
     if name == "rank" and result.lower not in (None, value):
         return f"rank = {result.lower} to {value}  (smallest and largest that meet {target})"
     shown = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
-    if shown.startswith("<"):
-        return f"{name} {shown}"
     smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
     side = str(result.side)
     if result.side is Side.NONE:
@@ -226,12 +229,14 @@ def headline(result: Result) -> str:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    return f"{name} = {shown}  ({side})"
+    return f"{name} {shown}  ({side})" if shown.startswith("<") else f"{name} = {shown}  ({side})"
 
 
 def foundation_line(result: Result) -> str:
     """Say what the number rests on: bound, status, promises, relation and run."""
-    promises = "; promise: " + "; ".join(result.promises) if result.promises else ", no promise on the data"
+    # What is refuted is no better for asking nothing of the data.
+    nothing = ", no promise on the data" if result.side is not Side.NONE else ""
+    promises = "; promise: " + "; ".join(result.promises) if result.promises else nothing
     return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
 
 
@@ -265,7 +270,7 @@ def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "
 
 def worth_words(worth: "Worth") -> str:
     """Say the noise and the projection error of an update beside DP-SGD's, at equal privacy."""
-    over = f"averaged to {worth.projection_error_of_run:.2g} by {worth.releases} fresh projections"
+    over = f"averaged to {two_digits(worth.projection_error_of_run)} by {worth.releases} fresh projections"
     return (
         f"the update is as noisy as that of DP-SGD with multiplier {worth.effective_noise_multiplier:.4g}, "
         f"{worth.noise_over_dp_sgd:.2f} times the {worth.dp_sgd_noise_multiplier:.4g} that DP-SGD needs for this "

@@ -82,18 +82,31 @@ def round_outward(value: float, *, up: bool = True) -> str:
         return "infinite"
     if isinstance(value, int) or value == 0.0:
         return str(int(value))
+    return f"{_round_to(4, value, up):#.4g}".rstrip(".")
+
+
+def limit_words(value: float, *, up: bool) -> str:
+    """Say a number that a claim is for, to six digits: up where a larger one claims less, as of a target, else down."""
+    return f"{_round_to(6, value, up):g}"
+
+
+def _round_to(digits: int, value: float, up: bool) -> float:
+    """The value rounded up or down to so many significant digits of the shortest decimals that are this double."""
     from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-    # The shortest decimals that are this double, to four digits.
-    shown = Context(prec=4, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value)))
-    return f"{float(shown):#.4g}".rstrip(".")
+    return float(Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR).create_decimal(repr(float(value))))
 
 
 def risk_words(risk: Mapping[str, float]) -> str:
     """Say an attack risk: the advantage, or the true positive rate at a false positive rate."""
     if "advantage" in risk:
-        return f"advantage {risk['advantage']:g}"
-    return f"true positive rate {risk['tpr']:g} at false positive rate {risk['fpr']:g}"
+        return f"advantage {limit_words(risk['advantage'], up=True)}"
+    return f"true positive rate {limit_words(risk['tpr'], up=True)} at {_fpr_words(risk)}"
+
+
+def _fpr_words(risk: Mapping[str, float]) -> str:
+    """The false positive rate of a risk: what holds at it holds at a smaller one."""
+    return f"false positive rate {limit_words(risk['fpr'], up=False)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,9 +255,10 @@ class Result:
     def target_words(self) -> str:
         """At which epsilon, delta or risk the value is, in words; empty where it is at none."""
         if self.risk is not None:
-            return f"false positive rate {self.risk['fpr']:g}" if self.quantity == "tpr" else risk_words(self.risk)
+            return _fpr_words(self.risk) if self.quantity == "tpr" else risk_words(self.risk)
         given = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
-        words = [f"{name} {value:g}" for name, value in given.items() if value is not None and name != self.quantity]
+        asked = {name: value for name, value in given.items() if value is not None and name != self.quantity}
+        words = [f"{name} {limit_words(value, up=True)}" for name, value in asked.items()]
         if self.delta is None and self.log10_delta is not None and self.quantity != "delta":
             words.append(f"delta 10^{self.log10_delta:g}")
         return " and ".join(words)

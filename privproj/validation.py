@@ -109,10 +109,10 @@ def probability(name: str, value: object) -> float:
     return real(name, value, "a number above 0 and below 1", 0.0, 1.0, open_low=True, open_high=True)
 
 
-def privacy_epsilon(value: object, *, zero: bool) -> float:
+def privacy_epsilon(value: object, *, zero: bool, name: str = "epsilon") -> float:
     """The value as an epsilon up to 1e9, from 0 on if ``zero``, else above 0; raises :class:`InvalidParameter`."""
     expected = "an epsilon from 0 to 1e+09" if zero else "an epsilon above 0 and at most 1e+09"
-    return real("epsilon", value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
+    return real(name, value, expected, 0.0, LARGEST_EPSILON, open_low=not zero)
 
 
 # --- declarations ---------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ class Question:
     @property
     def remedy(self) -> str:
         """What makes epsilon smaller in any of the phases, in words for a message."""
-        return " or ".join(_each_once(phase.mechanism.remedy for phase in self.phases))
+        caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
+        return " or ".join(_each_once((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
     @property
     def run_assumes(self) -> tuple[str, ...]:

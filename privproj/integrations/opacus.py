@@ -218,7 +218,8 @@ class ProjectionAccountant:
             InvalidParameter: It is the state of another accountant, or this accountant cannot have written it.
         """
         if state_dict.get("mechanism") != self.mechanism():
-            raise InvalidParameter("mechanism", state_dict.get("mechanism"), f"the state of {self.mechanism()}")
+            remedy = "if it is of Opacus and its batches were Poisson, assign the history that stands in it"
+            raise InvalidParameter("mechanism", state_dict.get("mechanism"), f"the state of {self.mechanism()}", remedy)
         phases = state_dict.get("phases")
         if not isinstance(phases, list):
             raise InvalidParameter("phases", phases, f"the list of phases in a state of {self.mechanism()}")

@@ -348,8 +348,11 @@ def assumed_of_persons(result: Result) -> tuple[str, ...]:
 
 def listed(table: Mapping[str, Any], *hidden: str) -> str:
     """The keys of a table with their values, but for some of them."""
-    shown = {key: event_words(value) if key == "event" else value for key, value in table.items() if key not in hidden}
-    return ", ".join(f"{key} {value}" for key, value in shown.items())
+
+    def said(key: str, value: Any) -> str:
+        return event_words(value) if key == "event" else " + ".join(value) if key in ("layer", "layers") else f"{value}"
+
+    return ", ".join(f"{key} {said(key, value)}" for key, value in table.items() if key not in hidden)
 
 
 def what_was_run(result: Result) -> list[str]:

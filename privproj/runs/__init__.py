@@ -282,7 +282,7 @@ BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
 _BATCH_SIZE = whole_number("a whole number batch_size >= 1")
 """The range of a batch size."""
 
-_EPOCHS = number("a positive number of epochs", 0.0, 1e9, open_low=True)
+_EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
 """The range of a number of epochs."""
 
 RUN_PARAMETERS = {

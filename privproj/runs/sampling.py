@@ -170,7 +170,8 @@ SCHEMES = {
         relations=(NeighbouringRelation.REPLACE,),
         default_relation=NeighbouringRelation.REPLACE,
         why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
-        "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip",
+        "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip, which is half of "
+        "the sigma/C that a DP-SGD program is given",
         assumes=FIXED_SIZE_BATCHES,
         varies_in_size=False,
         is_one_sided=False,

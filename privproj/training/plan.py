@@ -396,7 +396,11 @@ def rate_and_steps(
         if steps is None:
             steps = batches * whole("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
         return 1.0 / batches, steps, batches
-    epochs = 1 if epochs is None else real("epochs", epochs, "a positive number of epochs", 0.0, 1e9, open_low=True)
+    epochs = (
+        1
+        if epochs is None
+        else real("epochs", epochs, "a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
+    )
     rate = drawing.rate
     if rate is None:
         rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)

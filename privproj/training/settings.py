@@ -51,7 +51,9 @@ class Settings:
     batches: int | None = parameter(COUNT, "Batches of an epoch of balls-in-bins, instead of their size.", "T")
     max_batch_size: int | None = parameter(COUNT, "Records above which a Poisson batch is cut.", "B")
     epochs: float | None = parameter(
-        number("a positive number of epochs", 0.0, 1e9, open_low=True), "Passes over the data.  [default: 50]", "E"
+        number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True),
+        "Passes over the data.  [default: 50]",
+        "E",
     )
     steps: int | None = parameter(COUNT, "Steps, instead of passes.", "T")
     learning_rate: float = parameter(

@@ -29,6 +29,12 @@ def test_a_result_names_the_smallest_harmless_cap_and_it_is_harmless():
         assert abs(ask.alternatives["smallest_harmless_cap"] - least) <= 1
 
 
+def test_where_a_cap_takes_all_of_delta_the_remedy_names_it():
+    """Neither more noise nor a somewhat larger delta helps there."""
+    found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, **CAPPED, max_batch_size=260)
+    assert found.value == math.inf and any("or a larger max_batch_size" in words for words in found.warnings)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_shuffled_batches_get_the_number_of_a_partition_and_what_stands_beside_it(steps):
     mechanism = Gaussian(noise_multiplier=1.0)

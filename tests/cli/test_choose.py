@@ -40,6 +40,15 @@ def test_the_title_is_whole_in_a_pipe_and_fits_a_terminal(run, monkeypatch):
 
 
 @pytest.mark.full
+def test_what_is_missed_is_never_written_as_a_power_of_ten(run):
+    """About 100 in a column of two digits was 1e+02."""
+    rows = run("choose --layer 768x8 --epsilon 8 --delta 1e-5")[1].splitlines()[2:8]
+    assert len(rows) == 6 and not any("e+" in row for row in rows)
+    assert "averaged to 1024 by 2 fresh" in " ".join(
+        run("epsilon m2 --dim 2048 --rank 1 --noise-multiplier 1 --steps 2 --delta 1e-5")[1].split()
+    )
+
+
 def test_several_ranks_and_a_picture(run, tmp_path):
     needs("matplotlib")
     code, out, _ = run(f"{ASKED} --rank 4 --rank 8 --rank 32 --plot {tmp_path / 'error.svg'} --json")

@@ -56,6 +56,8 @@ BAD = [
     ("epsilon gaussian --noise-multiplier 1 --delta 2", 2, "--delta=2"),
     ("epsilon gaussian --noise-multiplier 1 --delta nan", 2, "--delta=nan"),
     ("delta gaussian --noise-multiplier 1 --epsilon -1", 2, "--epsilon=-1"),
+    ("curve gaussian --noise-multiplier 1 --epsilon-max -1", 2, "--epsilon-max=-1"),
+    ("bounds m2 m1", 2, "`privproj bounds --help` says what it takes"),
     ("sigma gaussian --epsilon 0 --delta 1e-5", 2, "--epsilon=0"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 0", 2, "--sampling-rate=0"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --sampling-rate 1.5", 2, "--sampling-rate=1.5"),
@@ -143,6 +145,31 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
         )
     assert done.returncode == 2
     assert done.stderr.startswith("error: expected a file that can be") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_error_that_cannot_be_written_keeps_its_exit_code():
+    line = ["epsilon", "gaussian", "--noise-multiplier", "-1", "--delta", "1e-5"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "privproj", *line], stderr=full, check=False)
+    assert done.returncode == 2
+
+
+def test_without_docstrings_every_command_has_its_options():
+    """As under ``python -OO``, which drops the docstrings that some options have their words from."""
+    code = (
+        "import click; from privproj_cli.main import COMMANDS, command_named\n"
+        "for name in COMMANDS:\n"
+        "    of = command_named(name)\n"
+        "    below = getattr(of, 'commands', {None: of})\n"
+        "    print(name, *sorted(p for one in below.values() for p in (x.opts[0] for x in one.params)))"
+    )
+    said = [
+        subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False)
+        for flags in ([], ["-OO"])
+    ]
+    assert said[1].returncode == 0, said[1].stderr
+    assert said[0].stdout.count("--norm-floor") == 1 and said[0].stdout == said[1].stdout
 
 
 def test_the_package_is_the_command():

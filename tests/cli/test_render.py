@@ -6,6 +6,7 @@ import pytest
 from helpers import ROOT
 from privproj_cli.render import excess_words, round_outward, run_words
 
+from privproj.result import limit_words
 from privproj.runs import Run
 
 GAUSSIAN = "gaussian --noise-multiplier 1"
@@ -98,9 +99,38 @@ def test_text_rounds_outward(value):
     assert value * 0.9989 <= float(round_outward(value, up=False)) <= value
 
 
+@pytest.mark.parametrize(
+    ("value", "down", "up"),
+    [(1e-5, "1e-05", "1e-05"), (8e-6, "8e-06", "8e-06"), (1 / 3, "0.333333", "0.333334"), (2.0000001, "2", "2.00001")],
+)
+def test_a_limit_is_said_as_it_was_given_or_so_that_less_is_claimed(value, down, up):
+    assert (limit_words(value, up=False), limit_words(value, up=True)) == (down, up)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("epsilon gaussian --noise-multiplier 1 --delta 1.0000004e-5", "at delta 1.00001e-05"),
+        ("sigma gaussian --epsilon 2.0000001 --delta 1e-5", "meets epsilon 2.00001 and"),
+        ("epsilon wishart --dim 100 --rank 16 --misalignment 9.9999951e-6 --delta 1e-5", "cos(v, v') <= 9.99999e-06:"),
+        ("epsilon sketch --rank 16 --gamma 333.33333333 --delta 1e-5", ">= 333.334 for all"),
+        ("epsilon sketch --rank 16 --frobenius-bound 1 --sensitivity .0033333339 --noise-sigma 1 --delta 1e-5",
+         "|Q - Q'|_F <= 0.00333333 for"),
+    ],
+)  # fmt: skip
+def test_what_is_said_claims_no_more_than_what_was_asked(line, words, run):
+    """Rounded to nearest, a promise asked for less, and a target was smaller, than what the number holds for."""
+    assert words in run(line)[1]
+
+
 def test_tiny_delta_is_not_shown_as_zero(run):
     code, out, _ = run("delta gaussian --noise-multiplier 1 --epsilon 60")
-    assert code == 0 and out.startswith("delta < 1e-300")
+    assert code == 0 and out.startswith("delta < 1e-300  (upper bound, at epsilon 60)")
+
+
+def test_a_refuted_number_is_no_better_for_asking_nothing_of_the_data(run):
+    _, out, _ = run("epsilon r1smg --dim 100 --noise-multiplier 1.64 --delta 1e-5 --allow-refuted")
+    assert "published (refuted); add-remove" in out and "no promise" not in out
 
 
 @pytest.mark.parametrize("columns", [50, 72, 100, 300])

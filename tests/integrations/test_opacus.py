@@ -52,7 +52,7 @@ def test_only_an_optimizer_that_projects_gives_the_numbers_of_m2():
     assert mixed.get_epsilon(1e-5) == projected.get_epsilon(1e-5)
     mixed.step(noise_multiplier=1.0, sample_rate=0.01)
     assert mixed.get_epsilon(1e-5) > projected.get_epsilon(1e-5) and len(mixed) == 51
-    with pytest.raises(InvalidParameter, match="mechanism"):
+    with pytest.raises(InvalidParameter, match="assign the history that stands in it"):
         mixed.load_state_dict({"mechanism": "rdp", "history": []})
     with pytest.raises(InvalidParameter, match="sample_rate"):
         mixed.step(noise_multiplier=1.0, sample_rate=1.5)

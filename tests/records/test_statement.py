@@ -36,6 +36,13 @@ def test_statement_says_what_is_protected_and_what_is_not(capsys):
     assert max(map(len, out.split("\n{")[0].splitlines())) <= 100
 
 
+def test_layers_are_said_as_they_are_written(capsys):
+    """They stood there as Python prints a list of texts."""
+    line = "report m2 --layer 96x8x2 --layer 64x4 --noise-multiplier 1 --delta 1e-5"
+    assert exit_code(line.split()) == 0
+    assert "layers 96x8x2 + 64x4x1, clipping joint" in " ".join(capsys.readouterr().out.split())
+
+
 def section(statement, title):
     """The lines of a statement under a heading."""
     (found,) = [part for part in sections(statement) if part.title.startswith(title)]

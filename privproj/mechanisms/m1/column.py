@@ -26,7 +26,7 @@ from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares,
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.kernels import log_add
 from privproj.numerics.search import find_crossing, minimise
-from privproj.result import Status
+from privproj.result import Status, limit_words
 from privproj.runs import Run
 
 ANSWER_SPACING = 2.0**-29
@@ -159,15 +159,16 @@ def chained_log_delta(log_delta: float, link: float, count: int) -> float:
 
 def promises(mechanism: M1) -> tuple[str, ...]:
     """What the data must keep for the bounds on one changed column, in words."""
-    k, m, alpha, _ = mechanism.span_residual
+    k, *limits, _ = mechanism.span_residual
+    m, alpha = (limit_words(limit, up=False) for limit in limits)
     first, second = mechanism.norms
     several = mechanism.changed_columns > 1
     changed = f"at most {mechanism.changed_columns} columns" if several else "one column"
     links = ", also while they are changed one after the other" if several else ""
     return (
         f"a record changes {changed} of the query, and the other columns span {k} dimensions{links}",
-        f"orthogonal to that span it has norm {first:g} before and {second:g} after, with 1 - cos at most {m:g}; "
-        f"within it the change is at most {alpha:g}",
+        f"orthogonal to that span it has norm {first:g} before and {second:g} after, with 1 - cos at most {m}; "
+        f"within it the change is at most {alpha}",
         "the projection stays secret",
     )
 

@@ -5,7 +5,7 @@ from privproj.errors import InvalidParameter
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
-from privproj.result import Status
+from privproj.result import Status, limit_words
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
@@ -24,9 +24,10 @@ def representation(mechanism: M1) -> PrivacyProfile:
 
 def promises(mechanism: M1) -> tuple[str, ...]:
     """The promise of unit vectors within the distance that the sensitivity is."""
+    most = limit_words(mechanism.misalignment or 0.0, up=False)
     return (
         "the query is a unit vector (for every batch that is sampled), and neighbouring ones have "
-        f"1 - cos(v, v') <= {mechanism.misalignment or 0:g}: the sensitivity is sqrt(2 misalignment)",
+        f"1 - cos(v, v') <= {most}: the sensitivity is sqrt(2 misalignment)",
         "the projection stays secret",
     )
 

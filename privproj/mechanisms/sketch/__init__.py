@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
+from privproj.result import limit_words
 from privproj.validation import flag, number, parameter, whole_number
 
 SIZE = number(open_low=True)
@@ -143,19 +144,21 @@ def matrix_promises(mechanism: Sketch) -> tuple[str, ...]:
     if mechanism.gamma is not None:
         return (
             "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= "
-            f"{mechanism.gamma:g} for all neighbours",
+            f"{limit_words(mechanism.gamma, up=True)} for all neighbours",
         )
-    floor = (f"lambda_min(Q Q^T) >= {mechanism.eigen_floor:g} for every data set",) if mechanism.eigen_floor else ()
-    norms = [(f"|Q - Q'|_F <= {mechanism.sensitivity:g} for all neighbours", mechanism.sensitivity)]
-    norms += [(f"|Q|_F <= {mechanism.frobenius_bound or 0:g} for every data set", mechanism.frobenius_bound)]
-    return (*floor, *(() if mechanism.enforced else (words for words, size in norms if size is not None)))
+    limits = [("lambda_min(Q Q^T) >= {} for every data set", mechanism.eigen_floor or None, True)]
+    if not mechanism.enforced:
+        limits += [("|Q - Q'|_F <= {} for all neighbours", mechanism.sensitivity, False)]
+        limits += [("|Q|_F <= {} for every data set", mechanism.frobenius_bound, False)]
+    return tuple(words.format(limit_words(size, up=up)) for words, size, up in limits if size is not None)
 
 
 def column_promises(mechanism: Sketch) -> tuple[str, ...]:
     """The promise that one record is one column of ``Q``, and those on norms and on the eigenvalue floor."""
     one = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
     if mechanism.gamma is not None:
-        return (one, f"(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {mechanism.gamma:g}, B_S the column's norm")
+        least = limit_words(mechanism.gamma, up=True)
+        return (one, f"(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least}, B_S the column's norm")
     return (one, *matrix_promises(mechanism))
 
 

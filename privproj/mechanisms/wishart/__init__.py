@@ -5,7 +5,7 @@ from typing import Any
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
-from privproj.result import Status
+from privproj.result import Status, limit_words
 from privproj.validation import NUMBER, flag, number, parameter, real, whole_number
 
 
@@ -88,9 +88,9 @@ class Wishart(Mechanism):
 
 def _alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
     """The promise on the angle and on the norms of neighbouring vectors, in words."""
-    m = mechanism.misalignment
-    most = "at most the misalignment that is found" if m is None else f"<= {m:g}"
-    norms = "equal norm" if mechanism.norm_ratio == 1.0 else f"norms within a factor {mechanism.norm_ratio:g}"
+    m, ratio = mechanism.misalignment, limit_words(mechanism.norm_ratio, up=False)
+    most = "at most the misalignment that is found" if m is None else f"<= {limit_words(m, up=False)}"
+    norms = f"norms within a factor {ratio}" if mechanism.norm_ratio != 1.0 else "equal norm"
     return (
         f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do",
     )
