@@ -340,7 +340,9 @@ class _GroupCurve:
             # k eps(delta / sum_(j < k) e^(j eps/k)), from 0 on: each is nearer, and none is above
             for _ in range(3):
                 eps = self.size * self.single.epsilon(log_delta - _log_factor(eps, self.size).upper).upper
-        return eps if 0.0 < eps < math.inf else None
+                if eps == math.inf:
+                    return None
+        return eps or None
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""

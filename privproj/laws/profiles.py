@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING
 
 from privproj.curves.columns import known_ends, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile, SplitTable
-from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, shift_log_delta
+from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, log_slope_of_delta, shift_log_delta
 from privproj.laws.squared_shift import (
     HillLaw,
     SensitivityLaw,
     gaussian_steepness,
     log_gaussian_delta_at,
-    log_gaussian_delta_slope,
 )
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, log1m_exp, widen_outward
@@ -186,7 +185,6 @@ def best_tangent(eps: float, law: SensitivityLaw) -> float:
 
 def _tangent_gap(eps: float, p: float, c: float) -> float:
     """Return ``(l_p(c) - h(c)) / h(p)``: how far the tangent of ``h_eps`` at ``p`` lies above ``h_eps`` at ``c``."""
-    # (l_p(c) - h(c)) / h(p) = 1 - (h'(p) / h(p)) (p - c) - h(c) / h(p) (C5)
-    at_p = log_gaussian_delta_at(eps, p)
-    at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - at_p)) if c > 0.0 else 0.0
-    return 1.0 - math.exp(min(700.0, log_gaussian_delta_slope(eps, p) - at_p)) * (p - c) - at_c
+    # (l_p(c) - h(c)) / h(p) = 1 - k (p - c)/p - h(c) / h(p), k = p h'(p) / h(p) (C5)
+    at_c = math.exp(min(700.0, log_gaussian_delta_at(eps, c) - log_gaussian_delta_at(eps, p))) if c > 0.0 else 0.0
+    return 1.0 - log_slope_of_delta(eps, p)[0] * ((p - c) / p) - at_c

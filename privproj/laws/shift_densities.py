@@ -181,7 +181,7 @@ class SecretShift:
         """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the shift is normal, with either sign."""
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
-        step = min(0.7 / math.sqrt(k + 1.5 * self.centre**2), 0.25)
+        step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.centre**2)
         v = np.arange(-11.0 / math.sqrt(k) - 60.0 / k, math.log1p(2.0 * math.sqrt(720.0 / k) + 720.0 / k), step)
         log_front = math.log(step) - math.log(2.0 * math.sqrt(2.0 * math.pi))
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 import privproj
-from privproj import M1, M2, Gaussian, JLClip, Layer, PublicSketch
+from privproj import M1, M2, Gaussian, JLClip, Laplace, Layer, PublicSketch
 from privproj.accounting import remarks
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.mechanisms.registry import registry
@@ -86,6 +86,7 @@ def test_a_lower_end_is_nowhere_above_any_bound(name):
             "sketch-public": PublicSketch(rank=rank, noise_multiplier=z),
             "jl-clip": JLClip(probes=rank, noise_multiplier=5 * z),
             "gaussian": Gaussian(noise_multiplier=z),
+            "laplace": Laplace(noise_multiplier=z),
         }[kind]
         run = rng.choice(
             [{}, {"steps": 3}, {"steps": 50, "sampling_rate": 0.1}, {"steps": 1000, "sampling_rate": 0.01}]
@@ -204,6 +205,15 @@ def test_phases_have_one_lower_end_of_what_is_known_of_them():
     known = Schedule((first, first)).delta(epsilon=1.0)
     assert known.lower == pytest.approx(10.0**known.lower_bound.value, rel=1e-6, abs=0)
     assert known.value > known.lower * (1 + 1e-5)
+
+
+def test_phases_of_laplace_noise_are_known_from_below():
+    """A run that is nearly all Laplace noise is not told that it may be thousands of times too large."""
+    run = {"steps": 132, "sampling_rate": 0.186}
+    laplace, sketch = Laplace(noise_multiplier=0.515), PublicSketch(rank=2, noise_multiplier=7.35)
+    both = Schedule((phase_of(sketch, "sketch", steps=10, sampling_rate=0.01), phase_of(laplace, "laplace", **run)))
+    found = both.epsilon(delta=1e-3)
+    assert 0.999 * found.value <= found.lower_bound.value <= found.value and not found.lower_bound.gap
 
 
 def test_what_is_known_from_below_is_found_when_it_is_read(monkeypatch):

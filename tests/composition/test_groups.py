@@ -209,6 +209,12 @@ def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism,
     assert found > privproj.epsilon(mechanism, delta=delta, **run).value
 
 
+def test_a_group_for_which_no_epsilon_is_known_has_none():
+    """Nor for one of its records: group privacy has nowhere to start from."""
+    mechanism = Gaussian(noise_multiplier=1e-10)
+    assert privproj.epsilon(mechanism, log10_delta=-1e5, group_size=440).outcome == "vacuous"
+
+
 @pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 4), st.integers(1, 3), st.lists(st.floats(-1.5, 1.5), min_size=8, max_size=8))

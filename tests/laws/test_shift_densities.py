@@ -49,6 +49,15 @@ def test_law_of_the_projected_change_by_simulation(dim, rank):
     assert np.max(np.abs(tails - expected)) <= 2.2 / math.sqrt(count)  # Kolmogorov-Smirnov at 1e-4
 
 
+@pytest.mark.parametrize("rank", [1, 3, 8, 11, 14, 18, 21, 28, 60, 400])
+@pytest.mark.parametrize("centre", [1e-3, 0.5, 3.0, 39.0])
+def test_law_of_a_secret_shift_has_mass_one(rank, centre):
+    """Most of all where the noise is small: the terms are those of the Gamma law alone, which at ranks near 16 decay
+    slowest."""
+    mass = float(panels_of(SecretShift(rank, centre / rank, 1e-8)).above[0][0])
+    assert mass == pytest.approx(1.0, rel=1e-12, abs=0)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("rank", "sigma", "m"), [(1, 0.5, 0.3), (5, 1.0, 0.1), (5, 0.2, 1.2), (200, 0.7, 0.02), (64, 3.0, 0.5)]

@@ -99,3 +99,13 @@ def test_an_epoch_of_bins_costs_no_more_than_poisson():
     poisson = privproj.epsilon(mechanism, delta=1e-6, steps=100, sampling_rate=0.01).value
     plain = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-6, sampling="balls-in-bins", batches=100).value
     assert plain < bins < poisson
+
+
+@pytest.mark.parametrize("probes", [3, 7, 65])
+@pytest.mark.parametrize(("noise", "eps"), [(8.72, 9e8), (70.0, 8e7), (1e5, 3e5), (1e10, 1.0)])
+def test_several_records_leak_at_least_what_one_does_however_far_out(probes, noise, eps):
+    """Where epsilon is 1e9 times the mean shift, too: the logs of slope and value there are equal to rounding."""
+    mechanism = JLClip(probes=probes, noise_multiplier=noise)
+    one = privproj.delta(mechanism, epsilon=eps, bound="exact")
+    several = privproj.delta(mechanism, epsilon=eps, bound="any-records")
+    assert several.log10_delta >= one.log10_delta

@@ -143,7 +143,7 @@ ANY_RECORDS = Bound(
     options="--group-size 2 --probes 30 --noise-multiplier 2",
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
-    version=4,
+    version=5,
     allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

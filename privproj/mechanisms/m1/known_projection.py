@@ -38,7 +38,7 @@ KNOWN_PROJECTION = Bound(
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     allows=allowed,
-    version=6,
+    version=7,
 )
 
 
