@@ -126,8 +126,13 @@ class IndependenceCheck:
         # A copy, for the loss function may write into its part.
         self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
         form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
+        seed = torch.initial_seed()
         with self.taps.armed(records):
             losses = self.losses(part, records)
+            if torch.initial_seed() != seed:
+                expected = "random numbers that come from the secret seed"
+                remedy = "leave it out; torch.set_rng_state repeats what was drawn after torch.get_rng_state"
+                raise InvalidParameter("loss_fn", "a call of torch.manual_seed", expected, remedy)
             self.guard.check_leaves(losses)
             try:
                 self.pass_back(losses)
