@@ -286,7 +286,8 @@ class _ReplayedTap(AnyTap):
             each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
             found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
-            remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
+            remedy = "freeze its own tensors"
+            remedy = f"set its dropout to 0, or {remedy}" if "random" in str(error) else remedy
             remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
             expected = "a layer that can be computed for one record alone"
             raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error

@@ -933,28 +933,53 @@ def test_a_public_seed_tells_nothing_of_dropout():
     assert not torch.allclose(*sums)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_public_seed_within_the_loss_is_refused(strict):
+def seeded(part):
+    torch.manual_seed(0)
+    return dropout(part, 0.5)
+
+
+def in_a_fork(part):
+    part = dropout(part, 0.1)
+    with torch.random.fork_rng():
+        return seeded(part)
+
+
+def put_back(part):
+    part, state = dropout(part, 0.1), torch.get_rng_state()
+    part = seeded(part)
+    torch.set_rng_state(state)
+    return part
+
+
+@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back])
+def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
-    x, y = records(12)
-    module, optimizer, batches = whole(mlp(), x, y)
-
-    def seeded(part):
-        torch.manual_seed(0)
-        return own(module)((dropout(part[0], 0.5), part[1]))
-
-    def twice(part):
-        state = torch.get_rng_state()
-        first = seeded.own(part)
-        torch.set_rng_state(state)
-        return first + seeded.own(part)
-
-    seeded.own = lambda part: own(module)((dropout(part[0], 0.5), part[1]))
-    batch = next(batches)
-    with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
-        optimizer.step_on(seeded, batch, strict=strict)
-    optimizer.step_on(twice, batch, strict=strict)
+    module, optimizer, batches = whole(mlp(), *records(12))
+    loss, batch = lambda part: own(module)((draw(part[0]), part[1])), next(batches)
+    for spot in (True, False):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
+
+
+def test_draws_may_be_repeated_and_those_that_all_records_share_may_be_known():
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        state = torch.get_rng_state()
+        first = dropout(part[0], 0.5)
+        torch.set_rng_state(state)
+        second = dropout(part[0], 0.5)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            shared = torch.rand(1, 6) + torch.rand(12, 6).mean(0)
+        return own(module)(((first + second) * shared, part[1]))
+
+    for _ in range(5):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 5
 
 
 def test_gradients_of_weights_within_the_loss_are_refused_in_words():
