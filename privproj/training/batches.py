@@ -25,7 +25,7 @@ from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers, seeded_generators
-from privproj.training.nested import Samples, are_equal, leaves, parts_of, place_of, take
+from privproj.training.nested import Samples, are_equal, has_no_rows, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
 from privproj.training.quiet import Still
@@ -98,7 +98,7 @@ def _sum_of(part: Tensor) -> int | None:
 
     Of a large one evenly spaced bytes are summed, some of every record's.
     """
-    if part.device.type != "cpu" or part.layout is not torch.strided:
+    if part.device.type != "cpu" or has_no_rows(part):
         return None
     whole = part.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
     # An odd distance looks at every byte of a number in turn. About a mebibyte is read. Speed only.
@@ -393,6 +393,8 @@ def check_loader(loader: DataLoader) -> None:
     data = loader.dataset
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
         raise InvalidParameter("data_loader", type(data).__name__, "a data set with a length and an index")
+    if isinstance(data, TensorDataset) and any(map(has_no_rows, data.tensors)):
+        raise InvalidParameter("data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense")
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     plain = isinstance(sampler, RandomSampler | SequentialSampler) and not getattr(sampler, "replacement", False)
     if not plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):

@@ -192,7 +192,7 @@ class Taps:
                 x = _saved_input(tap, saved[0])
                 if not _keeps_graph():
                     saved.clear()
-                tap.keep(call, x, g.detach())
+                self.keep(tap, call, x, g.detach())
 
             whole.register_hook(back)
             return None if whole is first else whole
@@ -229,20 +229,18 @@ class Taps:
         """The device of the trained tensors."""
         return self.taps[0].parameters[0].device
 
-    def check_rows(self, records: int) -> None:
-        """Raise :class:`InvalidParameter` unless every layer saw one row for each record."""
-        for tap in self.taps:
-            kept = [part for _, *pair in tap.uses for part in pair] + [*(tap.found or ())]
-            for rows in {len(part) for part in kept} - {records}:
-                remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
-                found = f"{rows} rows for {records} losses"
-                raise InvalidParameter(tap.name, found, "one row for each record, batch first", remedy)
+    def keep(self, tap: AnyTap, call: Any, x: Tensor, g: Tensor) -> None:
+        """Let a tap keep a use of its layer; raises :class:`InvalidParameter` unless that saw one row for each record.
 
-    def join_rows(self) -> None:
-        """Take all that every layer saw as one record's, whatever its first dimension is."""
-        for tap in self.taps:
-            tap.uses = [(call, x, g) if len(x) == 1 else (call, x[None], g[None]) for call, x, g in tap.uses]
-            tap.found = tap.found and tuple(part.sum(0, keepdim=True) for part in tap.found)
+        All that a layer saw of a record that is computed alone is one record's, whatever its first dimension is.
+        """
+        if self.alone and {len(x), len(g)} != {1}:
+            x, g = x[None], g[None]
+        for rows in {len(x), len(g)} - {self.records}:
+            remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
+            found = f"{rows} rows for {self.records} losses"
+            raise InvalidParameter(tap.name, found, "one row for each record, batch first", remedy)
+        tap.keep(call, x, g)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""
@@ -276,7 +274,7 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     def refuse(g: Tensor) -> None:
         if bool(g.any()):
             found, expected = "a gradient of its second output", "losses that use the first output only"
-            raise InvalidParameter(tap.name, found, expected, "freeze it")
+            raise InvalidParameter(tap.name, found, expected, "freeze its own tensors")
 
     for part in () if first is output else output[1:]:
         if isinstance(part, Tensor) and part.requires_grad:

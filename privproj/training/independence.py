@@ -26,7 +26,7 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps, UnpickledHook
 from privproj.training.generators import number_states
 from privproj.training.nested import leaves, move, parts_of, place_of, take
-from privproj.training.quiet import quiet
+from privproj.training.quiet import quiet, refuse_public_seed
 from privproj.training.release import PrivateRelease
 
 LossFunction = Callable[[Any], Tensor]
@@ -126,8 +126,11 @@ class IndependenceCheck:
         # A copy, for the loss function may write into its part.
         self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
         form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
+        seed = torch.initial_seed()
         with self.taps.armed(records):
             losses = self.losses(part, records)
+            if torch.initial_seed() != seed and not alone:
+                refuse_public_seed()
             self.guard.check_leaves(losses)
             try:
                 self.pass_back(losses)
@@ -256,6 +259,9 @@ class IndependenceCheck:
             losses: Any = self.loss_fn(part)
         except Exception as error:
             found, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
+            if "differentiated Tensors" in found:
+                expected, remedy = "no gradients of trained tensors within the loss", "take those of inputs or outputs"
+                raise InvalidParameter("loss_fn", found, expected, remedy) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in found or not may_be_new:
                 raise
@@ -266,7 +272,9 @@ class IndependenceCheck:
             self.taps.is_inside = False
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
             found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-            remedy = 'return the losses themselves, with reduction="none"'
+            remedy = 'return those of the part that the function is given, with reduction="none"'
+            if isinstance(losses, Tensor) and losses.dim() > 1 and len(losses) == records:
+                remedy = "add up those of each record, or take their mean: losses.flatten(1).mean(1)"
             raise InvalidParameter("losses", found, f"a tensor with one loss for each of {records} records", remedy)
         if records and not losses.requires_grad:
             remedy = "compute them from the module that make_private returned, with gradients enabled"
@@ -293,9 +301,6 @@ class IndependenceCheck:
     def pass_back(self, losses: Tensor) -> None:
         """Let the taps keep what comes back of these losses, one row for each."""
         losses.sum().backward()
-        if self.alone:
-            self.taps.join_rows()
-        self.taps.check_rows(len(losses))
 
     def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privproj.errors import InvalidParameter
+
 Samples = tuple[Any, Any] | None
 """The batches of one record and of two that are joined as a batch is; None where nobody knows them."""
 
@@ -24,6 +26,9 @@ def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None
     """
     if not _counts_records(batch, records, samples):
         return _rebuilt(batch, lambda part, key: take(part, rows, records, _inside(samples, key)))
+    if isinstance(batch, Tensor) and has_no_rows(batch):
+        remedy = "pad it, with a mask, or keep its dense parts and make it within the loss function"
+        raise InvalidParameter("batch", "a nested or sparse tensor", "dense tensors with a row for each record", remedy)
     if isinstance(batch, list | tuple):
         return type(batch)(batch[rows] if isinstance(rows, slice) else [batch[row] for row in rows.tolist()])
     if isinstance(rows, slice):
@@ -77,6 +82,8 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
     """True if two tensors have one shape and hold the same numbers, nan being equal to nan."""
     if one.shape != other.shape:
         return False
+    if has_no_rows(one):
+        one, other = one.to_dense(), other.to_dense()
     same = one == other
     return bool((same | (one.isnan() & other.isnan()) if one.is_floating_point() else same).all())
 
@@ -85,6 +92,8 @@ def _reaches(one: Tensor, other: Tensor, *, at_end: bool) -> bool:
     """True if a tensor begins, or ends, with another one along the dimensions in which they differ."""
     if one.dim() != other.dim() or any(long < short for long, short in zip(one.shape, other.shape, strict=True)):
         return False
+    if one.shape == other.shape:
+        return are_equal(one, other.to(one.device))
     sizes = zip(one.shape, other.shape, strict=True)
     place = tuple(slice(long - short, None) if at_end else slice(0, short) for long, short in sizes)
     return are_equal(one[place], other.to(one.device))
@@ -93,8 +102,13 @@ def _reaches(one: Tensor, other: Tensor, *, at_end: bool) -> bool:
 def _size(part: Any) -> int | None:
     """The number of rows of a tensor or an array, or of entries of a list or tuple without names; else None."""
     if isinstance(part, Tensor | np.ndarray):
-        return part.shape[0] if part.ndim else None
+        return (part.size(0) if isinstance(part, Tensor) else len(part)) if part.ndim else None
     return len(part) if isinstance(part, list | tuple) and not hasattr(part, "_fields") else None
+
+
+def has_no_rows(part: Tensor) -> bool:
+    """True for nested and sparse tensors, whose rows cannot be cut or read."""
+    return part.is_nested or part.layout is not torch.strided
 
 
 def _counts_records(part: Any, records: int, samples: Samples) -> bool:

@@ -343,7 +343,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._boundary.begin()
         for hook in self._hooks:
             hook(self)
-        self._guard.end_step({id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]})
+        # An optimizer that finds its rate by itself, as Adafactor does, has none here.
+        self._guard.end_step(
+            {id(p): float(group.get("lr") or 0.0) for group in self.param_groups for p in group["params"]}
+        )
 
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from privproj.errors import InvalidParameter
 from privproj.training.generators import CPU, unchanged_numbers
 
 _DROPOUTS = {
@@ -79,10 +80,13 @@ class Still(TorchFunctionMode):
         self.types: set[torch.dtype] = set()
         self.apart = self.is_uneven = False
         self.passes: list[list[bool]] = []
+        self.drawn: dict[bytes, int] = {}
+        self.earlier: dict[bytes, int] = {}
         self.begin(())
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
+        self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
         self.rows, self.by_row, self.drawn = rows, [], {}
         # Those that had a row for each record in the first two passes.
         self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
@@ -97,9 +101,13 @@ class Still(TorchFunctionMode):
     def levels(self, found: Tensor) -> Tensor | None:
         """A level for each record, where a draw of this shape has a row for each; else None."""
         # A pass that is recomputed on the way back begins from the state that it had, and makes the same draws.
-        number = self.drawn.setdefault(torch.get_rng_state().numpy().tobytes(), len(self.by_row))
+        state = torch.get_rng_state().numpy().tobytes()
+        number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = found.dim() > 0 and len(found) == len(self.rows)
+        # No two passes come to one state, but from a seed within them.
+        if has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows):
+            refuse_public_seed()
         self.by_row += [has_rows] * (number == len(self.by_row))
         if not (self.apart and has_rows and any(self.known[number : number + 1])):
             return None
@@ -142,6 +150,13 @@ class Still(TorchFunctionMode):
         if isinstance(found, Tensor):
             self.types.add(found.dtype)
         return found
+
+
+def refuse_public_seed() -> NoReturn:
+    """Refuse random numbers that are known: a record more would change what the others draw."""
+    expected = "random numbers of each record that come from the secret seed"
+    remedy = "leave it out (torch.set_rng_state repeats what was drawn after torch.get_rng_state), or use strict=True"
+    raise InvalidParameter("loss_fn", "torch.manual_seed or a state of one's own", expected, remedy)
 
 
 def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:

@@ -30,7 +30,7 @@ FLOATS = (torch.float32, torch.float64)
 REMEDIES = {
     nn.modules.rnn.RNNBase: "use opacus.layers.DPLSTM, DPGRU or DPRNN with batch_first=True, or freeze it",
     nn.EmbeddingBag: "use nn.Embedding and a sum or mean over its tokens, or freeze it",
-    nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer",
+    nn.utils.parametrize.ParametrizationList: "remove the parametrization, or freeze the layer, in eval mode",
     LazyModuleMixin: "call the module once before make_private, which gives the layer its shape",
     torch.jit.ScriptModule: "take the module as it was before torch.jit",
 }
@@ -172,9 +172,6 @@ class Tap(AnyTap):
         with per_example.full_precision():
             found = per_example.formed(*self.joined())
         self.uses = []
-        if before is not None and len(before) != len(found):
-            rows = f"{len(found)} rows after {len(before)}"
-            raise InvalidParameter(self.name, rows, "one row for each record, batch first")
         self.found = (found if before is None else before.add_(found),)
 
     @property
@@ -182,7 +179,8 @@ class Tap(AnyTap):
         """True if the gradients are no larger than what is kept to make them."""
         if self.is_table:
             return False
-        count = sum(math.prod(g.shape[2:] if type(call[0]) is nn.Conv2d else g.shape[1:-1]) for call, _, g in self.uses)
+        outputs, _ = self.shape
+        count = sum(g.numel() // (len(g) * outputs) for *_, g in self.uses)
         return per_example.is_smaller_formed(count, *self.shape)
 
     @property
@@ -200,7 +198,10 @@ class Tap(AnyTap):
         dtype, rows, pairs, found = self.weight.dtype, [], [], []
         for (module, *_), x, g in self.uses:
             if type(module) is nn.Conv2d:
-                pairs.append((g.to(dtype).flatten(2).mT, _columns(module, x.to(dtype), self.ones(module))))
+                # A record that is computed alone may have several images.
+                images, back = (part.to(dtype).reshape(-1, *part.shape[-3:]) for part in (x, g))
+                pair = back.flatten(2).mT, _columns(module, images, self.ones(module))
+                pairs.append(tuple(part.reshape(len(x), -1, part.shape[2]) for part in pair))
             elif self.is_table and isinstance(module, nn.Embedding):
                 ids, seen = _looked_up(module, x, g)
                 rows.append(ids)
@@ -285,7 +286,8 @@ class _ReplayedTap(AnyTap):
             each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
             found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
-            remedy = "set its dropout to 0, or freeze it" if "random" in str(error) else "freeze it"
+            remedy = "freeze its own tensors"
+            remedy = f"set its dropout to 0, or {remedy}" if "random" in str(error) else remedy
             remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
             expected = "a layer that can be computed for one record alone"
             raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
@@ -408,7 +410,7 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         if isinstance(module, base):
             raise InvalidParameter(name, kind, expected, remedy)
     if isinstance(module.__dict__.get("weight"), Tensor):
-        remedy = "remove spectral_norm or weight_norm from it, or freeze it"
+        remedy = "remove spectral_norm or weight_norm from it, or freeze it, in eval mode"
         raise InvalidParameter(name, f"{kind} with a weight that is made from others", expected, remedy)
     if type(module).forward is nn.Module.forward:
         remedy = "freeze them, for tensors that another layer takes out of a container pass by the hooks"

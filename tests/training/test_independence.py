@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, dropout  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from training.helpers import clipped, gradients, make_private, mlp, private  # noqa: E402
+from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
 
 from privproj.training.batches import _sum_of  # noqa: E402
 from privproj.training.independence import _norms, first_difference  # noqa: E402
@@ -305,6 +305,53 @@ def test_strict_takes_any_first_dimension():
     assert optimizer._steps == 1
 
 
+class Crops(nn.Module):
+    """The crops of a record go through a layer together, the first ones before the others."""
+
+    def __init__(self, layer, parts):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head, self.parts = layer, nn.Linear(4, 3), parts
+        self.others = (0, 2, 3) if isinstance(layer, nn.Conv2d) else (0, 1)
+
+    def forward(self, x):
+        seen = [torch.tanh(self.layer(part)).mean(self.others) for part in x[0].split(self.parts)]
+        return self.head(torch.stack(seen).prod(0)[None])
+
+
+@pytest.mark.parametrize("parts", [[5], [2, 3]])
+@pytest.mark.parametrize(
+    ("layer", "form"),
+    [(nn.Conv2d, (1, 3, 3)), (nn.Conv2d, (1, 9, 9)), (nn.Linear, (2, 9)), (nn.Linear, (7, 9))],
+)
+def test_strict_takes_any_number_of_rows_of_a_record(layer, form, parts):
+    model = Crops(layer(1, 4, 3) if layer is nn.Conv2d else layer(9, 4), parts).double()
+    x = torch.randn(6, 5, *form, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model, optimizer, batches = whole(model, x, torch.arange(6) % 3)
+    taps, batch = optimizer._taps, next(batches)
+    rows = alone(model, taps, lambda _, part: own(model)(part), batch, 6)
+    expected = clipped(torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]))
+    optimizer.backward_on(own(model), batch, strict=True)
+    pairs = zip(taps.taps, optimizer._boundary.sums, strict=True)
+    found = [tap.shaped(p, part).flatten() for tap, total in pairs for p, part in tap.split(total)]
+    assert torch.allclose(torch.cat(found), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_records_one_after_another_with_other_numbers_of_rows_are_refused_in_words():
+    x, y = records(5)
+    module, optimizer, batches = whole(mlp(), x, y)
+
+    def loss(part):
+        scores = [module(row.expand(count, 6)).mean(0) for row, count in zip(part[0], [1, 3, 2, 3, 1], strict=False)]
+        return cross_entropy(torch.stack(scores), part[1], reduction="none")
+
+    batch = next(batches)
+    with pytest.raises(InvalidParameter, match=r"one row for each record.*strict=True"):
+        optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
 @dataclasses.dataclass
 class Pair:
     x: torch.Tensor
@@ -387,8 +434,12 @@ def test_a_loss_for_the_whole_batch_is_refused():
     x, y = records(12)
     module, optimizer, batches = whole(mlp(), x, y)
     batch = next(batches)
-    for loss in (lambda p: own(module)(p).mean(), lambda p: own(module)(p)[1:], lambda p: own(module)(p)[:, None]):
-        with pytest.raises(InvalidParameter, match="one loss for each of 12 records"):
+    for loss, remedy in (
+        (lambda p: own(module)(p).mean(), 'reduction="none"'),
+        (lambda p: own(module)(p)[1:], "of the part that the function is given"),
+        (lambda p: own(module)(p)[:, None].expand(-1, 3), r"losses\.flatten\(1\)\.mean\(1\)"),
+    ):
+        with pytest.raises(InvalidParameter, match=f"one loss for each of 12 records.*{remedy}"):
             optimizer.backward_on(loss, batch)
 
 
@@ -880,6 +931,67 @@ def test_a_public_seed_tells_nothing_of_dropout():
         optimizer.backward_on(own(module), next(batches))
         sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
     assert not torch.allclose(*sums)
+
+
+def seeded(part):
+    torch.manual_seed(0)
+    return dropout(part, 0.5)
+
+
+def in_a_fork(part):
+    part = dropout(part, 0.1)
+    with torch.random.fork_rng():
+        return seeded(part)
+
+
+def put_back(part):
+    part, state = dropout(part, 0.1), torch.get_rng_state()
+    part = seeded(part)
+    torch.set_rng_state(state)
+    return part
+
+
+@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back])
+def test_a_public_seed_within_the_loss_is_refused(draw):
+    """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
+    module, optimizer, batches = whole(mlp(), *records(12))
+    loss, batch = lambda part: own(module)((draw(part[0]), part[1])), next(batches)
+    for spot in (True, False):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
+def test_draws_may_be_repeated_and_those_that_all_records_share_may_be_known():
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        state = torch.get_rng_state()
+        first = dropout(part[0], 0.5)
+        torch.set_rng_state(state)
+        second = dropout(part[0], 0.5)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            shared = torch.rand(1, 6) + torch.rand(12, 6).mean(0)
+        return own(module)(((first + second) * shared, part[1]))
+
+    for _ in range(5):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 5
+
+
+def test_gradients_of_weights_within_the_loss_are_refused_in_words():
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        losses = own(module)(part)
+        (g,) = torch.autograd.grad(losses.sum(), module[0].weight, retain_graph=True)
+        return losses + g.norm()
+
+    with pytest.raises(InvalidParameter, match="no gradients of trained tensors"):
+        optimizer.step_on(loss, next(batches))
 
 
 def test_random_numbers_of_another_generator_are_refused():

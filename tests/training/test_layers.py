@@ -435,9 +435,14 @@ def test_recurrent_layers_of_opacus_train(name):
 
 @pytest.mark.parametrize("change", [nn.utils.spectral_norm, nn.utils.weight_norm])
 def test_weights_that_are_made_from_others_are_refused_in_words(change):
-    model = nn.Sequential(change(nn.Linear(6, 6)), nn.Linear(6, 3))
-    with pytest.raises(InvalidParameter, match="or freeze"):
-        private(model.double(), *data())
+    model = nn.Sequential(change(nn.Linear(6, 6)), nn.Linear(6, 3)).double()
+    with pytest.raises(InvalidParameter, match="or freeze it, in eval mode"):
+        private(model, *data())
+    # Its own iteration would change buffers otherwise.
+    model[0].requires_grad_(False).eval()
+    _, optimizer, loader = private(model, *data())
+    optimizer.step_on(own(model), next(iter(loader)))
+    assert optimizer._steps == 1
 
 
 def test_a_layer_within_torch_func_is_refused_in_words():

@@ -155,3 +155,43 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
     assert not optimizer._steps
     with pytest.raises(InvalidParameter, match=r"optimizer\.close\(\)"):
         make_private(module=module, optimizer=sgd, data_loader=loader, **GIVEN)
+
+
+SPARSE = torch.eye(8).to_sparse()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda x: x.to_sparse(), lambda x: x.to_sparse_csr(), lambda x: torch.nested.nested_tensor(list(x)),
+        lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
+    ],
+)  # fmt: skip
+def test_nested_and_sparse_rows_are_refused_in_words_and_shared_ones_are_kept(join):
+    module, sgd, loader = parts()
+    rows = lambda found: [torch.stack(column) for column in zip(*found, strict=True)]  # noqa: E731
+    given = lambda collate: {"data_loader": DataLoader(loader.dataset, 20, collate_fn=collate), **GIVEN}  # noqa: E731
+    columns = DataLoader(TensorDataset(SPARSE))
+    with pytest.raises(InvalidParameter, match="dense ones"):
+        make_private(module=module, optimizer=sgd, data_loader=columns, **GIVEN)
+    _, optimizer, batches = make_private(
+        module=module, optimizer=sgd, **given(lambda found: (join(rows(found)[0]), rows(found)[1]))
+    )
+    with pytest.raises(InvalidParameter, match="pad it, with a mask"):
+        optimizer.step_on(lambda part: losses_of(module, *part), next(iter(batches)))
+    optimizer.close()
+    _, optimizer, batches = make_private(
+        module=module, optimizer=sgd, **given(lambda found: (*rows(found), SPARSE.clone()))
+    )
+    whole = lambda _, batch: optimizer.step_on(lambda p: losses_of(module, p[0] @ p[2], p[1]), batch)  # noqa: E731
+    trained(module, whole, optimizer, batches)
+
+
+def test_an_optimizer_that_finds_its_rate_by_itself_trains():
+    from transformers import Adafactor
+
+    module, _, loader = parts()
+    own = Adafactor(module.parameters())
+    module, optimizer, loader = make_private(module=module, optimizer=own, data_loader=loader, **GIVEN)
+    trained(module, optimizer.step_on, optimizer, loader)
