@@ -16,6 +16,12 @@ from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
 FIRST_NATS = 16.0
 """Nats of absolute accuracy that are sought first. Speed only."""
 
+DEEPEST = 8000
+"""Nats below which is what a mean over an inverse law leaves out. Speed only."""
+
+FLAT = 12
+"""Deviations beyond which the Gaussian profile is taken for what lies between it and 1. Speed only."""
+
 MOST_NATS = 1e5
 """Accuracy beyond which no more is sought. Speed only."""
 
@@ -67,9 +73,17 @@ class BallLaw(ABC):
     def tail(self, u: arb) -> arb:
         """Return a ball that holds ``P(U > u)``."""
 
-    @abstractmethod
-    def full_cut(self, nats: float) -> tuple[arb, arb]:
-        """Return a cut beyond which there is a mass of at most about ``e^-nats``, and a bound of that mass."""
+    def last_cut(self, eps: arb) -> tuple[arb, arb]:
+        """Return where a mean over the whole law is cut, and a ball of the part beyond."""
+        if self.inverse:
+            cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
+            return cut, arb(0).union(gamma.chernoff_bound(self.a, cut))
+        # There h is nearly 1: Phi(-u) at u = eps/mu - mu/2 = -FLAT
+        edge = (FLAT + (FLAT**2 + 2 * eps).sqrt()).mid() ** 2
+        if self.supremum is not None and not edge < self.supremum:
+            return arb(1), arb(0)
+        cut = (edge / self.scale).mid()
+        return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
     def below(self, odds: arb, cut: arb) -> arb:
         """Return a bound of the sum of ``step density`` over all nodes before one with these odds (C21)."""
@@ -81,12 +95,15 @@ class BallLaw(ABC):
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
-    def expected_delta(self, eps: arb, cut: arb | None = None, known: arb | None = None, goal: int = GOAL_BITS) -> arb:
+    def expected_delta(self, eps: arb, cut: arb | None = None, known: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that holds ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
 
         ``goal`` is the relative accuracy that is sought, in bits, beside what is ``known``, to which it will be added.
         """
-        nats, known = FIRST_NATS, arb(0) if known is None else known
+        if cut is None:
+            cut, beyond = self.last_cut(eps)
+            return beyond + self.expected_delta(eps, cut, known + beyond, goal)
+        nats = FIRST_NATS
         while True:
             total, missed = self._sum_nodes(eps, cut, nats)
             # The value is not known well before enough of it is found, so a step is at most fourfold.
@@ -95,18 +112,18 @@ class BallLaw(ABC):
                 return total + arb(0, missed.abs_upper())
             nats = min(nats + missing + 1.0, 4.0 * nats)
 
-    def _sum_nodes(self, eps: arb, cut: arb | None, nats: float) -> tuple[arb, arb]:
+    def _sum_nodes(self, eps: arb, c: arb, nats: float) -> tuple[arb, arb]:
         """Return the sum of the trapezoidal rule, right to about ``nats``, and how far the mean is from it (C21)."""
-        c, beyond = self.full_cut(nats) if cut is None else (cut, arb(0))
         size = self.scale / c if self.inverse else self.scale * c
-        # The highest values of h_eps on the line and in the strip |Im s| <= angle
-        at, reach = float(eps.mid()), math.inf if self.inverse else float(size.mid())
-        narrow = 0.5 * float(self.a) + 0.25 + 0.25 * at * max(1.0, 2.0 * at / reach)
-        angle = min(WIDEST_STRIP, math.sqrt(nats / narrow))
+        a, at, share = float(self.a), float(eps.mid()), 0.0 if self.inverse else float((2 * eps / size).mid())
+        angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * a + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
+        if 0.0 < share < 3.0:
+            angle = min(angle, 2.0 * (nats / at) ** 0.25)
         cosine = arb(angle).cos()
-        highest, wide = (arb(1) if self.inverse else gaussian.delta(one, size.sqrt()) for one in (eps, eps * cosine))
-        # M = e^(eps (1-C)/2) C^-(a+1/2) h_(eps C)(sup X), C = cos angle
-        most = (eps * (1 - cosine) / 2 - (self.a + arb(0.5)) * cosine.log()).exp() * wide
+        highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
+        # M = C^-(a+1/2) e^growth, C = cos angle
+        growth = eps * (1 - cosine) / 2 if self.inverse else _profile_growth(eps, size, cosine)
+        most = (growth - (self.a + arb(0.5)) * cosine.log()).exp()
         floor = log_of_upper_end(highest) - nats
         step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
 
@@ -135,7 +152,18 @@ class BallLaw(ABC):
             odds = odds * ratio
         # |int F - step sum| <= 2 M / (e^(2 pi angle/step) - 1)
         error = 2 * most / (2 * arb.pi() * arb(angle) / arb(step)).expm1()
-        return total * arb(step), error + left(odds_at(first)) + right(odds_at(last)) + beyond
+        return total * arb(step), error + left(odds_at(first)) + right(odds_at(last))
+
+
+def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
+    """Return the log of a bound of ``sqrt(C) |h_eps(X)|`` in the strip, where ``|X|`` is at most ``size`` (C21)."""
+    if size <= 2 * eps * cosine:
+        # -(eps/mu - mu/2)^2/2
+        return eps / 2 - eps * eps / (2 * size) - size / 8
+    # eps/2 (1 - C - q S^2/2), and eps/2 (1 - q S^2 - C sqrt(1 - q^2 S^2)) where |X| >= 2 eps, q = 2 eps/size
+    q, sine = 2 * eps / size, 1 - cosine * cosine
+    one = eps / 2 * (1 - cosine - q * sine / 2)
+    return one if q > 1 else one.max(eps / 2 * (1 - q * sine - cosine * (1 - q * q * sine).sqrt()))
 
 
 def _stride(place: int, holds: Callable[[int], bool]) -> tuple[int, int]:
@@ -178,10 +206,6 @@ class BallBetaLaw(BallLaw):
         rest = 1 - u
         return gamma.lower_beta(self.b, self.a, rest) if balanced else rest.beta_lower(self.b, self.a, regularized=True)
 
-    def full_cut(self, nats: float) -> tuple[arb, arb]:
-        """Return 1, beyond which there is nothing."""
-        return arb(1), arb(0)
-
 
 class BallGammaLaw(BallLaw):
     """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
@@ -210,8 +234,3 @@ class BallGammaLaw(BallLaw):
     def tail(self, u: arb) -> arb:
         """Return the regularised incomplete gamma function."""
         return gamma.upper(self.a, u)
-
-    def full_cut(self, nats: float) -> tuple[arb, arb]:
-        """Return ``a + sqrt(2 a nats) + nats`` and Chernoff's bound of what lies beyond."""
-        cut = (self.a + (2 * self.a * nats).sqrt() + nats).mid()
-        return cut, gamma.chernoff_bound(self.a, cut)
