@@ -18,7 +18,7 @@ Witness = dict[str, float]
 """The values of the free parameters of a profile, by name."""
 
 
-BITS_OF_LAWS = 36
+BITS_OF_LAWS = 32
 """Relative accuracy sought of a mean over a law at one knot of a run, in bits. Speed only."""
 
 EVALUATION_BITS = 128
