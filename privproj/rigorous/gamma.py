@@ -73,7 +73,7 @@ def upper(k: arb, z: arb) -> arb:
 
 
 class NearbyValues:
-    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from Taylor series around points (C29, panels).
+    """``P(k, z)`` and ``Q(k, z)`` for one ``k`` at many real ``z``, from Taylor series around points (C29, Wishart).
 
     Far from ``k``, and for a small one, they are :func:`lower` and :func:`upper`.
     """
@@ -108,7 +108,7 @@ class NearbyValues:
         """
         if not (z > 0 and side * (z - self.k) > 0):
             return None
-        missed = _chernoff_bound(self.k, z)
+        missed = chernoff_bound(self.k, z)
         return 1 - arb(0).union(missed) if missed < 2.0**-ctx.prec else None
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
@@ -170,10 +170,10 @@ def tail_size(k: arb, z: acb, side: int) -> arb:
     |z|)`` above ``k`` and for ``P(k, |z|)`` below, 1 elsewhere.
     """
     size = z.abs_lower() if side > 0 else z.abs_upper()
-    return _skew_factor(z) * (_chernoff_bound(k, size) if side * (size - k) > 0 else arb(1))
+    return _skew_factor(z) * (chernoff_bound(k, size) if side * (size - k) > 0 else arb(1))
 
 
-def _chernoff_bound(k: arb, y: arb) -> arb:
+def chernoff_bound(k: arb, y: arb) -> arb:
     """Return ``e^-(y - k - k ln(y/k))``, a bound of the tail of ``Gamma(k)`` beyond ``y``, on either side of ``k``."""
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)
 

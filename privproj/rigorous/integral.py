@@ -25,9 +25,8 @@ def positive_integral(
     start: float,
     step: float,
     *,
-    left: Remainder | None = None,
-    right: Remainder | None = None,
-    low: arb | None = None,
+    left: Remainder,
+    right: Remainder,
     high: arb | None = None,
     known: arb | None = None,
     goal: int = GOAL_BITS,
@@ -35,19 +34,16 @@ def positive_integral(
     """Return a ball that holds ``int f`` for a function that is non-negative on the line.
 
     Its one hill is sought from ``start`` in steps of ``step``, which only decides how narrow the ball is. ``left(t)``
-    bounds the integral below ``t`` and ``right(t)`` the one above, or the ends are ``low`` and ``high``. With both
-    ``right`` and ``high`` whichever comes first is taken. What does not matter beside ``known``, to which the integral
-    will be added, is not followed. ``goal`` is the relative accuracy that is sought, in bits.
+    bounds the integral below ``t`` and ``right(t)`` the one above, unless it ends at ``high``. What does not matter
+    beside ``known``, to which the integral will be added, is not followed. ``goal`` is the relative accuracy that is
+    sought, in bits.
     """
-    ends = [None if end is None else float(end.mid()) for end in (low, high)]
-    top, peak = _find_top(f, start, step, ends)
+    top, peak = _find_top(f, start, step, float("inf") if high is None else float(high.mid()))
     if peak == float("-inf"):
         return arb.nan()
     floor = peak - 0.7 * (goal + 24) - 10.0
-    a = low.upper() if low is not None else _search_outward(left, top, -step, floor)
-    b = arb("inf") if right is None else _search_outward(right, top, step, floor)
-    if high is not None and not b < high:
-        b, right = high.lower(), None
+    a = _search_outward(left, top, -step, floor)
+    b = _search_outward(right, top, step, floor) if high is None else high.lower()
     scale = arb(peak).exp()
     tolerance = arb(2) ** -(goal + GUARD_BITS)
     enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
@@ -56,32 +52,23 @@ def positive_integral(
     inside = acb.integral(
         lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=20_000
     ).real
-    beyond = sum((bound(end) for bound, end in ((left, a), (right, b)) if bound is not None), arb(0))
-    at_ends = sum((_end_sliver(f, end) for end in (low, high if right is None else None) if end is not None), arb(0))
-    return scale * inside + arb(0).union(beyond + at_ends)
+    # An end that is a ball may hold as much as its width allows.
+    above = right(b) if high is None else 2 * arb(high.rad()) * f(acb(high), False).real.upper()
+    return scale * inside + arb(0).union(left(a) + above)
 
 
-def _end_sliver(f: Integrand, end: arb) -> arb:
-    """Return an upper bound of the integral over the ball of an end that is not known exactly."""
-    return 2 * arb(end.rad()) * f(acb(end), False).real.upper()
-
-
-def _find_top(f: Integrand, start: float, step: float, ends: list[float | None]) -> tuple[float, float]:
-    """Return a point near the top of the hill between the ends, and the log of the height there, to guide the rest."""
+def _find_top(f: Integrand, start: float, step: float, high: float) -> tuple[float, float]:
+    """Return a point near the top of the hill below an end, and the log of the height there, to guide the rest."""
 
     def height(t: float) -> float:
         with ctx.workprec(64):
             return log_of_upper_end(f(acb(t), False).real)
 
-    low, high = ends[0], float("inf") if ends[1] is None else ends[1]
-    inside = start if low is None else max(start, low + 1e-9 * step)
-    top, peak = climb_hill(height, min(inside, high - 0.01 * step), step, high)
-    return (top, peak) if low is None or top >= low else (low, height(low + 1e-9 * step))
+    return climb_hill(height, min(start, high - 0.01 * step), step, high)
 
 
-def _search_outward(bound: Remainder | None, top: float, stride: float, floor: float) -> arb:
+def _search_outward(bound: Remainder, top: float, stride: float, floor: float) -> arb:
     """Return a point beyond ``top``, towards ``stride``, where the log of the remainder is below ``floor``."""
-    assert bound is not None
 
     def enough(t: float) -> bool:
         with ctx.workprec(64):

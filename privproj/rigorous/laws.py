@@ -1,21 +1,41 @@
-"""Laws of the squared shift ``X`` in balls, in a coordinate where their density is log-concave (C21), and in panels.
+"""Laws of the squared shift ``X`` in balls, and means of the Gaussian profile over them by the trapezoidal rule (C21).
 
 They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and ``tests/reference/laws.py`` (mpmath).
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
-from flint import acb, arb
+from flint import arb
 
-from privproj.rigorous.balls import UNDEFINED_BALL
-from privproj.rigorous.gamma import lower_beta
-from privproj.rigorous.integral import positive_integral
+from privproj.errors import PrecisionLimit
+from privproj.rigorous import gamma, gaussian
+from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
+
+FIRST_NATS = 16.0
+"""Nats of absolute accuracy that are sought first. Speed only."""
+
+DEEPEST = 8000
+"""Nats below which is what a mean over an inverse law leaves out. Speed only."""
+
+FLAT = 12
+"""Deviations beyond which the Gaussian profile is taken for what lies between it and 1. Speed only."""
+
+MOST_NATS = 1e5
+"""Accuracy beyond which no more is sought. Speed only."""
+
+WIDEST_STRIP = 1.25
+"""Half width of the strip around the line that is used at most, below ``pi/2``. Speed only."""
+
+MOST_NODES = 2_000_000
+"""Nodes of a rule after which the certificate is refused. Contract."""
 
 
 class BallLaw(ABC):
-    """``X`` as an increasing function of a coordinate ``t``, whose log density is concave and analytic near the line.
+    """``X = scale U``, or ``scale / U`` if ``inverse``, where ``U`` is a Beta or Gamma variable of the shape ``a``.
 
-    ``U`` is the Beta or Gamma variable, of the shape ``a``, that ``X`` is a multiple of (or its inverse).
+    ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so that it is a law of ``s`` on the line.
     Arguments and results are balls that hold the exact values.
     """
 
@@ -31,190 +51,186 @@ class BallLaw(ABC):
     supremum: arb | None = None
     """The supremum of ``X``; None where ``X`` is unbounded."""
 
-    hill: tuple[float, float]
-    """The centre of the density of ``t`` and its width, as floats that only guide a search."""
+    inverse: bool = False
+    """True for ``X = scale / U``."""
+
+    log_norm: arb
+    """The logarithm of the complete Beta or gamma function."""
 
     @abstractmethod
-    def strip(self, t: acb) -> bool:
-        """Return True if ``X`` and the density are analytic on the ball ``t``."""
+    def weight(self, u: arb, rest: arb) -> arb:
+        """Return ``k(u) = u^a (1-u)^b / Beta(a, b)`` or ``u^a e^-u / Gamma(a)``, where ``rest`` is ``1 - u``."""
 
     @abstractmethod
-    def value(self, t: acb) -> acb:
-        """Return ``sqrt(X)`` at ``t``, the shift ``mu``."""
+    def density(self, odds: arb, cut: arb) -> arb:
+        """Return the density of ``s``."""
 
     @abstractmethod
-    def coordinate(self, x: arb) -> arb:
-        """Return the ``t`` at which ``X`` is ``x``."""
+    def above(self, odds: arb, cut: arb) -> arb:
+        """Return a bound of the sum of ``step density`` over all nodes beyond one with these odds (C21)."""
 
     @abstractmethod
-    def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
-        """Return ``ln`` of the density of ``t``, and its first and second derivative in ``t``."""
+    def tail(self, u: arb) -> arb:
+        """Return a ball that holds ``P(U > u)``."""
 
-    def density(self, t: acb, analytic: bool) -> acb:
-        """Return the density of ``t``, as an :data:`privproj.rigorous.integral.Integrand`.
+    def last_cut(self, eps: arb) -> tuple[arb, arb]:
+        """Return where a mean over the whole law is cut, and a ball of the part beyond."""
+        if self.inverse:
+            cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
+            return cut, arb(0).union(gamma.chernoff_bound(self.a, cut))
+        # There h is nearly 1: Phi(-u) at u = eps/mu - mu/2 = -FLAT
+        edge = (FLAT + (FLAT**2 + 2 * eps).sqrt()).mid() ** 2
+        if self.supremum is not None and not edge < self.supremum:
+            return arb(1), arb(0)
+        cut = (edge / self.scale).mid()
+        return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
 
-        Over a wide ball it is computed by Taylor's formula at the middle: dependencies would blow up.
-        """
-        if analytic and not self.strip(t):
-            return UNDEFINED_BALL
-        # ln f(t) = v(m) + v'(m) (t - m) + v''(ball) (t - m)^2/2 (C21, Taylor form)
-        middle = acb(t.real.mid(), t.imag.mid())
-        value, slope, _ = self.derivatives(middle)
-        away = t - middle
-        return (value + away * (slope + away * self.derivatives(t)[2] / 2)).exp()
-
-    def below(self, t: arb) -> arb:
-        """Return an upper bound of ``P(T <= t)``, at most 1."""
-        # int_-inf^t f <= f(t)/(ln f)'(t) for a log-concave density where it rises (C21)
-        _, slope, _ = self.derivatives(acb(t))
-        return _cap_probability(self.density(acb(t), False).real / slope.real) if slope.real > 0 else arb(1)
-
-    def above(self, t: arb) -> arb:
-        """Return an upper bound of ``P(T > t)``, at most 1."""
-        # int_t^inf f <= -f(t)/(ln f)'(t) where it falls (C21)
-        _, slope, _ = self.derivatives(acb(t))
-        return _cap_probability(self.density(acb(t), False).real / -slope.real) if slope.real < 0 else arb(1)
-
-    def tail(self, t: arb) -> arb:
-        """Return a ball that holds ``P(T > t)``, by an integral."""
-        return positive_integral(self.density, *self.hill, low=t, right=self.above)
-
-    # --- in panels of U ---
-
-    @abstractmethod
-    def share_below(self, u: arb) -> arb:
-        """Return a ball that holds ``P(U <= u)``."""
-
-    @abstractmethod
-    def edge(self, u: arb) -> arb:
-        """Return a ball that holds what an integration by parts leaves at ``u``, see :meth:`moments`."""
-
-    @abstractmethod
-    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the moment of order ``n + 1`` from the two before it and what is left at the ends."""
-
-    def moments(self, mass: arb, left: arb, right: arb, centre: arb, count: int) -> list[arb]:
-        """Return ``E[v^n; left < U <= right]``, ``U = centre (1 + v)``, for ``n < count`` from the first (C29)."""
-        found, before = [mass], arb(0)
-        powers = [(end / centre - 1, self.edge(end) / centre) for end in (left, right)]
-        (down, low), (up, high) = powers
-        for n in range(count - 1):
-            # The integral over the panel of d/du [v^n u density(u) ...], which is edge v^n / centre at its ends
-            found.append(self.advance(n, centre, before, found[-1], high - low))
-            before, low, high = found[-2], low * down, high * up
-        return found
+    def below(self, odds: arb, cut: arb) -> arb:
+        """Return a bound of the sum of ``step density`` over all nodes before one with these odds (C21)."""
+        # (c E)^a / (a Beta(a, b)), or with Gamma(a)
+        return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
 
     def mean_above(self, u: arb, tail: arb) -> arb:
         """Return a ball that holds ``E[X | U > u]``, where ``tail`` holds ``P(U > u)``."""
-        # E[U; U > u] = E U (P(U > u) + edge(u)/a)
-        return self.mean * (tail + self.edge(u) / self.a) / tail
+        # E[U; U > u] = E U (P(U > u) + k(u)/a)
+        return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
+
+    def expected_delta(self, eps: arb, cut: arb | None = None, known: arb | int = 0, goal: int = GOAL_BITS) -> arb:
+        """Return a ball that holds ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
+
+        ``goal`` is the relative accuracy that is sought, in bits, beside what is ``known``, to which it will be added.
+        """
+        if cut is None:
+            cut, beyond = self.last_cut(eps)
+            return beyond + self.expected_delta(eps, cut, known + beyond, goal)
+        nats = FIRST_NATS
+        while True:
+            total, missed = self._sum_nodes(eps, cut, nats)
+            # The value is not known well before enough of it is found, so a step is at most fourfold.
+            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(missed) - log_of_upper_end(total + known)
+            if not 0.0 < missing < math.inf or nats > MOST_NATS:
+                return total + arb(0, missed.abs_upper())
+            nats = min(nats + missing + 1.0, 4.0 * nats)
+
+    def _sum_nodes(self, eps: arb, c: arb, nats: float) -> tuple[arb, arb]:
+        """Return the sum of the trapezoidal rule, right to about ``nats``, and how far the mean is from it (C21)."""
+        size = self.scale / c if self.inverse else self.scale * c
+        a, at, share = float(self.a), float(eps.mid()), 0.0 if self.inverse else float((2 * eps / size).mid())
+        angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * a + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
+        if 0.0 < share < 3.0:
+            angle = min(angle, 2.0 * (nats / at) ** 0.25)
+        cosine = arb(angle).cos()
+        highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
+        # M = C^-(a+1/2) e^growth, C = cos angle
+        growth = eps * (1 - cosine) / 2 if self.inverse else _profile_growth(eps, size, cosine)
+        most = (growth - (self.a + arb(0.5)) * cosine.log()).exp()
+        floor = log_of_upper_end(highest) - nats
+        step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
+
+        def odds_at(place: int) -> arb:
+            return (arb(step) * place).exp()
+
+        def height(odds: arb) -> arb:
+            share = odds / (1 + odds)
+            return gaussian.delta(eps, (size / share if self.inverse else size * share).sqrt())
+
+        def left(odds: arb) -> arb:
+            return self.below(odds, c) * (highest if self.inverse else height(odds))
+
+        def right(odds: arb) -> arb:
+            return self.above(odds, c) * highest
+
+        # (c E)^a / (a Beta(a, b)) = e^-nats
+        start = float((self.log_norm + self.a.log()) / self.a - c.log()) - nats / float(self.a)
+        first = _stride(math.floor(start / step), lambda place: log_of_upper_end(left(odds_at(place))) < floor)[0]
+        last = _stride(first, lambda place: log_of_upper_end(right(odds_at(place))) > floor)[1]
+        if last - first > MOST_NODES:
+            raise PrecisionLimit(f"expected a mean by at most {MOST_NODES} values, got {last - first}")
+        total, odds, ratio = arb(0), odds_at(first), arb(step).exp()
+        for _ in range(first, last + 1):
+            total += self.density(odds, c) * height(odds)
+            odds = odds * ratio
+        # |int F - step sum| <= 2 M / (e^(2 pi angle/step) - 1)
+        error = 2 * most / (2 * arb.pi() * arb(angle) / arb(step)).expm1()
+        return total * arb(step), error + left(odds_at(first)) + right(odds_at(last))
+
+
+def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
+    """Return the log of a bound of ``sqrt(C) |h_eps(X)|`` in the strip, where ``|X|`` is at most ``size`` (C21)."""
+    if size <= 2 * eps * cosine:
+        # -(eps/mu - mu/2)^2/2
+        return eps / 2 - eps * eps / (2 * size) - size / 8
+    # eps/2 (1 - C - q S^2/2), and eps/2 (1 - q S^2 - C sqrt(1 - q^2 S^2)) where |X| >= 2 eps, q = 2 eps/size
+    q, sine = 2 * eps / size, 1 - cosine * cosine
+    one = eps / 2 * (1 - cosine - q * sine / 2)
+    return one if q > 1 else one.max(eps / 2 * (1 - q * sine - cosine * (1 - q * q * sine).sqrt()))
+
+
+def _stride(place: int, holds: Callable[[int], bool]) -> tuple[int, int]:
+    """Return a place up to which a condition seems to hold, in growing strides, and a further one where it does not."""
+    stride = 1
+    while stride < MOST_NODES and holds(place + stride):
+        place, stride = place + stride, stride + (stride + 3) // 4
+    return place, place + stride
 
 
 class BallBetaLaw(BallLaw):
-    """``X = scale B``, ``B ~ Beta(a, b)``, in the coordinate ``t = ln(B / (1 - B))``.
-
-    The density is ``e^(a t) (1 + e^t)^-(a+b) / Beta(a, b)``. Its twin in floats is
-    :class:`privproj.laws.squared_shift.ScaledBeta`.
-    """
+    """``X = scale U``, ``U ~ Beta(a, b)``. Its twin in floats is :class:`privproj.laws.squared_shift.ScaledBeta`."""
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
         self.a, self.b, self.scale = a, b, scale
-        self.log_front = a.lgamma() + b.lgamma() - (a + b).lgamma()
+        self.log_norm = a.lgamma() + b.lgamma() - (a + b).lgamma()
         self.mean, self.supremum = scale * a / (a + b), scale
-        # The logit of the mean of B, and the standard deviation of the logit to first order
-        self.hill = float((a / b).log()), float((1 / a + 1 / b).sqrt())
 
-    def strip(self, t: acb) -> bool:
-        """Return True if ``ln(1 + e^t)`` and ``ln(1 + e^-t)`` are analytic on the ball."""
-        return _soft_plus(t, True).is_finite() and _soft_plus(-t, True).is_finite()
+    def weight(self, u: arb, rest: arb) -> arb:
+        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
+        return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
 
-    def value(self, t: acb) -> acb:
-        """Return ``sqrt(X) = sqrt(scale) e^(-ln(1 + e^-t)/2)``."""
-        return self.scale.sqrt() * (-_soft_plus(-t, False) / 2).exp()
+    def density(self, odds: arb, cut: arb) -> arb:
+        """Return ``k(u) / (1 + (1-c) E)``, as ``1 - u = (1 + (1-c) E)/(1 + E)``."""
+        lifted = 1 + (1 - cut) * odds
+        return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
 
-    def coordinate(self, x: arb) -> arb:
-        """Return ``t = ln(x / (scale - x))``."""
-        return (x / (self.scale - x)).log()
+    def above(self, odds: arb, cut: arb) -> arb:
+        """Return ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))``, ``m = min(b, 1)``."""
+        least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
+        return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
 
-    def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
-        """Return ``a t - (a+b) ln(1 + e^t) - ln Beta(a, b)`` and its first and second derivative."""
-        n, share = self.a + self.b, 1 / (1 + (-t).exp())
-        return self.a * t - n * _soft_plus(t, False) - self.log_front, self.a - n * share, -n * share * (1 - share)
-
-    def share_below(self, u: arb) -> arb:
-        """Return the regularised incomplete Beta function."""
+    def tail(self, u: arb) -> arb:
+        """Return the regularised incomplete Beta function of ``1 - u``; raises where ``u`` may not be below 1."""
         if not u < 1:
-            return arb(1)
+            raise PrecisionLimit(f"expected a place below the end of the law, got {float(u):.17g} of it")
         # Arb's own takes minutes where both shapes are large.
         # Shape of a Beta law above which its incomplete function is summed here. Speed only.
         balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.a / (self.a + self.b)) < 0.98
-        return lower_beta(self.a, self.b, u) if balanced else u.beta_lower(self.a, self.b, regularized=True)
-
-    def edge(self, u: arb) -> arb:
-        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
-        return (self.a * u.log() + self.b * (-u).log1p() - self.log_front).exp() if u < 1 else arb(0)
-
-    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the next moment by parts: the integral of ``d/du [v^n u^a (1 - u)^b]``."""
-        # (a+b+n) m_(n+1) = n (1-c)/c m_(n-1) + ((n (1-2c) + a)/c - a - b) m_n - ends
-        rest = (n * (1 - 2 * centre) + self.a) / centre - self.a - self.b
-        return (n * (1 - centre) / centre * before + rest * now - ends) / (self.a + self.b + n)
+        rest = 1 - u
+        return gamma.lower_beta(self.b, self.a, rest) if balanced else rest.beta_lower(self.b, self.a, regularized=True)
 
 
 class BallGammaLaw(BallLaw):
-    """``X = scale U``, ``U ~ Gamma(a)``, in the coordinate ``t = ln(U / c)``, with ``c = centre``, ``a`` by default.
+    """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
 
-    With ``sign = -1`` it is ``X = scale / U`` in the coordinate ``t = ln(c / U)``. The density is ``c^a e^(a s - c e^s)
-    / Gamma(a)`` at ``s = sign t``. Its twins in floats are :class:`privproj.laws.squared_shift.ScaledGamma` and
+    Its twins in floats are :class:`privproj.laws.squared_shift.ScaledGamma` and
     :class:`privproj.mechanisms.jl_clip.exact.InverseGamma`.
     """
 
-    def __init__(self, a: arb, scale: arb, centre: arb | None = None, sign: int = 1) -> None:
-        self.a, self.scale, self.centre, self.sign = a, scale, a if centre is None else centre, sign
-        self.log_front = a.lgamma() - a * self.centre.log()
+    def __init__(self, a: arb, scale: arb, inverse: bool = False) -> None:
+        self.a, self.scale, self.inverse, self.log_norm = a, scale, inverse, a.lgamma()
         # E X = a scale, or scale / (a - 1), infinite for a up to 1
-        self.mean = scale * a if sign > 0 else scale / (a - 1) if a > 1 else arb("inf")
-        # The coordinate of the mean of U, and the standard deviation of ln U to first order
-        self.hill = sign * float((a / self.centre).log()), float(a.rsqrt())
+        self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 
-    def strip(self, t: acb) -> bool:
-        """Return True: everything is entire in ``t``."""
-        return True
-
-    def value(self, t: acb) -> acb:
-        """Return ``sqrt(X) = sqrt(scale c^sign) e^(t/2)``."""
-        return (self.scale * self.centre**self.sign).sqrt() * (t / 2).exp()
-
-    def coordinate(self, x: arb) -> arb:
-        """Return ``t = ln(x / (scale c^sign))``."""
-        return (x / (self.scale * self.centre**self.sign)).log()
-
-    def derivatives(self, t: acb) -> tuple[acb, acb, acb]:
-        """Return ``a s - c e^s - (ln Gamma(a) - a ln c)`` at ``s = sign t``, and its derivatives in ``t``."""
-        u = self.centre * (self.sign * t).exp()
-        return self.a * self.sign * t - u - self.log_front, self.sign * (self.a - u), -u
-
-    def share_below(self, u: arb) -> arb:
-        """Return the regularised incomplete Gamma function."""
-        return 1 - u.gamma_upper(self.a, regularized=1)
-
-    def edge(self, u: arb) -> arb:
+    def weight(self, u: arb, rest: arb) -> arb:
         """Return ``u^a e^-u / Gamma(a)``."""
-        return (self.a * (u / self.centre).log() - u - self.log_front).exp()
+        return (self.a * u.log() - u - self.log_norm).exp()
 
-    def advance(self, n: int, centre: arb, before: arb, now: arb, ends: arb) -> arb:
-        """Return the next moment by parts: the integral of ``d/du [v^n u^a e^-u]``."""
-        # m_(n+1) = n/c m_(n-1) + ((n + a)/c - 1) m_n - ends
-        return n / centre * before + ((n + self.a) / centre - 1) * now - ends
+    def density(self, odds: arb, cut: arb) -> arb:
+        """Return ``k(u) / (1 + E)``."""
+        return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
 
+    def above(self, odds: arb, cut: arb) -> arb:
+        """Return ``c^a e^-u / (E Gamma(a))``."""
+        return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
 
-def _soft_plus(t: acb, analytic: bool) -> acb:
-    """Return ``ln(1 + e^t)`` without overflow; if ``analytic``, not finite where the logarithm is not analytic."""
-    if t.real.mid() > 0:
-        return t + (1 + (-t).exp()).log(analytic=analytic)
-    return (1 + t.exp()).log(analytic=analytic)
-
-
-def _cap_probability(bound: arb) -> arb:
-    """Return the smaller of a bound of a probability and 1."""
-    return bound if bound < 1 else arb(1)
+    def tail(self, u: arb) -> arb:
+        """Return the regularised incomplete gamma function."""
+        return gamma.upper(self.a, u)

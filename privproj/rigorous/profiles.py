@@ -6,20 +6,23 @@ in :mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
 """
 
 import math
-from collections.abc import Iterator
 
-from flint import acb, arb, ctx
+from flint import arb, ctx
 
 from privproj.errors import PrecisionLimit
-from privproj.numerics.search import find_crossing
 from privproj.rigorous import gamma, gaussian
-from privproj.rigorous.balls import UNDEFINED_BALL
-from privproj.rigorous.integral import positive_integral
+from privproj.rigorous.balls import GOAL_BITS
 from privproj.rigorous.laws import BallBetaLaw, BallGammaLaw, BallLaw
-from privproj.rigorous.panels import PanelLaw
 
 Witness = dict[str, float]
 """The values of the free parameters of a profile, by name."""
+
+
+BITS_OF_LAWS = 32
+"""Relative accuracy sought of a mean over a law at one knot of a run, in bits. Speed only."""
+
+EVALUATION_BITS = 128
+"""Working precision of these means, in bits: a run asks for fewer. Speed only."""
 
 
 class BallProfile:
@@ -89,7 +92,7 @@ class BallBetaTail(BallProfile):
         if not tau < 1:
             return term
         law = BallBetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
-        return term + self.k * law.tail(law.coordinate(tau))
+        return term + self.k * law.tail(tau)
 
     def ends(self, eps: arb) -> tuple[arb, arb]:
         """Return 0, as no lower bound is known, and the bound at the ``tau`` of the floats."""
@@ -105,18 +108,6 @@ class BallRandomSensitivity(BallProfile):
 
     def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
         self.shape, self.noise = shape, noise_multiplier
-        self._panels: dict[int, PanelLaw] = {}
-
-    def panels(self) -> PanelLaw:
-        """Return the law of ``X`` in panels, computed once for each working precision."""
-        if ctx.prec not in self._panels:
-            self._panels[ctx.prec] = PanelLaw(self.law)
-        return self._panels[ctx.prec]
-
-    def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return both ends of ``E[h_eps(X)]``, from the law in panels."""
-        ball = self.panels().expected(eps)
-        return ball.lower(), ball.upper()
 
     def law(self) -> BallLaw:
         """Return the law of ``X``: ``mu^2 Beta(r/2, (d-r)/2)`` for M2, ``mu^2 chi2_r / r`` for a public sketch (C7)."""
@@ -127,8 +118,14 @@ class BallRandomSensitivity(BallProfile):
         return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the integral of ``h_eps`` over the law; the witness is empty."""
-        return _expected_delta(eps, self.law())
+        """Return the mean of ``h_eps`` under the law; the witness is empty."""
+        return self.law().expected_delta(eps)
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of this mean, to fewer bits."""
+        with ctx.workprec(EVALUATION_BITS):
+            ball = self.law().expected_delta(eps, goal=BITS_OF_LAWS)
+            return ball.lower(), ball.upper()
 
 
 class BallRandomClip(BallProfile):
@@ -140,9 +137,9 @@ class BallRandomClip(BallProfile):
         self.probes, self.noise = probes, noise_multiplier
 
     def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the integral of ``h_eps`` over the law; the witness is empty."""
+        """Return the mean of ``h_eps`` under the law; the witness is empty."""
         half = arb(self.probes) / 2
-        return _expected_delta(eps, BallGammaLaw(half, half / arb(self.noise) ** 2, sign=-1))
+        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps)
 
 
 class BallAnyRank(BallRandomSensitivity):
@@ -171,12 +168,27 @@ class BallAnyRank(BallRandomSensitivity):
 
         Raises :class:`PrecisionLimit` where the witness is not admissible.
         """
+        if not witness and not self._is_convex(eps):
+            raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
+        return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return bounds of ``min_p E[g_p(X)]``, the upper one at the tangent point of the floats (C29)."""
+        if self._is_convex(eps):
+            return super().ends(eps)
+        with ctx.workprec(EVALUATION_BITS):
+            p = arb(self.witness(float(eps.mid())).get("tangent", 0.0)).max(gaussian.inflection(eps).upper())
+            lower, upper = self._enclose(eps, p, BITS_OF_LAWS)
+            return lower.lower(), upper.upper()
+
+    def _is_convex(self, eps: arb) -> bool:
+        """Return True if ``h_eps`` is convex on the whole range of ``X``, so that rank one is the worst case."""
+        most = self.law().supremum
+        return most is not None and bool(most <= gaussian.inflection(eps))
+
+    def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
+        """Return balls of the dual value ``V(c)`` and of ``E[g_p(X)]``, where the tangent at ``p`` crosses at ``c``."""
         law, least = self.law(), gaussian.inflection(eps)
-        if "tangent" not in witness:
-            if law.supremum is None or not bool(law.supremum <= least):
-                raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
-            return _expected_delta(eps, law)
-        p = arb(witness["tangent"])
         if not p >= least:
             raise PrecisionLimit(
                 f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
@@ -184,80 +196,17 @@ class BallAnyRank(BallRandomSensitivity):
         # h(p) and h'(p). Where the tangent is not negative at 0 it lies above h throughout, and E l_p(X) is the bound.
         height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
         if height >= slope * p:
-            return height + slope * (law.mean - p)
-        c = _tangent_crossing(eps, p)
-        t = law.coordinate(c)
-        # E[h(X); X <= c] + P(X > c) (h(p) + h'(p) (E[X | X > c] - p))
-        tail = law.tail(t)
-        return _expected_delta(eps, law, t) + tail * (height + slope * (law.mean_above(c / law.scale, tail) - p))
-
-    def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return bounds of ``min_p E[g_p(X)] = max_c V(c)`` from the law in panels (C29).
-
-        The lower one is ``V(c)`` at a cut ``c`` that the floats find, the upper one ``E[g_p(X)]`` at ``p`` near
-        ``E[X | X > c]``.
-        """
-        law, least = self.panels(), gaussian.inflection(eps)
-        if law.supremum is not None and law.supremum <= least:
-            return super().ends(eps)
-        # The tangent at the mean is not negative at 0, and the bound is h(E X) (C5, case 1).
-        at_mean = gaussian.delta(eps, law.mean.sqrt())
-        if law.mean >= least and at_mean >= gaussian.slope(eps, law.mean) * law.mean:
-            return at_mean.lower(), at_mean.upper()
-        for p, cut in self._tangents(eps):
-            height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
-            c = law.scale * arb(cut)
-            # h(c) - l_p(c)
-            gap = gaussian.delta(eps, c.sqrt()) - height - slope * (c - p)
-            if p >= least and c <= least and gap >= 0:
-                below, tail, beyond = law.split(eps, cut)
-                lower = below + tail * gaussian.delta(eps, beyond.sqrt())
-                return lower.lower(), (below + tail * (gap + height + slope * (beyond - p))).upper()
-        raise PrecisionLimit(f"expected a tangent that crosses the profile, got none at epsilon {float(eps):.6g}")
-
-    def _tangents(self, eps: arb) -> Iterator[tuple[arb, float]]:
-        """Yield tangent points and cuts, in units of the scale, just below where the tangent crosses ``h_eps``."""
-        from privproj.laws.shift_kernels import inflection
-        from privproj.laws.squared_shift import log_gaussian_delta_at, log_gaussian_delta_slope
-
-        at, scale, reach = float(eps.mid()), float(self.panels().scale), self.panels().reach
-        top = inflection(at)
-        p = self.witness(at).get("tangent", top)
-        height = log_gaussian_delta_at(at, p)
-        slope = math.exp(min(700.0, log_gaussian_delta_slope(at, p) - height))
-
-        def excess(c: float) -> float:
-            # (h(c) - l_p(c)) / h(p)
-            return math.exp(min(700.0, log_gaussian_delta_at(at, c) - height)) - 1.0 + slope * (p - c)
-
-        crossing = find_crossing(excess, 0.5 * top, low=1e-9 * top, high=top, rtol=1e-14).lower
-        yield arb(p), min(crossing / scale * (1.0 - 1e-11), reach)
-        # Near the inflection doubles do not tell the two apart.
-        yield gaussian.inflection(eps).upper(), min(top / scale * (1.0 - 2.0**-10), reach)
+            return gaussian.delta(eps, law.mean.sqrt()), height + slope * (law.mean - p)
+        cut = _tangent_crossing(eps, p, goal) / law.scale
+        tail = law.tail(cut)
+        beyond = law.mean_above(cut, tail)
+        # E[h(X); X <= c] + P(X > c) (h(p) + h'(p) (E[X | X > c] - p)), and with h(E[X | X > c]) from below
+        above = tail * (height + slope * (beyond - p))
+        below = law.expected_delta(eps, cut, above, goal)
+        return below + tail * gaussian.delta(eps, beyond.sqrt()), below + above
 
 
-def _expected_delta(eps: arb, law: BallLaw, up_to: arb | None = None) -> arb:
-    """Return a ball that holds ``E[h_eps(X); T <= up_to]`` (C4).
-
-    ``h_eps(X)`` rises with ``t``, which bounds what lies beyond the window.
-    """
-
-    def integrand(t: acb, analytic: bool) -> acb:
-        # E[h_eps(X)] = int h_eps(X(t)) f(t) dt
-        density = law.density(t, analytic)
-        return density * gaussian.delta_around(eps, law.value(t)) if density.is_finite() else UNDEFINED_BALL
-
-    def left(t: arb) -> arb:
-        return gaussian.delta(eps, law.value(acb(t)).real) * law.below(t)
-
-    def right(t: arb) -> arb:
-        top = arb(1) if law.supremum is None else gaussian.delta(eps, law.supremum.sqrt())
-        return top * law.above(t)
-
-    return positive_integral(integrand, *law.hill, left=left, right=right, high=up_to)
-
-
-def _tangent_crossing(eps: arb, p: arb) -> arb:
+def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
     """Return a ball around the squared shift up to which ``h_eps`` exceeds its tangent at ``p``, and no further.
 
     ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one (C21, tangents).
@@ -268,7 +217,7 @@ def _tangent_crossing(eps: arb, p: arb) -> arb:
         return gaussian.delta(eps, x.sqrt()) - height - slope * (x - p)
 
     low, high = arb(0), gaussian.inflection(eps).upper()
-    while high - low > high * arb(2) ** -100:
+    while high - low > high * arb(2) ** -(goal + 36):
         middle = ((low + high) / 2).mid()
         sign = excess(middle)
         if sign > 0:

@@ -154,7 +154,7 @@ class _RatioPair:
             start,
             1.0,
             left=left,
-            right=right if end is None else None,
+            right=right,
             high=high,
             known=known,
             goal=self.goal,
