@@ -221,7 +221,9 @@ def _first_knots(shape: Outline, unit: float) -> Cells:
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
-    return distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
+    # The first one lies beyond the end of the support, if there is one: then no mass is lost there.
+    first = math.floor(losses[0] / unit * (1.0 + 1e-12)) - 1.0
+    return distinct_cells(np.concatenate([[first], np.rint(at / unit), [0.0]]).astype(np.int64))
 
 
 def _unit_for(reach: float) -> float:
@@ -323,7 +325,7 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
     points = _candidate_points(sight, bulks)
     masses = np.bincount(np.searchsorted(0.5 * (points[1:] + points[:-1]), sight.losses), sight.masses, len(points))
     # An interval between two lumps of the pilot is not empty.
-    masses = np.maximum(masses, 0.25 * np.convolve(masses, np.ones(5), "same"))
+    masses = np.maximum(masses, 0.25 * np.convolve(masses, np.ones(5))[2 : 2 + len(masses)])
     gap = np.clip(points[:, None] - points[None, :], -LARGEST_REACH, LARGEST_REACH)
     right = points >= 0.0
     fall, beyond = np.exp(-np.abs(gap)), np.where(right[:, None], gap < 0.0, gap > 0.0)

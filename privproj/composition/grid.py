@@ -160,8 +160,8 @@ class GridCurve:
 
     The latter is by doubling where the losses have many scales. A question that takes too much work in the first way is
     answered in the second, then on coarser and coarser lattices. One whose answer on a lattice is loose, as
-    where rare large losses stand beside many small ones and no tilt holds both, is answered by the better of the first
-    two ways. Every question starts with the first way, and its lower end with that of its upper end, so that its answer
+    where rare large losses stand beside many small ones and no tilt holds both, is answered by the next way if that is
+    better. Every question starts with the first way, and its lower end with that of its upper end, so that its answer
     does not depend on what was asked before (C24). All ways are sound.
     """
 
@@ -203,18 +203,18 @@ class GridCurve:
     def answer(self, read: Callable[[ComposedCurve], Enclosure], epsilon_of: Callable[[Enclosure], float]) -> Enclosure:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it.
 
-        Where that is one of the first two and loose at the epsilon of what it finds, the next that answers is asked
-        too, and the least of both answers counts. Near an epsilon from which on it is loose, the two
-        readings may come from different ways: the doors move an answer until it holds when asked back (C24).
+        Where that is loose at the epsilon of what it finds, the next that answers is asked too, as long as this finds
+        less, and the least counts. Near an epsilon from which on it is loose, the two readings may come from different
+        ways: the doors move an answer until it holds when asked back (C24).
         """
         self.used, found = self.first_answer(read, 0)
-        has_other = self.used < 2 and self.used + 1 < len(self.steps)
         # What cannot be looked at more closely stands as it was found.
         with suppress(PrecisionLimit):
-            if has_other and self.level(self.used).is_loose(epsilon_of(found)):
+            while self.level(self.used).is_loose(epsilon_of(found)) and self.used + 1 < len(self.steps):
                 level, other = self.first_answer(read, self.used + 1)
-                if other.upper < found.upper:
-                    found, self.used = other, level
+                if other.upper >= found.upper:
+                    break
+                self.used, found = level, other
         first = self.used
         return LateEnclosure(lambda: self.answer_below(found, read, first), found.upper)
 

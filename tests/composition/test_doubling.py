@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import Gaussian, JLClip
+from privproj import Gaussian, JLClip, Laplace
 from privproj.composition import doubling
 
 
@@ -98,6 +98,30 @@ def test_runs_whose_losses_reach_very_far_are_known_within_a_twentieth(z, rate, 
     """Few probes: one release in 1e12 has a loss of hundreds of nats."""
     found = privproj.epsilon(JLClip(noise_multiplier=z, probes=8), delta=delta, steps=steps, sampling_rate=rate)
     assert found.lower < found.value < 1.05 * found.lower
+
+
+@pytest.mark.parametrize("delta", [1e-14, 1e-16, 1e-18])
+def test_no_mass_is_lost_at_the_end_of_the_support(delta):
+    """A release that draws nobody has the least loss that there is."""
+    found = privproj.epsilon(Gaussian(noise_multiplier=0.2), delta=delta, steps=100, sampling_rate=1e-7)
+    assert found.lower < found.value < 1.01 * found.lower
+
+
+def test_a_run_that_rarely_draws_anyone_is_known_from_both_sides():
+    """Losses of 373 nats in one run of 25 millions: what is left below is a law of next to nothing."""
+    run = {"steps": 1665, "sampling_rate": 2.4e-11}
+    found = privproj.delta(Laplace(noise_multiplier=0.00268), epsilon=0.0, **run)
+    drawn = -math.expm1(1665 * math.log1p(-2.4e-11))
+    assert (found.lower or 0.0) <= drawn * (1.0 + 1e-12)
+    assert found.value == pytest.approx(drawn, rel=1e-6)
+
+
+def test_a_loose_answer_is_looked_at_until_nothing_is_better():
+    """Two draws are rarer than delta, so that epsilon is at most the loss of one."""
+    rate, steps, delta = 1e-9, 100, 1e-12
+    assert math.comb(steps, 2) * rate**2 < delta
+    found = privproj.epsilon(Laplace(noise_multiplier=1 / 300), delta=delta, steps=steps, sampling_rate=rate)
+    assert found.value < 1.01 * (300.0 + math.log(rate))
 
 
 def whole_delta(law, eps):
