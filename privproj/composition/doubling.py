@@ -53,6 +53,7 @@ from privproj.composition.dominating_pairs import (
     Outline,
     distinct_cells,
     excess_bounds,
+    is_one_sided,
     repeat,
 )
 from privproj.composition.fourier import DeltaValue
@@ -221,9 +222,10 @@ def _first_knots(shape: Outline, unit: float) -> Cells:
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
-    # The first one lies beyond the end of the support, if there is one: then no mass is lost there.
-    first = math.floor(losses[0] / unit * (1.0 + 1e-12)) - 1.0
-    return distinct_cells(np.concatenate([[first], np.rint(at / unit), [0.0]]).astype(np.int64))
+    if is_one_sided(shape.profile, shape.run):
+        # The first one lies just beyond the end of the support, so that no mass is lost there.
+        at[0] = (1.0 + 1e-12) * losses[0] - unit
+    return distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
 
 
 def _unit_for(reach: float) -> float:

@@ -107,6 +107,15 @@ def test_no_mass_is_lost_at_the_end_of_the_support(delta):
     assert found.lower < found.value < 1.01 * found.lower
 
 
+def test_little_noise_beside_much_is_known_from_both_sides():
+    """On the whole data set there is no end of the support, and both orders are one."""
+    accountant = privproj.Accountant()
+    accountant.step(JLClip(noise_multiplier=0.1, probes=10**6))
+    accountant.step(Gaussian(noise_multiplier=30.0))
+    found = accountant.epsilon(delta=1e-5)
+    assert found.lower < found.value < 1.01 * found.lower
+
+
 def test_a_run_that_rarely_draws_anyone_is_known_from_both_sides():
     """Losses of 373 nats in one run of 25 millions: what is left below is a law of next to nothing."""
     run = {"steps": 1665, "sampling_rate": 2.4e-11}
