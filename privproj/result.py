@@ -260,7 +260,7 @@ class Result:
         asked = {name: value for name, value in given.items() if value is not None and name != self.quantity}
         words = [f"{name} {limit_words(value, up=True)}" for name, value in asked.items()]
         if self.delta is None and self.log10_delta is not None and self.quantity != "delta":
-            words.append(f"delta 10^{self.log10_delta:g}")
+            words.append(f"delta 10^{limit_words(self.log10_delta, up=True)}")
         return " and ".join(words)
 
     @property

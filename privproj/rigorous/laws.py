@@ -28,6 +28,9 @@ MOST_NATS = 1e5
 WIDEST_STRIP = 1.25
 """Half width of the strip around the line that is used at most, below ``pi/2``. Speed only."""
 
+REMEDY = "ask for a larger delta"
+"""What makes a mean easier to enclose. Contract."""
+
 MOST_NODES = 2_000_000
 """Nodes of a rule after which the certificate is refused. Contract."""
 
@@ -53,6 +56,9 @@ class BallLaw(ABC):
 
     inverse: bool = False
     """True for ``X = scale / U``."""
+
+    steepness: arb
+    """The power ``m`` of ``1/C`` that bounds the density in the strip (C21)."""
 
     log_norm: arb
     """The logarithm of the complete Beta or gamma function."""
@@ -115,15 +121,15 @@ class BallLaw(ABC):
     def _sum_nodes(self, eps: arb, c: arb, nats: float) -> tuple[arb, arb]:
         """Return the sum of the trapezoidal rule, right to about ``nats``, and how far the mean is from it (C21)."""
         size = self.scale / c if self.inverse else self.scale * c
-        a, at, share = float(self.a), float(eps.mid()), 0.0 if self.inverse else float((2 * eps / size).mid())
-        angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * a + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
+        m, at, share = float(self.steepness), float(eps.mid()), 0.0 if self.inverse else float((2 * eps / size).mid())
+        angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * m + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
         if 0.0 < share < 3.0:
             angle = min(angle, 2.0 * (nats / at) ** 0.25)
         cosine = arb(angle).cos()
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
-        # M = C^-(a+1/2) e^growth, C = cos angle
+        # M = C^-(m+1/2) e^growth, C = cos angle
         growth = eps * (1 - cosine) / 2 if self.inverse else _profile_growth(eps, size, cosine)
-        most = (growth - (self.a + arb(0.5)) * cosine.log()).exp()
+        most = (growth - (self.steepness + arb(0.5)) * cosine.log()).exp()
         floor = log_of_upper_end(highest) - nats
         step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
 
@@ -145,7 +151,7 @@ class BallLaw(ABC):
         first = _stride(math.floor(start / step), lambda place: log_of_upper_end(left(odds_at(place))) < floor)[0]
         last = _stride(first, lambda place: log_of_upper_end(right(odds_at(place))) > floor)[1]
         if last - first > MOST_NODES:
-            raise PrecisionLimit(f"expected a mean by at most {MOST_NODES} values, got {last - first}")
+            raise PrecisionLimit(f"expected a mean by at most {MOST_NODES} values, got {last - first}; {REMEDY}")
         total, odds, ratio = arb(0), odds_at(first), arb(step).exp()
         for _ in range(first, last + 1):
             total += self.density(odds, c) * height(odds)
@@ -180,7 +186,7 @@ class BallBetaLaw(BallLaw):
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
         self.a, self.b, self.scale = a, b, scale
         self.log_norm = a.lgamma() + b.lgamma() - (a + b).lgamma()
-        self.mean, self.supremum = scale * a / (a + b), scale
+        self.mean, self.supremum, self.steepness = scale * a / (a + b), scale, a.min(b.max(2 - b))
 
     def weight(self, u: arb, rest: arb) -> arb:
         """Return ``u^a (1 - u)^b / Beta(a, b)``."""
@@ -216,6 +222,7 @@ class BallGammaLaw(BallLaw):
 
     def __init__(self, a: arb, scale: arb, inverse: bool = False) -> None:
         self.a, self.scale, self.inverse, self.log_norm = a, scale, inverse, a.lgamma()
+        self.steepness = a
         # E X = a scale, or scale / (a - 1), infinite for a up to 1
         self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
 

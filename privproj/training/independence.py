@@ -260,7 +260,8 @@ class IndependenceCheck:
         except Exception as error:
             found, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
             if "differentiated Tensors" in found:
-                expected, remedy = "no gradients of trained tensors within the loss", "take those of inputs or outputs"
+                expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
+                remedy = "let the inputs ask for them: x.requires_grad_()"
                 raise InvalidParameter("loss_fn", found, expected, remedy) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in found or not may_be_new:

@@ -343,10 +343,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._boundary.begin()
         for hook in self._hooks:
             hook(self)
-        # An optimizer that finds its rate by itself, as Adafactor does, has none here.
-        self._guard.end_step(
-            {id(p): float(group.get("lr") or 0.0) for group in self.param_groups for p in group["params"]}
-        )
+        # An optimizer that finds its rate by itself, as Adafactor does, moves all that it holds.
+        groups = [(1.0 if group.get("lr") is None else float(group["lr"]), group) for group in self.param_groups]
+        self._guard.end_step({id(p): rate for rate, group in groups for p in group["params"]})
 
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""

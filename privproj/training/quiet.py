@@ -82,12 +82,16 @@ class Still(TorchFunctionMode):
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
         self.earlier: dict[bytes, int] = {}
+        self.rows: Sequence[int] = ()
+        self.by_row: list[bool] = []
         self.begin(())
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
         self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
         self.rows, self.by_row, self.drawn = rows, [], {}
+        # No two passes come to one state then, but from a seed within them.
+        torch.seed()
         # Those that had a row for each record in the first two passes.
         self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
 
@@ -105,7 +109,6 @@ class Still(TorchFunctionMode):
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = found.dim() > 0 and len(found) == len(self.rows)
-        # No two passes come to one state, but from a seed within them.
         if has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows):
             refuse_public_seed()
         self.by_row += [has_rows] * (number == len(self.by_row))

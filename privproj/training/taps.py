@@ -180,7 +180,7 @@ class Tap(AnyTap):
         if self.is_table:
             return False
         outputs, _ = self.shape
-        count = sum(g.numel() // (len(g) * outputs) for *_, g in self.uses)
+        count = sum(g.numel() // max(1, len(g) * outputs) for *_, g in self.uses)
         return per_example.is_smaller_formed(count, *self.shape)
 
     @property

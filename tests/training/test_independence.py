@@ -982,6 +982,21 @@ def test_draws_may_be_repeated_and_those_that_all_records_share_may_be_known():
     assert optimizer._steps == 5
 
 
+def test_a_state_that_is_put_back_without_a_seed_trains():
+    """The next pass, over another number of records, comes to no state of the one before."""
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        x = dropout(part[0], 0.1)
+        with torch.random.fork_rng():
+            x = dropout(x, 0.5)
+        return own(module)((x, part[1]))
+
+    for _ in range(5):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 5
+
+
 def test_gradients_of_weights_within_the_loss_are_refused_in_words():
     module, optimizer, batches = whole(mlp(), *records(12))
 
@@ -990,7 +1005,7 @@ def test_gradients_of_weights_within_the_loss_are_refused_in_words():
         (g,) = torch.autograd.grad(losses.sum(), module[0].weight, retain_graph=True)
         return losses + g.norm()
 
-    with pytest.raises(InvalidParameter, match="no gradients of trained tensors"):
+    with pytest.raises(InvalidParameter, match="not of trained tensors"):
         optimizer.step_on(loss, next(batches))
 
 
