@@ -221,10 +221,10 @@ def _first_knots(shape: Outline, unit: float) -> Cells:
     rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / shape.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
-    at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
     if is_one_sided(shape.profile, shape.run):
         # The first one lies just beyond the end of the support, so that no mass is lost there.
         at[0] = (1.0 + 1e-12) * losses[0] - unit
+    at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
     return distinct_cells(np.append(np.rint(at / unit), 0.0).astype(np.int64))
 
 
