@@ -71,12 +71,37 @@ def test_the_density_is_that_of_the_law(shape, share, s):
 @given(SHAPES, SHARES, st.floats(-12.0, 12.0), st.floats(0.0, laws.WIDEST_STRIP))
 @example((3.0, 0.5), 0.999, 8.0, 1.2)
 @example((0.5, 0.5), 1.0, 8.0, 1.2)
+@example((200.0, 0.5), 0.5, 0.0, 1.2)
+@example((200.0, 3.0), 1.0, 8.0, 1.2)
 def test_the_density_in_the_strip_is_bounded_by_the_real_one(shape, share, s, angle):
+    a, m = shape[0], float(law_of(shape).steepness.mid())
     with mp.workdps(40):
         cut, cosine = mp.mpf(cut_of(shape, share)), mp.cos(angle)
         inside = abs(density(shape, cut, mp.mpc(s, angle)))
-        # |f(s + i theta)| <= C^-a f(s + ln C)
-        assert inside <= cosine ** -shape[0] * density(shape, cut, s + mp.log(cosine)) * (1 + mp.mpf("1e-30"))
+        # |f(s + i theta)| <= C^-a f(s + ln C), and C^-m' f(s - ln C) for a Beta law
+        for power, place in ((a, s + mp.log(cosine)), (m, s + mp.log(cosine) if m == a else s - mp.log(cosine))):
+            assert inside <= cosine**-power * density(shape, cut, place) * (1 + mp.mpf("1e-30"))
+
+
+@pytest.mark.parametrize("nats", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize(
+    ("shape", "cut", "scale", "eps"),
+    [
+        ((700.0, 10.0), 1.0 - 1.7e-6, 61.0, 0.015),
+        ((700.0, 100.0), 1.0, 98.3, 6.83),
+        ((100.0, 100.0), 0.99993, 83.9, 0.01),
+        ((20.0, 0.5), 0.9, 1.0, 1.0),
+        ((5.0, None), 8.0, 2.0, 3.0),
+    ],
+)
+def test_a_coarse_rule_is_no_further_off_than_it_says(shape, cut, scale, eps, nats):
+    """Where few digits are asked for its error is not small, and comes to three quarters of what is said."""
+    law = law_of(shape, scale)
+    with ctx.workprec(256):
+        fine, rest = law._sum_nodes(arb(eps), arb(cut), 50.0)
+        found, missed = law._sum_nodes(arb(eps), arb(cut), nats)
+        assert rest < missed * 1e-6
+        assert abs(found - fine) <= missed + rest
 
 
 @settings(max_examples=300, deadline=None)
