@@ -350,7 +350,9 @@ def listed(table: Mapping[str, Any], *hidden: str) -> str:
     """The keys of a table with their values, but for some of them."""
 
     def said(key: str, value: Any) -> str:
-        return event_words(value) if key == "event" else " + ".join(value) if key in ("layer", "layers") else f"{value}"
+        if key == "event":
+            return event_words(value)
+        return " + ".join(value) if key in ("layer", "layers") else str(value)
 
     return ", ".join(f"{key} {said(key, value)}" for key, value in table.items() if key not in hidden)
 

@@ -282,14 +282,14 @@ BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
 _BATCH_SIZE = whole_number("a whole number batch_size >= 1")
 """The range of a batch size."""
 
-_EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
+EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
 """The range of a number of epochs."""
 
 RUN_PARAMETERS = {
     **{name: found for name, found in parameters_of(Run).items() if name != "dataset_size"},
     "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
-    "epochs": Parameter(_EPOCHS, "Passes over the data, instead of the steps.", "E"),
+    "epochs": Parameter(EPOCHS, "Passes over the data, instead of the steps.", "E"),
 }
 """All that may be said of a run, by name."""
 
@@ -311,7 +311,7 @@ def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
     run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in BATCH_KEYS}
     if "dataset_size" in given:
         run |= {"dataset_size": given["dataset_size"], "public_size": True}
-    whole_epochs = math.ceil(_EPOCHS.check("epochs", given.get("epochs", 1)))
+    whole_epochs = math.ceil(EPOCHS.check("epochs", given.get("epochs", 1)))
     if "epochs" in given:
         run["steps"] = whole_epochs
     if "batch_size" not in given:
@@ -373,7 +373,7 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
         raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
-    count = _EPOCHS.check("epochs", epochs)
+    count = EPOCHS.check("epochs", epochs)
     # q = B/N, T = ceil(E ceil(N/B)).
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
 

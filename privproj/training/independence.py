@@ -381,14 +381,14 @@ def first_difference(
 def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, tuple[float, ...]]]:
     """For each pair of gradients its name and the norms of both and of their difference; one wait for all of them."""
     # Block by block, so that what is turned to double precision stays small.
-    rows, ones, others = zip(
-        *(
-            (row, *blocks)
-            for row, (_, *parts) in enumerate(pairs)
-            for blocks in zip(*(part.flatten().split(per_example.block_of(part)) for part in parts), strict=True)
-        ),
-        strict=True,
-    )
+    rows: list[int] = []
+    ones: list[Tensor] = []
+    others: list[Tensor] = []
+    for row, (_, one, other) in enumerate(pairs):
+        size = per_example.block_of(one)
+        ones += one.flatten().split(size)
+        others += other.flatten().split(size)
+        rows += [row] * (len(ones) - len(rows))
     # In double precision, where the device has it: the norm of a long gradient overflows before the gradient does.
     many, wide = _torch, None if ones[0].device.type == "mps" else torch.float64
     parts = ones, others, many._foreach_sub(ones, others)

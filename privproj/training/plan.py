@@ -16,7 +16,7 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian
 from privproj.numerics.search import find_crossing
 from privproj.records.ledger import Account
-from privproj.runs import rate_and_steps_from_batches
+from privproj.runs import EPOCHS, rate_and_steps_from_batches
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
@@ -396,17 +396,13 @@ def rate_and_steps(
         if steps is None:
             steps = batches * whole("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
         return 1.0 / batches, steps, batches
-    epochs = (
-        1
-        if epochs is None
-        else real("epochs", epochs, "a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
-    )
+    passes = 1.0 if epochs is None else float(EPOCHS.check("epochs", epochs))
     rate = drawing.rate
     if rate is None:
-        rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, epochs)
+        rate, per_epochs = rate_and_steps_from_batches(batch_size or 0, dataset_size, passes)
     else:
         real("sampling_rate", rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
-        per_epochs = math.ceil(epochs * math.ceil(1.0 / rate))
+        per_epochs = math.ceil(passes * math.ceil(1.0 / rate))
     steps = per_epochs if steps is None else steps
     if isinstance(drawing, FixedBatches):
         # Rounding of q N just above a whole number must not make the batch one record larger.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from privproj.errors import InvalidParameter
+from privproj.runs import EPOCHS
 from privproj.runs.sampling import SamplingName
 from privproj.training.adaptive_clipping import CLIP
 from privproj.training.algorithms import ALGORITHMS
@@ -50,11 +51,7 @@ class Settings:
     )  # fmt: skip
     batches: int | None = parameter(COUNT, "Batches of an epoch of balls-in-bins, instead of their size.", "T")
     max_batch_size: int | None = parameter(COUNT, "Records above which a Poisson batch is cut.", "B")
-    epochs: float | None = parameter(
-        number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True),
-        "Passes over the data.  [default: 50]",
-        "E",
-    )
+    epochs: float | None = parameter(EPOCHS, "Passes over the data.  [default: 50]", "E")
     steps: int | None = parameter(COUNT, "Steps, instead of passes.", "T")
     learning_rate: float = parameter(
         number("a positive learning rate", 0.0, 1e6, open_low=True), "Learning rate.", "LR", default=2.0
