@@ -28,7 +28,7 @@ MOST_NATS = 1e5
 WIDEST_STRIP = 1.25
 """Half width of the strip around the line that is used at most, below ``pi/2``. Speed only."""
 
-REMEDY = "ask for a larger delta"
+REMEDY = "ask for a larger delta, or a smaller epsilon"
 """What makes a mean easier to enclose. Contract."""
 
 MOST_NODES = 2_000_000
@@ -151,7 +151,8 @@ class BallLaw(ABC):
         first = _stride(math.floor(start / step), lambda place: log_of_upper_end(left(odds_at(place))) < floor)[0]
         last = _stride(first, lambda place: log_of_upper_end(right(odds_at(place))) > floor)[1]
         if last - first > MOST_NODES:
-            raise PrecisionLimit(f"expected a mean by at most {MOST_NODES} values, got {last - first}; {REMEDY}")
+            found = f"got one that takes {last - first}"
+            raise PrecisionLimit(f"expected a proof by at most {MOST_NODES} values, {found}; {REMEDY}")
         total, odds, ratio = arb(0), odds_at(first), arb(step).exp()
         for _ in range(first, last + 1):
             total += self.density(odds, c) * height(odds)
