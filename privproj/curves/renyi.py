@@ -291,5 +291,7 @@ class ConcentratedCurve:
         reach = (eps - self.rho) ** 2 / (4.0 * self.rho)
         if reach > (self.omega - 1.0) ** 2 * self.rho:
             reach = (self.omega - 1.0) * (eps - self.rho * self.omega)
-        margin = 1e-12 + 4e-15 * (eps / self.rho) * (eps + self.rho)
+        # eps - rho is right to missed; (eps - rho + missed)^2 - (eps - rho)^2 over 4 rho, more than that of the line
+        missed = 1e-15 * (eps + self.rho)
+        margin = 1e-12 + 2e-15 * reach + missed * (eps - self.rho + missed) / self.rho
         return Enclosure(-reach - margin, min(0.0, -reach + margin))

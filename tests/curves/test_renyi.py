@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 
 import privproj
@@ -33,6 +34,21 @@ def test_concentrated_conversion():
         for curve in (truncated, ConcentratedCurve(rho)):
             assert curve.epsilon(curve.log_delta(eps).upper).upper == pytest.approx(eps, rel=1e-9, abs=0)
     assert truncated.epsilon(-30.0).upper >= ConcentratedCurve(rho).epsilon(-30.0).upper
+
+
+@pytest.mark.parametrize("rho", [1e-12, 0.125, 5e11, 1e24])
+@pytest.mark.parametrize("far", [1e-3, 1.0, 1e3])
+def test_a_concentrated_delta_is_enclosed_as_closely_as_its_cancellation_allows(rho, far):
+    eps = rho + far * math.sqrt(rho)
+    ends = ConcentratedCurve(rho).log_delta(eps)
+    with mpmath.workdps(50):
+        missed = eps - mpmath.mpf(rho)
+        # An eps - rho that a slope three bits off would give has to be within, and little more.
+        truths = [-((missed + k * mpmath.mpf(math.ulp(rho))) ** 2) / (4 * rho) for k in (-3, 0, 3)]
+        assert ends.lower <= min(truths)
+        assert max(truths) <= ends.upper
+        width = 4e-15 * (eps + rho)
+        assert ends.upper - ends.lower <= 4e-12 + 1e-13 * far**2 + 4 * width * (far * math.sqrt(rho) + width) / rho
 
 
 @pytest.mark.parametrize("bound", ["rdp", "zcdp"])

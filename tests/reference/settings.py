@@ -158,6 +158,7 @@ DOORLESS = (
     "wishart.preprocess",
     "sketch.rdp order",
     "wishart.early.epsilon dim=50 rank=40 misalignment=1e-12 t",
+    "wishart.early.delta dim=50 rank=40 misalignment=1e-12 t",
 )
 """How settings begin whose parameters one door alone knows."""
 

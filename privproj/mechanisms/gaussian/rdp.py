@@ -41,4 +41,5 @@ ZCDP = Bound(
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
     representation=_zcdp_of,
     counts_clipped=True,
+    version=2,
 )

@@ -170,6 +170,7 @@ TCDP = Bound(
     options="--rank 16 --gamma 1000 --eigenvalues 768",
     representation=_tcdp_of,
     **{**OF_MATRICES, "refuses": refuses},
+    version=2,
 )
 
 
