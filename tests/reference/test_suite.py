@@ -23,8 +23,10 @@ CLOSE = 1e-9
 LOOSE = {
     "sketch.rdp-best": 1e-5,
     "sketch.rdp-tight": 1e-5,
+    "mixing.two-stage.delta": 2.0**-26,
 }
-"""Relative errors allowed where the tool searches over orders close to the last one, for deltas below 1e-300."""
+"""Relative errors allowed where the tool searches over orders close to the last one, for deltas below 1e-300, and where
+the deltas that it answers are so far apart."""
 ROUNDED = {"rule.basic-composition": 1e-15, "rule.advanced-composition": 1e-15}
 """Plain formulas in floats, without an outward margin."""
 

@@ -301,7 +301,7 @@ def two_kinds(eps):
 
 
 KINDS = [GAUSSIAN | {"sampling_rate": 0.05, "steps": 100}, RANK_ONE | {"noise_multiplier": 2.0, "steps": 10}]
-FIXED = GAUSSIAN | {"noise_multiplier": 2.0, "sampling_rate": 0.1, "sampling": "fixed", "steps": 100}
+FIXED = GAUSSIAN | {"sampling_rate": 0.1, "sampling": "fixed", "steps": 100}
 M2_SAMPLED = {"mechanism": "m2", "dim": 16, "rank": 4, "noise_multiplier": 0.7, "bound": "exact-rank1"}
 M2_SAMPLED |= {"sampling_rate": 0.1, "steps": 60}
 LAPLACE = {"mechanism": "laplace", "noise_multiplier": 5.0, "steps": 50}
