@@ -42,7 +42,7 @@ def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
 
 @pytest.mark.parametrize("name", ["out.xlsx", "out.PARQUET", "out"])
 def test_a_table_is_not_written_under_the_name_of_something_else(tmp_path, name):
-    with pytest.raises(privproj.InvalidParameter, match="a .csv or .parquet file, got --output="):
+    with pytest.raises(privproj.InvalidParameter, match=r"a \.csv or \.parquet file, got --output="):
         run_sweep(grid_from(GRID), tmp_path / name)
     assert not os.listdir(tmp_path)
 
