@@ -16,7 +16,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import GUARANTEES, Bound
-from privproj.mechanisms.registry import mechanism_named, registry
+from privproj.mechanisms.registry import registry
 from privproj.result import Status
 from privproj.runs import Run
 
@@ -76,8 +76,9 @@ def name_of(bound: Bound) -> str:
 
 def variants(bound: Bound) -> list[Mechanism]:
     """Mechanisms that show every promise the bound can ask for."""
-    name = bound.mechanism.name
-    return [mechanism_named(name)(**given) for given in notes()["variants"][name]]
+    kind = bound.mechanism
+    example = {name: float(value) for name, value in (pair.split("=") for pair in kind.example.split())}
+    return [kind(**given) for given in notes()["variants"].get(kind.name, [example])]
 
 
 def attempt(bound: Bound, mechanism: Mechanism, **run: Any) -> Any:

@@ -157,6 +157,13 @@ class DominatingPair:
         """The losses in nats."""
         return self.step * self.cells
 
+    @property
+    def log_size(self) -> float:
+        """The log of ``max(1, |P|)`` from above: ``|P|`` is 1 unless cell 0 may have been cut off at 0."""
+        if float(self.masses[np.searchsorted(self.cells, 0)]) > self.rounding:
+            return 0.0
+        return math.log(max(1.0, float(self.masses.sum()) + self.at_infinity)) + 2.0 * self.rounding
+
     def mirrored(self) -> "DominatingPair":
         """The pair ``(Q, P)``: the add order, where this one is the remove order."""
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
@@ -510,6 +517,7 @@ def _scale_polygon(
     losses, zero = step * cells, int(np.searchsorted(cells, 0))
     if zero in (0, len(cells) - 1):  # no loss is left on one side of 0
         return None
+    largest = float(np.max(np.abs(losses)))
     gap, summed = step * np.diff(cells), max(NESTED_SUM_RELATIVE_ERROR, 5.0 * UNIT_ROUNDING * len(cells))
     masses = np.maximum(_polygon_kinks(gap, values), 0.0)
     masses[zero] = 0.0
@@ -522,11 +530,14 @@ def _scale_polygon(
     # above: kappa >= max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i lost) / G_i) G_0 + lost - m) / F_0.
     want_right = values[zero:-1] - at_infinity
     want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
+    # By more than lost and its products are off.
+    lost *= 1.0 + (10.0 + 4.0 * largest) * UNIT_ROUNDING
     if below:
         need = float(np.min(_ratios(want_left, left))) * g / max(f, SMALLEST_UPPER_BOUND)
         scale = min(float(np.min(_ratios(want_right, right))), need) * (1.0 - summed)
     else:
-        need = float(np.max(_ratios(want_left, left))) * g + lost - at_infinity
+        # What is summed may cancel, so its first term has a margin of its own.
+        need = math.fsum((float(np.max(_ratios(want_left, left))) * g * (1.0 + summed), lost, -at_infinity))
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
         return None
@@ -539,7 +550,7 @@ def _scale_polygon(
         return None
     masses[zero] = max(centre, 0.0)
     # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - lost cancels.
-    rounding = (100.0 + 4.0 * float(np.max(np.abs(losses)))) * UNIT_ROUNDING
+    rounding = (100.0 + 4.0 * largest) * UNIT_ROUNDING
     rounding *= max(1.0, (scale * f + at_infinity + lost) / rise)
     return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
 

@@ -152,7 +152,7 @@ class Composition:
         self.phases = list(starmap(_Factor, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
-        excess = sum(t * math.log(max(1.0, float(pair.masses.sum()) + pair.at_infinity)) for pair, t in phases)
+        excess = sum(t * pair.log_size for pair, t in phases)
         self.at_infinity = (
             math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
         )
@@ -370,16 +370,17 @@ class TiltedSum:
     def __init__(self, whole: Composition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
         self.steps = sum(phase.steps for phase in whole.phases)
-        self.logs, self.masses, self.errors, self.variances, self.log_growth = [], [], [], [], 0.0
+        self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0
         for phase in whole.phases:
             self.add(phase)
-        self.log_mass = math.fsum(p.steps * k for p, k in zip(whole.phases, self.logs, strict=True))
+        logs = [p.steps * k for p, k in zip(whole.phases, self.logs, strict=True)]
+        self.log_mass, self.log_sizes = math.fsum(logs), math.fsum(map(abs, logs))
         # ln |R_k| up to which a frequency may be left out, even before all factors are known (C19): of those not known
         # yet, prod |phi_i|^T_i is at most e^log_growth.
         self.least_bound = math.log(SKIPPED_SPECTRUM) - self.log_growth
         self.start, self.length, self.tail = self.window()
         self.frequencies, values, errors = self.transform()
-        self.masses = []  # not needed any more
+        self.masses, self.tops = [], []  # not needed any more
         self.blocks: Any = None
         self.terms: Any = None
         self.prepare_sums(values, errors)
@@ -389,16 +390,18 @@ class TiltedSum:
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells
         log_mass = _log_sum_exp(exponent + phase.logs)
-        # Error (iii), tilted masses: sum_j p~_j (u (6 + 3 theta |j h| + 2 |K|) + rounding), and for cell 0, whose error
-        # is absolute, rounding e^(-K).
+        # Error (iii), tilted masses: sum_j p~_j (r/(1-r) + rounding), r = u (6 + 3 theta |j h| + 2 |K|), and for cell
+        # 0, whose error is absolute, rounding e^(-K).
         relative = UNIT_ROUNDING * (6.0 + 3.0 * np.abs(exponent) + 2.0 * abs(log_mass))
         if not relative.max() < 1.0:
             raise GridLimit(f"expected losses that doubles can follow on this grid, got larger ones; {REMEDY}")
-        tilted, relative = phase.pair.masses * np.exp(exponent - log_mass), relative + phase.pair.rounding
+        tilted, relative = phase.pair.masses * np.exp(exponent - log_mass), relative / (1.0 - relative)
+        relative += phase.pair.rounding
         at_one = phase.pair.rounding * math.exp(-log_mass)
         mean = float(tilted @ cells)
         self.logs.append(log_mass)
         self.masses.append(tilted)
+        self.tops.append(tilted * (1.0 + relative) + at_one * (cells == 0))
         self.errors.append(float(tilted @ relative) + at_one)
         self.variances.append(float(tilted @ (cells - mean) ** 2))
         # sum_i T_i ln(1 + (|p~_i| - 1)^+), as |phi_i| <= |p~_i|
@@ -439,13 +442,13 @@ class TiltedSum:
         sound.
         """
         # P~(+-(S - mean) >= B) <= e^(growth - x B) for the order x, where
-        # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)).
+        # growth = sum_i T_i ln sum_j p~_ij e^(+-x (j - mean/T)), the masses with their error (iii).
         # That is PROBABILITY_OUTSIDE_WINDOW at B = (growth - ln PROBABILITY_OUTSIDE_WINDOW) / x.
         log_outside, middle = math.log(PROBABILITY_OUTSIDE_WINDOW), mean / self.steps
 
         def reach_of(order: float) -> float:
             growth = 0.0
-            for phase, masses in zip(self.whole.phases, self.masses, strict=True):
+            for phase, masses in zip(self.whole.phases, self.tops, strict=True):
                 power = np.exp((sign * order) * (phase.pair.cells - middle))
                 growth += phase.steps * math.log(float(np.sum(np.maximum(masses, UNDERFLOWN_TILTED_MASS) * power)))
             margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
@@ -630,8 +633,8 @@ class TiltedSum:
         # SKIPPED_SPECTRUM W_0.
         error = min(self.error_by_series, w_0 * self.error_sum) + self.error_of_sums + SKIPPED_SPECTRUM * w_0
         value, scale = first_sum - second_sum, math.exp(log_scale)
-        # Error (viii), exponents: 8 u (4 + |sum T_i K_i| + |theta h s| + theta |eps|) of the sum.
-        exponent_error = 8.0 * UNIT_ROUNDING * (4.0 + abs(self.log_mass) + abs(theta * h * first) + theta * abs(eps))
+        # Error (viii), exponents: 8 u (4 + sum T_i |K_i| + |theta h s| + theta |eps|) of the sum.
+        exponent_error = 8.0 * UNIT_ROUNDING * (4.0 + self.log_sizes + abs(theta * h * first) + theta * abs(eps))
         # All eight: scale ((v) + (vii) + (vi) + |sum| (viii)) + (i), (ii).
         error = (scale * (error + abs(value) * exponent_error) + outside) * (1.0 + 1e-9)
         return DeltaValue(scale * value, error, -scale * second_sum)

@@ -2,16 +2,17 @@
 
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
 from scipy import special
 
 import privproj
-from privproj import M1, M2, Gaussian, JLClip, Laplace, Layer, PublicSketch
+from privproj import M1, M2, Gaussian, Laplace, Layer, PublicSketch
 from privproj.accounting import remarks
 from privproj.curves.gaussian_arrays import gaussian_deltas
-from privproj.mechanisms.registry import registry
+from privproj.mechanisms.registry import mechanism_named, registry
 from privproj.schedule import Schedule, phase_of
 
 RUN = {"steps": 2000, "sampling_rate": 0.01}
@@ -80,14 +81,10 @@ def test_a_lower_end_is_nowhere_above_any_bound(name):
     for _ in range(20):
         dim, z = int(rng.integers(2, 300)), float(rng.choice([0.2, 0.5, 1.0, 4.0]))
         rank = int(rng.integers(1, dim))
-        mechanism = {
-            "m2": M2(dim=dim, rank=rank, noise_multiplier=z),
-            "m1": M1(dim=dim, rank=rank, noise_multiplier=5 * z),
-            "sketch-public": PublicSketch(rank=rank, noise_multiplier=z),
-            "jl-clip": JLClip(probes=rank, noise_multiplier=5 * z),
-            "gaussian": Gaussian(noise_multiplier=z),
-            "laplace": Laplace(noise_multiplier=z),
-        }[kind]
+        noise = 5.0 * z if kind in ("m1", "jl-clip") else z
+        values = {"dim": dim, "rank": rank, "probes": rank, "noise_multiplier": noise}
+        record = mechanism_named(kind)
+        mechanism = record(**{name: values[name] for name in re.findall(r"(\w+)=", record.example)})
         run = rng.choice(
             [{}, {"steps": 3}, {"steps": 50, "sampling_rate": 0.1}, {"steps": 1000, "sampling_rate": 0.01}]
         )

@@ -347,6 +347,13 @@ def test_bad_features_are_said(tmp_path, capsys, arrays):
     assert "expected" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+def test_a_file_that_is_no_archive_is_not_told_to_be_loaded_unsafely(tmp_path, capsys):
+    (tmp_path / "bad.npz").write_text("junk")
+    assert train(f"train --data {tmp_path / 'bad.npz'} --mechanism dp-sgd --epsilon 8", tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert "numpy.savez" in said and "unsafe" not in said
+
+
 # --- kills ------------------------------------------------------------------------------------------
 
 WORKER = """

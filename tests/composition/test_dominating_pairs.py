@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from helpers import gaussian
@@ -84,6 +85,28 @@ def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
     assert pairs.below is None
     values = [profile_values(pairs.above, e) for e in np.linspace(0, 3, 40)]
     assert all(x >= y for x, y in pairwise(values))
+
+
+def test_a_pair_dominates_on_both_sides_of_one_whatever_its_sums_are_off_by(monkeypatch):
+    """Where nearly all of the excess at 1 is at infinity the scale is a small difference (C18, scales and rounding)."""
+    step, cells, infinite = 0.25, np.arange(-8, 9), 1e-3
+    t = np.exp(step * cells)
+    left = ((t - t[0]) / (1.0 - t[0])) ** 2 * infinite * (1.0 + 1e-8)
+    upper = np.where(cells < 0, left, infinite * (1.0 + 1e-8 * np.maximum((8 - cells) / 8.0, 0.0) ** 4))
+    # Masses that are nearly those of the kinks, and sums that are off by as much as is allowed for.
+    kinks, sums = dominating_pairs._polygon_kinks, dominating_pairs._excess_sums
+    noise, error = np.where(cells == -4, 1e-9, 0.0), 0.99 * dominating_pairs.NESTED_SUM_RELATIVE_ERROR
+    monkeypatch.setattr(dominating_pairs, "_lower_hull", lambda cells, values, _: (cells, values))
+    monkeypatch.setattr(dominating_pairs, "_polygon_kinks", lambda *a: kinks(*a) * (1.0 - noise))
+    monkeypatch.setattr(dominating_pairs, "_excess_sums", lambda *a: tuple(x * (1.0 + error) for x in sums(*a)))
+    pair = dominating_pairs.pair_above(cells, upper, step)
+    with mpmath.workdps(40):
+        atoms = [(mpmath.exp(mpmath.mpf(x)), mpmath.mpf(p)) for x, p in zip(pair.losses, pair.masses, strict=True)]
+        gain = pair.at_infinity - pair.lost + sum(p * (1 - 1 / x) for x, p in atoms if x > 1)
+        factor = gain / sum(p * (1 / x - 1) for x, p in atoms if x < 1)
+        for cell, wanted in zip(cells[1:8], upper[1:8], strict=True):
+            at = mpmath.exp(mpmath.mpf(step * cell))
+            assert at * pair.lost + factor * sum(p * (at / x - 1) for x, p in atoms if x < at) >= wanted
 
 
 # --- sparse and full spectra, limits ------------------------------------------------------------------

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -53,6 +54,23 @@ def test_a_tilt_at_which_masses_are_lost_is_refused():
     for theta in (1e17, 1e80):
         with pytest.raises(GridLimit, match="losses that doubles can follow"):
             whole.tilted_sum(theta)
+
+
+def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by():
+    """The masses of the proved pair may be larger than those computed by their rounding, in each release (C19, i)."""
+    run = Run(steps=1000)
+    shape = dominating_pairs.outline_step(gaussian(10.0), run)
+    pair = replace(shape.pairs(shape.deviation / 4).above, rounding=0.02)
+    whole = fourier.Composition([(pair, run.steps)])
+    tilted = fourier.TiltedSum(whole, theta := whole.tilt_for_delta(math.log(1e-6)))
+    masses = pair.masses * np.exp(theta * pair.losses - tilted.logs[0]) * (1.0 + pair.rounding)
+    law, low = np.array([1.0]), 0
+    for bit in f"{run.steps:b}":
+        law, low = np.convolve(law, law), 2 * low
+        if bit == "1":
+            law, low = np.convolve(law, np.bincount(pair.cells - pair.cells[0], masses)), low + int(pair.cells[0])
+    cells = low + np.arange(len(law))
+    assert law[cells < tilted.start].sum() + law[cells >= tilted.start + tilted.length].sum() <= tilted.tail
 
 
 def test_convolution_without_fourier_agrees():

@@ -10,9 +10,12 @@ third form of that bound in :mod:`privproj.mechanisms`, and takes the same param
 :func:`privproj.evaluate` answers. Nothing here proves an error; the digits are confirmed by a higher precision.
 """
 
+from importlib import import_module
+from pathlib import Path
+
 import mpmath as mp
 
-from reference import composition, gaussian, jl_clip, m1, m2, mixing, sketch, wishart
+from reference import composition, sketch, wishart
 from reference.calculus import Function, Real, evaluate_until_settled
 from reference.m2 import beta_tail_bound, expected_profile
 from reference.special import beta_lower, beta_tail, gaussian_delta, normal_tail, two_sided
@@ -32,8 +35,14 @@ __all__ = [
     "value",
 ]
 
-FAMILIES = (gaussian, m1, m2, wishart, sketch, mixing, jl_clip)
-"""The files that hold references of bounds. Contract."""
+FOLDER = Path(__file__).parent
+"""Where this file is. Files of references are named after the folders of mechanisms."""
+
+MECHANISMS = sorted(folder.name for folder in FOLDER.parents[1].glob("privproj/mechanisms/*/"))
+"""The folders of mechanisms."""
+
+FAMILIES = [import_module(f"reference.{name}") for name in MECHANISMS if (FOLDER / f"{name}.py").exists()]
+"""The files that hold references of bounds."""
 
 DELTAS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.DELTAS.items()}
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
