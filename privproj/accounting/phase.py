@@ -320,7 +320,7 @@ def check_mechanism(mechanism: object) -> None:
         remedy = "privproj.epsilons, deltas and sigmas take arrays"
         raise InvalidParameter(arrays, f"arrays in {kind}", f"one value for each parameter of {kind}", remedy)
     if not isinstance(mechanism, Mechanism):
-        raise InvalidParameter("mechanism", mechanism, "a mechanism, such as privproj.Gaussian(noise_multiplier=1.0)")
+        raise InvalidParameter("mechanism", mechanism, "a mechanism with its parameters, such as privproj.Gaussian()")
 
 
 def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:
