@@ -43,10 +43,7 @@ class Line(NamedTuple):
     strip: Callable[[float], tuple[float, arb]]
     """The half width of a strip that is good for so many nats, and ``M``, which bounds ``int |F|`` on lines in it."""
 
-    start: Callable[[float], float]
-    """A place before which there is little beside so many nats. It is free."""
-
-    highest: arb
+    highest: arb = arb(1)
     """The height that nats of accuracy are counted from. It is free."""
 
     def integral(self, known: arb | int = 0, goal: int = GOAL_BITS) -> arb:
@@ -72,10 +69,12 @@ class Line(NamedTuple):
         def odds_at(place: int) -> arb:
             return (arb(step) * place).exp()
 
-        start = self.start(nats) / step
-        if not math.isfinite(start):
-            return arb.nan(), arb.nan()
-        first = _last_place(math.floor(start), lambda place: log_of_upper_end(self.left(odds_at(place))) < floor)
+        def is_little_before(place: int) -> bool:
+            return log_of_upper_end(self.left(odds_at(place))) < floor
+
+        # Outward from the middle of the line, and from there inward.
+        start = -1 - _last_place(0, lambda places: not is_little_before(-places))
+        first = _last_place(start, is_little_before)
         last = _last_place(first, lambda place: log_of_upper_end(self.right(odds_at(place))) > floor) + 1
         if last - first > MOST_NODES:
             found = f"got one that takes {last - first}"

@@ -127,8 +127,6 @@ class BallLaw(ABC):
             left=lambda odds: self.below(odds, c) * (highest if self.inverse else height(odds)),
             right=lambda odds: self.above(odds, c) * highest,
             strip=strip,
-            # (c E)^a / (a Beta(a, b)) = e^-nats
-            start=lambda nats: float((self.log_norm + self.a.log()) / self.a - c.log()) - nats / float(self.a),
             highest=highest,
         )
 

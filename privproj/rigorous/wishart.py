@@ -57,12 +57,17 @@ class _RatioPair:
         """Return the delta of the pair."""
         if self.a > 0 or (self.a == 0 and self.eps > 0):
             known = self.below(self.m - 1)
-            known += self.line_from(1, arb(0)).integral(known, self.goal)
-            return known + self.line_from(-1, self.eps / self.a).integral(known, self.goal) if self.a > 0 else known
+            known += self.line(1, arb(0), arb(1)).integral(known, self.goal)
+            if self.a == 0:
+                return known
+            origin = self.eps / self.a
+            return known + self.line(-1, origin.expm1(), origin.exp()).integral(known, self.goal)
         # P(A < e^-x) - e^eps P(A > e^x), from the x = eps/|a| on at which U2 <= 0
         x = arb(0) if self.eps == 0 else self.eps / -self.a
         known = self.below(self.m + (-x).expm1()) - self.eps.exp() * self.beyond(self.m + x.expm1())
-        return known if self.eps == 0 else known + self.line_up_to(x.expm1()).integral(known, self.goal)
+        if self.eps == 0:
+            return known
+        return known + self.line(1, arb(0), x.expm1(), bend=1).integral(known, self.goal)
 
     def beyond(self, away: arb) -> arb:
         """Return ``P(A > rho + |away|)``, which is ``P(A < rho - |away|)``."""
@@ -75,60 +80,37 @@ class _RatioPair:
         beyond = self.beyond(away)
         return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
-    def line_from(self, sign: int, origin: arb) -> Line:
-        """Return the part of ``x > origin`` below ``A = 1`` (``sign = 1``, ``a >= 0``) or above it (-1), as a line.
+    def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
+        """Return the part below ``A = 1`` (``sign = 1``) or above it (-1) of ``E = (least + scale G)/(1 + bend G)``.
 
-        Its odds are ``e^(x - origin) - 1``.
+        ``E`` goes from ``least`` to infinity, or from 0 to ``scale`` with a ``bend`` of 1; ``G`` are the odds.
         """
-        scale, least = origin.exp(), origin.expm1()
 
         def grown_at(odds: arb) -> arb:
-            return least + scale * odds
+            return (least + scale * odds) / (1 + bend * odds)
 
         def value(odds: arb) -> arb:
-            grown = grown_at(odds)
-            return scale * odds * self.density(sign, grown, grown) * self.gain(sign, grown)
+            grown, slope = grown_at(odds), scale * odds / (1 + bend * odds) ** 2
+            return slope * self.density(sign, grown, grown) * self.gain(sign, grown)
 
         def left(odds: arb) -> arb:
             grown = grown_at(odds)
             return scale * odds * self.density(sign, least, grown) * self.most_gain(sign, grown)
 
         def right(odds: arb) -> arb:
-            # K R^((r-1)/2) / (e^origin odds); R = 1/(2m + 2m E + E^2), times (1 + E)^2, or 1/(1 - rho^2), below A = 1
             grown = grown_at(odds)
-            ratio = (2 * grown.log1p() if sign > 0 else 0) - self.log_spread(grown)
-            if sign > 0 and not grown > self.m * (1 + grown):
-                ratio = -self.sine_squared.log()
-            return (self.log_front + (self.r - 1) * ratio / 2).exp() / (scale * odds)
+            if bend:
+                return scale / odds * self.density(sign, grown, scale)
+            # K R^((r-1)/2) / (scale G); R = 1/(2m + 2m E + E^2), times (1 + E)^2, or 1/(1 - rho^2), below A = 1
+            falls = sign < 0 or grown > self.m * (1 + grown)
+            most = (
+                self.density(sign, grown, grown) * self.spread(grown)
+                if falls
+                else (self.log_front - (self.r - 1) * self.sine_squared.log() / 2).exp()
+            )
+            return most / (scale * odds)
 
-        return Line(
-            value=value,
-            left=left,
-            right=right,
-            strip=partial(self.strip, 1),
-            start=lambda nats: -nats - float((scale * self.density(sign, least, least)).log()),
-            highest=arb(1),
-        )
-
-    def line_up_to(self, end: arb) -> Line:
-        """Return the part of ``A < 1`` up to ``E = end``, where ``U2 = 0`` (``a < 0``), at the odds ``end/E - 1``."""
-
-        def value(odds: arb) -> arb:
-            grown = end / (1 + odds)
-            return grown * odds / (1 + odds) * self.density(1, grown, grown) * self.gain(1, grown)
-
-        def right(odds: arb) -> arb:
-            grown = end / (1 + odds)
-            return end / odds * self.density(1, arb(0), grown) * self.most_gain(1, grown)
-
-        return Line(
-            value=value,
-            left=lambda odds: end * odds * self.density(1, end / (1 + odds), end),
-            right=right,
-            strip=partial(self.strip, 2),
-            start=lambda nats: -nats - float((end * self.density(1, end, end)).log()),
-            highest=arb(1),
-        )
+        return Line(value, left, right, partial(self.strip, 1 + bend))
 
     def strip(self, turns: int, nats: float) -> tuple[float, arb]:
         """Return the half width of a strip, of which a threshold turns by ``turns`` at most, and ``M`` (C21)."""
@@ -137,15 +119,15 @@ class _RatioPair:
         # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)
         return angle, 2 * (-self.k * (turns * arb(angle)).cos().log() - power * arb(angle).cos().log()).exp()
 
-    def log_spread(self, grown: arb) -> arb:
-        """Return ``ln(2m + 2m E + E^2)`` at ``E = grown``."""
-        return (2 * self.m * (1 + grown) + grown * grown).log()
+    def spread(self, grown: arb) -> arb:
+        """Return ``2m + 2m E + E^2`` at ``E = grown``."""
+        return 2 * self.m * (1 + grown) + grown * grown
 
     def density(self, sign: int, least: arb, most: arb) -> arb:
         """Return a bound of the density of ``E`` between two places, which is its value where they are one."""
         # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
         rise = (self.r - 1) * most.log1p() if sign > 0 else 0
-        return (self.log_front + rise - self.log_spread(least) * (self.r + 1) / 2).exp()
+        return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
 
     def gain(self, sign: int, grown: arb) -> arb:
         """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1) at ``E = grown`` where its threshold is positive."""

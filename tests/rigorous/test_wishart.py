@@ -52,15 +52,16 @@ def lines_of(dim, rank, misalignment, eps):
 
     found = []
     if rank <= dim or (rank == dim + 1 and eps > 0.0):
-        found.append((pair.line_from(1, arb(0)), 1, *function(1, mp.log1p, lambda f: f / (1 + f))))
+        found.append((pair.line(1, arb(0), arb(1)), 1, *function(1, mp.log1p, lambda f: f / (1 + f))))
     if rank <= dim:
         origin = eps / a
         above = function(-1, lambda f: origin + mp.log1p(f), lambda f: f / (1 + f))
-        found.append((pair.line_from(-1, pair.eps / pair.a), 1, *above))
+        start = pair.eps / pair.a
+        found.append((pair.line(-1, start.expm1(), start.exp()), 1, *above))
     if rank > dim + 1 and eps > 0.0:
         end = mp.expm1(eps / -a)
-        up_to = function(1, lambda f: mp.log1p(end / (1 + f)), lambda f: end * f / ((1 + f) * (1 + f + end)))
-        found.append((pair.line_up_to((pair.eps / -pair.a).expm1()), 2, *up_to))
+        up_to = function(1, lambda f: mp.log1p(end * f / (1 + f)), lambda f: end * f / ((1 + f) * (1 + f + end * f)))
+        found.append((pair.line(1, arb(0), (pair.eps / -pair.a).expm1(), bend=1), 2, *up_to))
     return found
 
 
@@ -149,9 +150,9 @@ def test_tails_of_the_ratio_are_those_of_student(rank, misalignment, away):
         assert pair.beyond(arb(away)).overlaps(arb(mp.nstr(half, 35)) * arb(1, 1e-30))
 
 
-def test_what_takes_too_many_values_is_refused_and_far_out_is_not():
+def test_far_out_there_is_an_answer_where_the_rank_is_not_above_the_dimension():
     for eps in (1e9, 1e300):
-        with pytest.raises(PrecisionLimit, match="a smaller epsilon"):
+        with pytest.raises(PrecisionLimit, match="expected an enclosure"):
             enclose_to_goal(lambda eps=eps: wishart.BallWishartProfile(64, 100, 0.001).delta(arb(eps), {}))
     ball, _ = enclose_to_goal(lambda: wishart.BallWishartProfile(64, 4, 0.001).delta(arb(1e300), {}))
     assert ball.overlaps(pair_of(64, 4, 0.001, 1e300).below(arb(0.001) - 1))
