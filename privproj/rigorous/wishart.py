@@ -102,12 +102,9 @@ class _RatioPair:
             if bend:
                 return scale / odds * self.density(sign, grown, scale)
             # K R^((r-1)/2) / (scale G); R = 1/(2m + 2m E + E^2), times (1 + E)^2, or 1/(1 - rho^2), below A = 1
-            falls = sign < 0 or grown > self.m * (1 + grown)
-            most = (
-                self.density(sign, grown, grown) * self.spread(grown)
-                if falls
-                else (self.log_front - (self.r - 1) * self.sine_squared.log() / 2).exp()
-            )
+            most = self.density(sign, grown, grown) * self.spread(grown)
+            if sign > 0 and not grown > self.m * (1 + grown):
+                most = (self.log_front - (self.r - 1) * self.sine_squared.log() / 2).exp()
             return most / (scale * odds)
 
         return Line(value, left, right, partial(self.strip, 1 + bend))
