@@ -109,11 +109,8 @@ class BallLaw(ABC):
             return gaussian.delta(eps, (size / share if self.inverse else size * share).sqrt())
 
         def strip(nats: float) -> tuple[float, arb]:
-            m, at, share = (
-                float(self.steepness),
-                float(eps.mid()),
-                0.0 if self.inverse else float((2 * eps / size).mid()),
-            )
+            m, at = float(self.steepness), float(eps.mid())
+            share = 0.0 if self.inverse else float((2 * eps / size).mid())
             angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * m + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
             if 0.0 < share < 3.0:
                 angle = min(angle, 2.0 * (nats / at) ** 0.25)
