@@ -13,16 +13,15 @@ with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g`` rise from 0 to at most 1 (C10, st
 import math
 from functools import partial
 
-from flint import arb, ctx
+from flint import arb
 
 from privproj.rigorous import gamma
-from privproj.rigorous.balls import GOAL_BITS
 from privproj.rigorous.integral import Line
 from privproj.rigorous.laws import WIDEST_STRIP
-from privproj.rigorous.profiles import BITS_OF_LAWS, EVALUATION_BITS, BallProfile, Witness
+from privproj.rigorous.profiles import BallMean
 
 
-class BallWishartProfile(BallProfile):
+class BallWishartProfile(BallMean):
     """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
 
     effort: int = 8
@@ -31,15 +30,9 @@ class BallWishartProfile(BallProfile):
         self.dim, self.rank, self.misalignment = dim, rank, misalignment
         self._near = gamma.NearbyValues(arb(rank + dim - 1) / 2)
 
-    def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``; the witness is empty."""
-        return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, GOAL_BITS, self._near).delta()
-
-    def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return both ends of the same integrals, to fewer bits."""
-        with ctx.workprec(EVALUATION_BITS):
-            ball = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, BITS_OF_LAWS, self._near).delta()
-            return ball.lower(), ball.upper()
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``."""
+        return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, goal, self._near).delta()
 
 
 class _RatioPair:
