@@ -106,13 +106,13 @@ def log_integral(
 
 def _hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
     """Return the edges of panels around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
-    top, peak = climb_hill(log_f, min(start, high - 0.01 * step), step, high)
+    top, peak = _climb_hill(log_f, min(start, high - 0.01 * step), step, high)
     left = _find_drop_off(log_f, top, peak, -step, -math.inf)
     right = _find_drop_off(log_f, top, peak, step, high)
     return [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right], peak
 
 
-def climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
+def _climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
     """Return a point near the top of the one hill of ``log_f`` on ``(-inf, high]``, and the height there.
 
     The climb starts at ``start`` in steps of ``step``, which grow uphill. The result is no bound: it says where to

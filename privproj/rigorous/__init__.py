@@ -5,6 +5,7 @@ margin) give the answers, *rigorous* (balls) proves them, ``tests/reference`` (m
 three share no formula's code.
 
 Every function here takes and returns balls ``[mid +/- rad]``: the exact value lies inside, whatever was rounded. Only
-two things come from the floats, and neither is trusted: where the hill of an integrand is, which decides how narrow a
-ball is, and free parameters of a bound (``tau``, the tangent), of which every admissible value proves a bound.
+two things come from the floats, and neither is trusted: how a sum is laid out (its step, its ends, the grid of a run),
+which decides how narrow a ball is, and free parameters of a bound (``tau``, the tangent), of which every admissible
+value proves a bound.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 
-from flint import acb, arb, ctx
+from flint import arb, ctx
 
 from privproj.errors import PrecisionLimit
 
@@ -50,23 +50,3 @@ def log_of_upper_end(ball: arb) -> float:
     """Return ``ln`` of (nearly) the upper end as a float, to guide searches only; ``-inf`` if it is not positive."""
     top = ball.upper()
     return float(top.log()) if top > 0 else float("-inf")
-
-
-def is_point(t: acb) -> bool:
-    """Return True for a ball that is a real number known nearly to the working precision."""
-    return bool(t.imag.is_zero()) and is_sharp(t.real)
-
-
-def is_sharp(x: arb) -> bool:
-    """Return True for a ball that is known nearly to the working precision."""
-    return bool(x.is_exact()) or x.rel_accuracy_bits() > ctx.prec // 2
-
-
-def ball_of_size(size: arb) -> acb:
-    """Return the complex ball around 0 that holds every number of at most this size in each coordinate."""
-    side = arb(0, size.upper())
-    return acb(side, side)
-
-
-UNDEFINED_BALL = acb(arb.nan(), arb.nan())
-"""What an integrand returns where it is not analytic. Soundness."""

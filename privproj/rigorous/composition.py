@@ -37,7 +37,10 @@ class Releases(Protocol):
         ...
 
     def excess(self, cell: int, h: arb) -> Ends:
-        """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown."""
+        """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown.
+
+        Where both orders are alike only cells from 0 on are asked.
+        """
         ...
 
 
@@ -53,10 +56,7 @@ class BallPhase:
 
     def excess(self, cell: int, h: arb) -> Ends:
         """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, sampled at the rate (C17)."""
-        q, t = arb(self.rate), (cell * h).exp()
-        if cell < 0 and not self.one_sided:
-            # E(1/t) = E(t) / t
-            return _scale(self.excess(-cell, h), t)
+        q = arb(self.rate)
         # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
         share = 1 + (cell * h).expm1() / q
         if cell >= 0:
@@ -175,6 +175,15 @@ def _knot(cell: int, excess: Ends, h: arb) -> Knot:
     plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
     low, high = (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper()
     return Knot(cell, t, _or_else(low, 0), _or_else(high, 1))
+
+
+def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
+    """Return these cells and the excesses there, on one side only where both orders are alike."""
+    if phase.one_sided:
+        return [(cell, phase.excess(cell, h)) for cell in cells]
+    right = {cell: phase.excess(cell, h) for cell in {abs(cell) for cell in cells}}
+    # E(t) = t E(1/t)
+    return [(cell, right[cell] if cell >= 0 else _scale(right[-cell], (cell * h).exp())) for cell in cells]
 
 
 def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
@@ -308,9 +317,7 @@ class RunInBalls:
 
     def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
         self.grid, self.bits, h = grid, ctx.prec, arb(grid.step)
-        found = [
-            [(cell, phase.excess(cell, h)) for cell in cells] for phase, cells in zip(phases, grid.knots, strict=True)
-        ]
+        found = [_excesses_at(phase, cells, h) for phase, cells in zip(phases, grid.knots, strict=True)]
         steps = [phase.steps for phase in phases]
         orders = [[[_knot(cell, ends, h) for cell, ends in points] for points in found]]
         if any(phase.one_sided for phase in phases):

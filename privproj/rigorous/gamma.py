@@ -1,4 +1,4 @@
-"""Incomplete gamma functions in balls: real ones to the last bit, and bounds of their size off the real line (C21).
+"""Incomplete gamma functions of real balls, and Chernoff's bound of them.
 
 The same functions stand in floats in :mod:`privproj.numerics.kernels` and in mpmath in
 ``tests/reference/special.py``.
@@ -8,15 +8,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flint import acb, arb, arb_poly, ctx
+from flint import arb, arb_poly, ctx
 
 from privproj.errors import PrecisionLimit
 
 LEAST_SHAPE = 400.0
 """Shape from which series around points replace Arb's functions. Below it a radius would reach 0. Speed only."""
-
-TERMS = 20
-"""Terms of such a series. Speed only."""
 
 MOST_TERMS = 1_000_000
 """Terms of a series after which the certificate is refused. Contract."""
@@ -69,7 +66,7 @@ def lower_beta(a: arb, b: arb, u: arb) -> arb:
 
 def upper(k: arb, z: arb) -> arb:
     """Return a ball that holds ``Q(k, z) = 1 - P(k, z)`` at a real ``z``."""
-    return z.gamma_upper(k, regularized=1) if z > k else 1 - lower(k, z)
+    return z.gamma_upper(k, regularized=1)
 
 
 class NearbyValues:
@@ -88,28 +85,12 @@ class NearbyValues:
     def lower(self, z: arb) -> arb:
         """Return a ball that holds ``P(k, z)``."""
         near = self._rise(z)
-        if near is None:
-            found = self._nearly_one(z, 1)
-            return lower(self.k, z) if found is None else found
-        return near[0].below + near[1]
+        return lower(self.k, z) if near is None else near[0].below + near[1]
 
     def upper(self, z: arb) -> arb:
         """Return a ball that holds ``Q(k, z)``."""
         near = self._rise(z)
-        if near is None:
-            found = self._nearly_one(z, -1)
-            return upper(self.k, z) if found is None else found
-        return near[0].above - near[1]
-
-    def _nearly_one(self, z: arb, side: int) -> arb | None:
-        """Return what encloses ``P`` far above ``k`` (``side = 1``), or ``Q`` far below (-1): 1 less Chernoff's bound.
-
-        None is returned where that is too far from 1.
-        """
-        if not (z > 0 and side * (z - self.k) > 0):
-            return None
-        missed = chernoff_bound(self.k, z)
-        return 1 - arb(0).union(missed) if missed < 2.0**-ctx.prec else None
+        return upper(self.k, z) if near is None else near[0].above - near[1]
 
     def _rise(self, z: arb) -> "tuple[_Point, arb] | None":
         """Return the point next to ``z``, and how much ``P`` rises from there to ``z``."""
@@ -135,7 +116,9 @@ class NearbyValues:
         k = self.k
         front = (k * point.log() - point - k.lgamma()).exp()
         series, before, now = [arb(0)], arb(0), front
-        for n in range(1, TERMS):
+        # Terms of the series, an eighth of a decimal digit each. Speed only.
+        terms = ctx.prec // 4
+        for n in range(1, terms):
             series.append(now / n)
             before, now = now, ((k - point - n) * now - point * before) / n
         # |G| <= G_0 e^(|k - 1 - point| R + (k-1) R^2/(2 (1 - R))) for |y| <= R; the rest for |y| <= rho by Cauchy
@@ -144,10 +127,10 @@ class NearbyValues:
             return None
         size = (abs(k - 1 - point) * radius + (k - 1) * radius * radius / (2 * (1 - radius))).exp()
         part = rho / radius
-        rest = front * size * radius * part**TERMS / (TERMS * (1 - part))
+        rest = front * size * radius * part**terms / (terms * (1 - part))
         below, above = lower(k, point), upper(k, point)
         # What the rest of the series may be beside ``P`` and ``Q``; else Arb's functions are taken. Speed only.
-        if not rest < 2.0**-48 * below.min(above):
+        if not rest < arb(2) ** (40 - ctx.prec) * below.min(above):
             return None
         series[0] = arb(0, rest.abs_upper())
         return _Point(below, above, point, rho.lower(), arb_poly(series))
@@ -163,22 +146,6 @@ class _Point(NamedTuple):
     series: arb_poly
 
 
-def tail_size(k: arb, z: acb, side: int) -> arb:
-    """Return a bound of ``|Q(k, z)|`` (``side = 1``) or ``|P(k, z)|`` (-1) on a complex ball with ``Re z > 0`` (C21).
-
-    ``|Q(k, z)| <= e^(|z| - Re z) Q(k, |z|)`` for ``k >= 1``, and so for ``P``. Chernoff's bound stands for ``Q(k,
-    |z|)`` above ``k`` and for ``P(k, |z|)`` below, 1 elsewhere.
-    """
-    size = z.abs_lower() if side > 0 else z.abs_upper()
-    return _skew_factor(z) * (chernoff_bound(k, size) if side * (size - k) > 0 else arb(1))
-
-
 def chernoff_bound(k: arb, y: arb) -> arb:
     """Return ``e^-(y - k - k ln(y/k))``, a bound of the tail of ``Gamma(k)`` beyond ``y``, on either side of ``k``."""
     return (k + k * (y / k).log() - y).exp() if y > 0 else arb(0)
-
-
-def _skew_factor(z: acb) -> arb:
-    """Return ``e^(|z| - Re z)`` from above, by ``|z| - Re z = Im^2 / (|z| + Re z)``."""
-    aside = z.imag.abs_upper()
-    return (aside * aside / (z.abs_lower() + z.real.lower())).exp()

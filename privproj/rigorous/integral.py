@@ -1,86 +1,97 @@
-"""Rigorous integrals over the line (Petras' algorithm in Arb), with what lies beyond the window bounded (C21)."""
+"""Integrals over the line by the trapezoidal rule, whose error has a closed form (C21)."""
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
-from flint import acb, arb, ctx
+from flint import arb
 
-from privproj.numerics.quadrature import climb_hill
+from privproj.errors import PrecisionLimit
 from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
 
-GUARD_BITS = 16
-"""Bits beyond the goal to which an integral is computed. Speed only."""
+FIRST_NATS = 16.0
+"""Nats of absolute accuracy that are sought first. Speed only."""
 
-Integrand = Callable[[acb, bool], acb]
-"""``f(t, analytic)`` encloses a function on a complex ball ``t``.
+MOST_NATS = 1e5
+"""Accuracy beyond which no more is sought. Speed only."""
 
-With ``analytic`` it must not be finite unless the function is analytic on the whole ball.
-"""
+MOST_NODES = 2_000_000
+"""Nodes of a rule after which the certificate is refused. Contract."""
 
-Remainder = Callable[[arb], arb]
-"""``bound(t)`` is an upper bound of the integral beyond ``t``."""
+REMEDY = "ask for a larger delta, or a smaller epsilon"
+"""What makes an integral easier to enclose. Contract."""
+
+OfOdds = Callable[[arb], arb]
+"""A function of the odds ``E = e^s`` at a place ``s`` of the line."""
 
 
-def positive_integral(
-    f: Integrand,
-    start: float,
-    step: float,
-    *,
-    left: Remainder,
-    right: Remainder,
-    high: arb | None = None,
-    known: arb | None = None,
-    goal: int = GOAL_BITS,
-) -> arb:
-    """Return a ball that holds ``int f`` for a function that is non-negative on the line.
+class Line(NamedTuple):
+    """A function ``F(s)`` that is non-negative on the line and analytic around it, as a function of ``E = e^s``.
 
-    Its one hill is sought from ``start`` in steps of ``step``, which only decides how narrow the ball is. ``left(t)``
-    bounds the integral below ``t`` and ``right(t)`` the one above, unless it ends at ``high``. What does not matter
-    beside ``known``, to which the integral will be added, is not followed. ``goal`` is the relative accuracy that is
-    sought, in bits.
+    Arguments and results are balls that hold the exact values.
     """
-    top, peak = _find_top(f, start, step, float("inf") if high is None else float(high.mid()))
-    if peak == float("-inf"):
-        return arb.nan()
-    floor = peak - 0.7 * (goal + 24) - 10.0
-    a = _search_outward(left, top, -step, floor)
-    b = _search_outward(right, top, step, floor) if high is None else high.lower()
-    scale = arb(peak).exp()
-    tolerance = arb(2) ** -(goal + GUARD_BITS)
-    enough = tolerance if known is None else (tolerance * known.lower() / scale).max(tolerance)
-    # After 20,000 evaluations an integral is left as wide as it is (speed only).
-    # int f = scale int_a^b f/scale + [0, what is beyond the window and at ends that are balls]
-    inside = acb.integral(
-        lambda t, analytic: f(t, analytic) / scale, a, b, rel_tol=tolerance, abs_tol=enough, eval_limit=20_000
-    ).real
-    # An end that is a ball may hold as much as its width allows.
-    above = right(b) if high is None else 2 * arb(high.rad()) * f(acb(high), False).real.upper()
-    return scale * inside + arb(0).union(left(a) + above)
+
+    value: OfOdds
+    """``F``."""
+
+    left: OfOdds
+    """A bound of the sum of ``step F`` over all nodes before one."""
+
+    right: OfOdds
+    """A bound of the sum of ``step F`` over all nodes beyond one."""
+
+    strip: Callable[[float], tuple[float, arb]]
+    """The half width of a strip that is good for so many nats, and ``M``, which bounds ``int |F|`` on lines in it."""
+
+    highest: arb = arb(1)
+    """The height that nats of accuracy are counted from. It is free."""
+
+    def integral(self, known: arb | int = 0, goal: int = GOAL_BITS) -> arb:
+        """Return a ball that holds ``int F``.
+
+        ``goal`` is the relative accuracy that is sought, in bits, beside what is ``known``, to which it will be added.
+        """
+        nats = FIRST_NATS
+        while True:
+            total, missed = self.sum_nodes(nats)
+            # The value is not known well before enough of it is found, so a step is at most fourfold.
+            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(missed) - log_of_upper_end(total + known)
+            if not 0.0 < missing < math.inf or nats > MOST_NATS:
+                return total + arb(0, missed.abs_upper())
+            nats = min(nats + missing + 1.0, 4.0 * nats)
+
+    def sum_nodes(self, nats: float) -> tuple[arb, arb]:
+        """Return the sum of the rule, right to about ``nats``, and how far the integral is from it (C21)."""
+        angle, most = self.strip(nats)
+        floor = log_of_upper_end(self.highest) - nats
+        step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
+
+        def odds_at(place: int) -> arb:
+            return (arb(step) * place).exp()
+
+        def is_little_before(place: int) -> bool:
+            return log_of_upper_end(self.left(odds_at(place))) < floor
+
+        # Outward from the middle of the line, and from there inward.
+        start = -1 - _last_place(0, lambda places: not is_little_before(-places))
+        first = _last_place(start, is_little_before)
+        last = _last_place(first, lambda place: log_of_upper_end(self.right(odds_at(place))) > floor) + 1
+        if last - first > MOST_NODES:
+            found = f"got one that takes {last - first}"
+            raise PrecisionLimit(f"expected a proof by at most {MOST_NODES} values, {found}; {REMEDY}")
+        total = sum((self.value(odds_at(place)) for place in range(first, last + 1)), arb(0))
+        # |int F - step sum| <= 2 M / (e^(2 pi angle/step) - 1)
+        error = 2 * most / (2 * arb.pi() * arb(angle) / arb(step)).expm1()
+        return total * arb(step), error + self.left(odds_at(first)) + self.right(odds_at(last))
 
 
-def _find_top(f: Integrand, start: float, step: float, high: float) -> tuple[float, float]:
-    """Return a point near the top of the hill below an end, and the log of the height there, to guide the rest."""
-
-    def height(t: float) -> float:
-        with ctx.workprec(64):
-            return log_of_upper_end(f(acb(t), False).real)
-
-    return climb_hill(height, min(start, high - 0.01 * step), step, high)
-
-
-def _search_outward(bound: Remainder, top: float, stride: float, floor: float) -> arb:
-    """Return a point beyond ``top``, towards ``stride``, where the log of the remainder is below ``floor``."""
-
-    def enough(t: float) -> bool:
-        with ctx.workprec(64):
-            return log_of_upper_end(bound(arb(t))) < floor
-
-    inside, t = top, top + stride
-    for _ in range(60):
-        if enough(t):
-            break
-        inside, stride = t, 1.5 * stride
-        t += stride
-    for _ in range(5):
-        middle = 0.5 * (inside + t)
-        inside, t = (inside, middle) if enough(middle) else (middle, t)
-    return arb(t)
+def _last_place(place: int, holds: Callable[[int], bool]) -> int:
+    """Return a place up to which a condition seems to hold: by strides that double, and then by bisection."""
+    stride = 1
+    while stride < MOST_NODES and holds(place + stride):
+        place, stride = place + stride, 2 * stride
+    end = place + stride
+    while end - place > 1:
+        middle = (place + end) // 2
+        place, end = (middle, end) if holds(middle) else (place, middle)
+    return place

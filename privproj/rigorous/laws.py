@@ -5,16 +5,13 @@ They are independent twins of :mod:`privproj.laws.squared_shift` (floats) and ``
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 from flint import arb
 
 from privproj.errors import PrecisionLimit
 from privproj.rigorous import gamma, gaussian
-from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
-
-FIRST_NATS = 16.0
-"""Nats of absolute accuracy that are sought first. Speed only."""
+from privproj.rigorous.balls import GOAL_BITS
+from privproj.rigorous.integral import Line
 
 DEEPEST = 8000
 """Nats below which is what a mean over an inverse law leaves out. Speed only."""
@@ -22,17 +19,8 @@ DEEPEST = 8000
 FLAT = 12
 """Deviations beyond which the Gaussian profile is taken for what lies between it and 1. Speed only."""
 
-MOST_NATS = 1e5
-"""Accuracy beyond which no more is sought. Speed only."""
-
 WIDEST_STRIP = 1.25
 """Half width of the strip around the line that is used at most, below ``pi/2``. Speed only."""
-
-REMEDY = "ask for a larger delta, or a smaller epsilon"
-"""What makes a mean easier to enclose. Contract."""
-
-MOST_NODES = 2_000_000
-"""Nodes of a rule after which the certificate is refused. Contract."""
 
 
 class BallLaw(ABC):
@@ -109,57 +97,35 @@ class BallLaw(ABC):
         if cut is None:
             cut, beyond = self.last_cut(eps)
             return beyond + self.expected_delta(eps, cut, known + beyond, goal)
-        nats = FIRST_NATS
-        while True:
-            total, missed = self._sum_nodes(eps, cut, nats)
-            # The value is not known well before enough of it is found, so a step is at most fourfold.
-            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(missed) - log_of_upper_end(total + known)
-            if not 0.0 < missing < math.inf or nats > MOST_NATS:
-                return total + arb(0, missed.abs_upper())
-            nats = min(nats + missing + 1.0, 4.0 * nats)
+        return self.line(eps, cut).integral(known, goal)
 
-    def _sum_nodes(self, eps: arb, c: arb, nats: float) -> tuple[arb, arb]:
-        """Return the sum of the trapezoidal rule, right to about ``nats``, and how far the mean is from it (C21)."""
+    def line(self, eps: arb, c: arb) -> Line:
+        """Return ``E[h_eps(X); U <= c]`` as an integral over the line (C21)."""
         size = self.scale / c if self.inverse else self.scale * c
-        m, at, share = float(self.steepness), float(eps.mid()), 0.0 if self.inverse else float((2 * eps / size).mid())
-        angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * m + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
-        if 0.0 < share < 3.0:
-            angle = min(angle, 2.0 * (nats / at) ** 0.25)
-        cosine = arb(angle).cos()
         highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
-        # M = C^-(m+1/2) e^growth, C = cos angle
-        growth = eps * (1 - cosine) / 2 if self.inverse else _profile_growth(eps, size, cosine)
-        most = (growth - (self.steepness + arb(0.5)) * cosine.log()).exp()
-        floor = log_of_upper_end(highest) - nats
-        step = 2.0 * math.pi * angle / (log_of_upper_end(most) - floor)
-
-        def odds_at(place: int) -> arb:
-            return (arb(step) * place).exp()
 
         def height(odds: arb) -> arb:
             share = odds / (1 + odds)
             return gaussian.delta(eps, (size / share if self.inverse else size * share).sqrt())
 
-        def left(odds: arb) -> arb:
-            return self.below(odds, c) * (highest if self.inverse else height(odds))
+        def strip(nats: float) -> tuple[float, arb]:
+            m, at = float(self.steepness), float(eps.mid())
+            share = 0.0 if self.inverse else float((2 * eps / size).mid())
+            angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * m + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
+            if 0.0 < share < 3.0:
+                angle = min(angle, 2.0 * (nats / at) ** 0.25)
+            cosine = arb(angle).cos()
+            # M = C^-(m+1/2) e^growth, C = cos angle
+            growth = eps * (1 - cosine) / 2 if self.inverse else _profile_growth(eps, size, cosine)
+            return angle, (growth - (self.steepness + arb(0.5)) * cosine.log()).exp()
 
-        def right(odds: arb) -> arb:
-            return self.above(odds, c) * highest
-
-        # (c E)^a / (a Beta(a, b)) = e^-nats
-        start = float((self.log_norm + self.a.log()) / self.a - c.log()) - nats / float(self.a)
-        first = _stride(math.floor(start / step), lambda place: log_of_upper_end(left(odds_at(place))) < floor)[0]
-        last = _stride(first, lambda place: log_of_upper_end(right(odds_at(place))) > floor)[1]
-        if last - first > MOST_NODES:
-            found = f"got one that takes {last - first}"
-            raise PrecisionLimit(f"expected a proof by at most {MOST_NODES} values, {found}; {REMEDY}")
-        total, odds, ratio = arb(0), odds_at(first), arb(step).exp()
-        for _ in range(first, last + 1):
-            total += self.density(odds, c) * height(odds)
-            odds = odds * ratio
-        # |int F - step sum| <= 2 M / (e^(2 pi angle/step) - 1)
-        error = 2 * most / (2 * arb.pi() * arb(angle) / arb(step)).expm1()
-        return total * arb(step), error + left(odds_at(first)) + right(odds_at(last))
+        return Line(
+            value=lambda odds: self.density(odds, c) * height(odds),
+            left=lambda odds: self.below(odds, c) * (highest if self.inverse else height(odds)),
+            right=lambda odds: self.above(odds, c) * highest,
+            strip=strip,
+            highest=highest,
+        )
 
 
 def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
@@ -171,14 +137,6 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
     q, sine = 2 * eps / size, 1 - cosine * cosine
     one = eps / 2 * (1 - cosine - q * sine / 2)
     return one if q > 1 else one.max(eps / 2 * (1 - q * sine - cosine * (1 - q * q * sine).sqrt()))
-
-
-def _stride(place: int, holds: Callable[[int], bool]) -> tuple[int, int]:
-    """Return a place up to which a condition seems to hold, in growing strides, and a further one where it does not."""
-    stride = 1
-    while stride < MOST_NODES and holds(place + stride):
-        place, stride = place + stride, stride + (stride + 3) // 4
-    return place, place + stride
 
 
 class BallBetaLaw(BallLaw):

@@ -99,7 +99,25 @@ class BallBetaTail(BallProfile):
         return arb(0), self.delta(eps, self.witness(float(eps))).upper()
 
 
-class BallRandomSensitivity(BallProfile):
+class BallMean(BallProfile):
+    """A profile that is an integral, of which a run asks for fewer bits than a certificate of one release."""
+
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return a ball that holds the profile at ``eps``, right to so many bits if the working precision allows."""
+        raise NotImplementedError
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the integral; the witness is empty."""
+        return self.mean(eps, GOAL_BITS)
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of the integral, to fewer bits."""
+        with ctx.workprec(EVALUATION_BITS):
+            ball = self.mean(eps, BITS_OF_LAWS)
+            return ball.lower(), ball.upper()
+
+
+class BallRandomSensitivity(BallMean):
     """The profile ``delta(eps) = E[h_eps(X)]`` of a change of rank one whose squared shift is ``X`` (C4).
 
     ``shape`` is ``(d, r)`` for M2, whose law is a Beta law, or the rank ``r`` of a public sketch, whose law is a Gamma
@@ -117,18 +135,12 @@ class BallRandomSensitivity(BallProfile):
         dim, rank = self.shape
         return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
 
-    def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the mean of ``h_eps`` under the law; the witness is empty."""
-        return self.law().expected_delta(eps)
-
-    def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return both ends of this mean, to fewer bits."""
-        with ctx.workprec(EVALUATION_BITS):
-            ball = self.law().expected_delta(eps, goal=BITS_OF_LAWS)
-            return ball.lower(), ball.upper()
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the mean of ``h_eps`` under the law."""
+        return self.law().expected_delta(eps, goal=goal)
 
 
-class BallRandomClip(BallProfile):
+class BallRandomClip(BallMean):
     """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
 
     effort: int = 8
@@ -136,10 +148,10 @@ class BallRandomClip(BallProfile):
     def __init__(self, probes: int, noise_multiplier: float) -> None:
         self.probes, self.noise = probes, noise_multiplier
 
-    def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the mean of ``h_eps`` under the law; the witness is empty."""
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the mean of ``h_eps`` under the law."""
         half = arb(self.probes) / 2
-        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps)
+        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 
 
 class BallAnyRank(BallRandomSensitivity):

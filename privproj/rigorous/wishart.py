@@ -1,44 +1,27 @@
 """The exact profile of the vector Wishart mechanism in balls, with equal norms (C9).
 
 The same profile stands in floats in :mod:`privproj.laws.wishart_loss` and in mpmath in
-``tests/reference/wishart.py``. With ``A = e^-+x`` and ``(1 + u^2) = 1 + 2 sinh^2(x/2)/m``,
+``tests/reference/wishart.py``. With ``A = e^-+x``, ``E = e^x - 1`` and ``k = (r + d - 1)/2``, ``a = (d + 1 - r)/2``,
 
-    delta = P(A <= 0) + C int_0^inf (1 + u^2)^-(r+1)/2 [e^((r-1)x/2) g_-(x) + e^(-(r-1)x/2) g_+(x)] dx
+    delta = P(A <= 0) + K int_0^inf (2m + 2m E + E^2)^-(r+1)/2 [(1 + E)^(r-1) g_-(x) + g_+(x)] dE
     g_- = Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x),   U2 = (a x + eps)/(e^x - 1);    1 - e^(eps - (r-1)x) if U2 <= 0
     g_+ = P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x),  U1 = (a x - eps)/(1 - e^-x);   0 if U1 <= 0
 
-with ``C = c_r (1 - m/2)^(r/2) (2m)^(-1/2)``. Both ``g`` rise from 0 to at most 1 (C10, steps 1 and 2), which bounds
-what lies beyond the window. Off the real line only sizes of ``P`` and ``Q`` are needed
-(:func:`privproj.rigorous.gamma.tail_size`).
+with ``K = c_r (1 - rho^2)^(r/2)``. Both ``g`` rise from 0 to at most 1 (C10, steps 1 and 2).
 """
 
-from collections.abc import Callable
+import math
 from functools import partial
-from typing import Any, NamedTuple
 
-from flint import acb, arb, ctx
+from flint import arb
 
 from privproj.rigorous import gamma
-from privproj.rigorous.balls import GOAL_BITS, UNDEFINED_BALL, ball_of_size, is_point, is_sharp
-from privproj.rigorous.integral import Integrand, positive_integral
-from privproj.rigorous.profiles import BallProfile, Witness
+from privproj.rigorous.integral import Line
+from privproj.rigorous.laws import WIDEST_STRIP
+from privproj.rigorous.profiles import BallMean
 
 
-class _BallGain(NamedTuple):
-    """A gain ``g(x)`` at a real point, from ``x`` and ``e^x - 1``, and around one on the complex plane."""
-
-    at: Callable[[arb, arb], arb]
-    """A ball that holds ``g`` at a real point."""
-
-    around: Integrand
-    """Balls that hold ``g`` on a complex ball, of which only the size matters."""
-
-
-BITS_IN_RUNS = 24
-"""Relative accuracy sought at one knot of a run, in bits; the integrals reach about twice as many. Speed only."""
-
-
-class BallWishartProfile(BallProfile):
+class BallWishartProfile(BallMean):
     """The profile ``delta(eps) = E[max(0, 1 - e^(eps - L))]`` of the pair at misalignment ``m``, equal norms (C9)."""
 
     effort: int = 8
@@ -46,160 +29,111 @@ class BallWishartProfile(BallProfile):
     def __init__(self, dim: int, rank: int, misalignment: float) -> None:
         self.dim, self.rank, self.misalignment = dim, rank, misalignment
         self._near = gamma.NearbyValues(arb(rank + dim - 1) / 2)
-        self._known: dict[float, tuple[arb, tuple[arb, arb]]] = {}
 
-    def delta(self, eps: arb, witness: Witness) -> arb:
-        """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``; the witness is empty."""
-        return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, GOAL_BITS).delta()
-
-    def ends(self, eps: arb) -> tuple[arb, arb]:
-        """Return both ends of the same integrals, to fewer bits; what was found for a ball around ``eps`` serves."""
-        around, found = self._known.get(float(eps.mid()), (None, None))
-        if found is None or around is None or not around.contains(eps):
-            # Bits of the working precision beyond those that are sought. Speed only.
-            with ctx.workprec(BITS_IN_RUNS + 64):
-                pair = _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, BITS_IN_RUNS, self._near)
-                ball = pair.delta()
-            found = ball.lower(), ball.upper()
-            self._known[float(eps.mid())] = eps, found
-        return found
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the integral over both sides of ``A = 1`` and ``P(A <= 0)``."""
+        return _RatioPair(self.dim, self.rank, arb(self.misalignment), eps, goal, self._near).delta()
 
 
 class _RatioPair:
-    """One pair at one epsilon, with ``k = (r + d - 1)/2`` and ``a = (d + 1 - r)/2``; results are balls."""
+    """One pair at one epsilon; results are balls."""
 
-    def __init__(
-        self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues | None = None
-    ) -> None:
+    def __init__(self, dim: int, rank: int, misalignment: arb, eps: arb, goal: int, near: gamma.NearbyValues) -> None:
         self.r, self.m, self.eps, self.goal = rank, misalignment, eps, goal
-        self.k, self.a = arb(rank + dim - 1) / 2, arb(dim + 1 - rank) / 2
-        self.lower = partial(gamma.lower, self.k) if near is None else near.lower
-        self.upper = partial(gamma.upper, self.k) if near is None else near.upper
-        r = arb(rank)
-        self.log_c = ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2
-        self.c = r - 1
-        self.log_front = self.log_c + (r / 2) * (-self.m / 2).log1p() - (2 * self.m).log() / 2
+        self.k, self.a, self.near = arb(rank + dim - 1) / 2, arb(dim + 1 - rank) / 2, near
+        self.sine_squared, r = self.m * (2 - self.m), arb(rank)
+        self.log_front = (
+            ((r + 1) / 2).lgamma() - (r / 2).lgamma() - arb.pi().log() / 2 + r / 2 * self.sine_squared.log()
+        )
 
     def delta(self) -> arb:
         """Return the delta of the pair."""
-        known = self.floor() + self.part_below_one()
-        return known + self.part_above_one(known)
+        if self.a > 0 or (self.a == 0 and self.eps > 0):
+            known = self.below(self.m - 1)
+            known += self.line(1, arb(0), arb(1)).integral(known, self.goal)
+            if self.a == 0:
+                return known
+            origin = self.eps / self.a
+            return known + self.line(-1, origin.expm1(), origin.exp()).integral(known, self.goal)
+        # P(A < e^-x) - e^eps P(A > e^x), from the x = eps/|a| on at which U2 <= 0
+        x = arb(0) if self.eps == 0 else self.eps / -self.a
+        known = self.below(self.m + (-x).expm1()) - self.eps.exp() * self.beyond(self.m + x.expm1())
+        if self.eps == 0:
+            return known
+        return known + self.line(1, arb(0), x.expm1(), bend=1).integral(known, self.goal)
 
-    def floor(self) -> arb:
-        """Return ``P(A <= 0)``, the probability that the loss is infinite."""
-        # P(A <= 0) = c_r int_0^theta sin^(r-1), sin theta = sqrt(m (2 - m)), and 1 less that for m > 1
-        sine = (self.m * (2 - self.m)).sqrt()
-        theta = sine.asin() if sine < 1 else arb.pi() / 2
-        scale = sine ** (self.r - 1)
-        tolerance = arb(2) ** -100
-        part = acb.integral(lambda t, _: t.sin() ** (self.r - 1) / scale, 0, theta, rel_tol=tolerance).real
-        below = self.log_c.exp() * scale * part
-        return below if self.m <= 1 else 1 - below
+    def beyond(self, away: arb) -> arb:
+        """Return ``P(A > rho + |away|)``, which is ``P(A < rho - |away|)``."""
+        # I_u(r/2, 1/2)/2, u = (1 - rho^2)/(1 - rho^2 + away^2)
+        u = self.sine_squared / (self.sine_squared + away * away)
+        return u.beta_lower(arb(self.r) / 2, arb(1) / 2, regularized=True) / 2
 
-    def weight(self, x: acb, sign: int, analytic: bool) -> acb:
-        """Return the weight of ``x`` below ``A = 1`` (``sign = 1``) or above it (-1), as an integrand."""
-        # C e^(sign (r-1) x/2) (1 + u^2)^-(r+1)/2
-        spread = 1 + 2 * (x / 2).sinh() ** 2 / self.m
-        log_spread = spread.log(analytic=analytic)
-        return (self.log_front + sign * (self.r - 1) * x / 2 - log_spread * (self.r + 1) / 2).exp()
+    def below(self, away: arb) -> arb:
+        """Return ``P(A < rho + away)``."""
+        beyond = self.beyond(away)
+        return beyond if away <= 0 else 1 - beyond if away > 0 else beyond.union(1 - beyond)
 
-    def part_below_one(self) -> arb:
-        """Return the part of ``0 < A < 1``, in two pieces where ``U2`` changes its sign (``r > d + 1``)."""
-        below, certain = self.gain(1), _BallGain(self.certain, self.certain)
-        at_zero = bool(self.eps == 0)
-        # U2 = 0 throughout at a = eps = 0
-        if self.a > 0 or (self.a == 0 and not at_zero):
-            return self.side(below, 1, arb(0))
-        turn = arb(0) if at_zero else self.eps / -self.a
-        beyond = self.side(certain, 1, turn)
-        return beyond if at_zero else self.side(below, 1, arb(0), turn) + beyond
+    def line(self, sign: int, least: arb, scale: arb, bend: int = 0) -> Line:
+        """Return the part below ``A = 1`` (``sign = 1``) or above it (-1) of ``E = (least + scale G)/(1 + bend G)``.
 
-    def part_above_one(self, known: arb) -> arb:
-        """Return the part of ``A > 1``; ``known`` is the sum of the other parts.
-
-        There is nothing unless ``a > 0``, and then only ``x > eps/a``.
+        ``E`` goes from ``least`` to infinity, or from 0 to ``scale`` with a ``bend`` of 1; ``G`` are the odds.
         """
-        if not self.a > 0:
-            return arb(0)
-        return self.side(self.gain(-1), -1, self.eps / self.a, known=known)
 
-    def gain(self, sign: int) -> _BallGain:
-        """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1)."""
-        return _BallGain(partial(self.at, sign), partial(self.around, sign))
+        def grown_at(odds: arb) -> arb:
+            return (least + scale * odds) / (1 + bend * odds)
 
-    def side(self, gain: _BallGain, sign: int, origin: arb, end: arb | None = None, known: arb | None = None) -> arb:
-        """Return ``int weight gain dx`` for ``x`` from ``origin`` (to ``end``), over ``t = ln(x - origin)``."""
+        def value(odds: arb) -> arb:
+            grown, slope = grown_at(odds), scale * odds / (1 + bend * odds) ** 2
+            return slope * self.density(sign, grown, grown) * self.gain(sign, grown)
 
-        def integrand(t: acb, analytic: bool) -> acb:
-            away = t.exp()
-            x = origin + away
-            weight = away * self.weight(x, sign, analytic)
-            if is_point(t) and is_sharp(x.real):
-                return weight * gain.at(x.real, x.real.expm1())
-            return weight * gain.around(x, analytic) if weight.is_finite() else UNDEFINED_BALL
+        def left(odds: arb) -> arb:
+            grown = grown_at(odds)
+            return scale * odds * self.density(sign, least, grown) * self.most_gain(sign, grown)
 
-        def left(t: arb) -> arb:
-            away = t.exp()
-            x = origin + away
-            most = self.log_front.exp() * ((self.r - 1) * x / 2).exp() if sign > 0 else self.log_front.exp()
-            return away * most * gain.at(x, x.expm1())
+        def right(odds: arb) -> arb:
+            grown = grown_at(odds)
+            if bend:
+                return scale / odds * self.density(sign, grown, scale)
+            # K R^((r-1)/2) / (scale G); R = 1/(2m + 2m E + E^2), times (1 + E)^2, or 1/(1 - rho^2), below A = 1
+            most = self.density(sign, grown, grown) * self.spread(grown)
+            if sign > 0 and not grown > self.m * (1 + grown):
+                most = (self.log_front - (self.r - 1) * self.sine_squared.log() / 2).exp()
+            return most / (scale * odds)
 
-        def right(t: arb) -> arb:
-            return self.beyond(origin + t.exp(), sign)
+        return Line(value, left, right, partial(self.strip, 1 + bend))
 
-        start = float((self.m / self.r).sqrt().log()) if origin == 0 else float(origin.log())
-        high = None if end is None else (end - origin).log()
-        return positive_integral(
-            integrand,
-            start,
-            1.0,
-            left=left,
-            right=right,
-            high=high,
-            known=known,
-            goal=self.goal,
-        )
+    def strip(self, turns: int, nats: float) -> tuple[float, arb]:
+        """Return the half width of a strip, of which a threshold turns by ``turns`` at most, and ``M`` (C21)."""
+        power = arb(turns * (self.r + 1)) / 2
+        angle = min(WIDEST_STRIP / turns, math.sqrt(2.0 * nats / float(turns**2 * self.k + power)))
+        # M = 2 cos(turns angle)^-k cos(angle)^-(turns (r+1)/2)
+        return angle, 2 * (-self.k * (turns * arb(angle)).cos().log() - power * arb(angle).cos().log()).exp()
 
-    def beyond(self, x: arb, sign: int) -> arb:
-        """Return an upper bound of ``P(ln A < -x, A > 0)`` (``sign = 1``) or of ``P(ln A > x)`` (C21)."""
-        # c_r (m (2-m))^(r/2) e^(-decay x) (1 - e^-x)^-(r+1) / decay, as 4 sinh^2(x/2) >= e^x (1 - e^-x)^2 (C21)
-        log_c = self.log_c + arb(self.r) / 2 * (self.m * (2 - self.m)).log()
-        decay = arb(1) if sign > 0 else arb(self.r)
-        return (log_c - decay * x - (self.r + 1) * (-(-x).expm1()).log()).exp() / decay
+    def spread(self, grown: arb) -> arb:
+        """Return ``2m + 2m E + E^2`` at ``E = grown``."""
+        return 2 * self.m * (1 + grown) + grown * grown
 
-    def at(self, sign: int, x: arb, grown: arb) -> arb:
-        """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1) at a real point where its threshold is positive."""
-        # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/(e^x - 1)
-        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/(e^x - 1)
+    def density(self, sign: int, least: arb, most: arb) -> arb:
+        """Return a bound of the density of ``E`` between two places, which is its value where they are one."""
+        # K (2m + 2m E + E^2)^-(r+1)/2, times (1 + E)^(r-1) below A = 1
+        rise = (self.r - 1) * most.log1p() if sign > 0 else 0
+        return (self.log_front + rise - self.spread(least).log() * (self.r + 1) / 2).exp()
+
+    def gain(self, sign: int, grown: arb) -> arb:
+        """Return ``g_-`` (``sign = 1``) or ``g_+`` (-1) at ``E = grown`` where its threshold is positive."""
+        # Q(k, U2) - e^(eps - (r-1)x) Q(k, U2 e^x), U2 = (a x + eps)/E
+        # P(k, U1) - e^(eps + (r-1)x) P(k, U1 e^-x), U1 e^-x = (a x - eps)/E
+        x = grown.log1p()
         near = (self.a * x + sign * self.eps) / grown
         if sign > 0 and not near > 0:
             return arb(0).union(1)
         plain, tilted = (near, near + near * grown)[::sign]
-        part = self.upper if sign > 0 else self.lower
-        return part(plain) - (self.eps - sign * self.c * x).exp() * part(tilted)
+        part = self.near.upper if sign > 0 else self.near.lower
+        return part(plain) - (self.eps - sign * (self.r - 1) * x).exp() * part(tilted)
 
-    def around(self, sign: int, x: acb, analytic: bool) -> acb:
-        """Return ``g_-`` or ``g_+`` where its threshold is positive, as an integrand."""
-        # |Q(k, U2)| + |e^(eps - (r-1)x)| |Q(k, U2 e^x)|, U2 = a B(x) + eps/(e^x - 1)
-        # |P(k, U1)| + |e^(eps + (r-1)x)| |P(k, U1 e^-x)|, U1 = a B(-x) + eps/(e^-x - 1)
-        threshold = self.a * bernoulli_ratio(sign * x) + self.eps / (sign * x).expm1()
-        moved = threshold * (sign * x).exp()
-        if not (threshold.real > 0 and moved.real > 0):
-            return UNDEFINED_BALL if analytic else acb(arb(0).union(1))
-        tilt = (self.eps - sign * self.c * x.real).exp()
-        return ball_of_size(gamma.tail_size(self.k, threshold, sign) + tilt * gamma.tail_size(self.k, moved, sign))
-
-    def certain(self, x: Any, _: object) -> Any:
-        """Return ``g_- = 1 - e^(eps - (r-1)x)`` where ``U2 <= 0``, at a real point or as an integrand."""
-        return -(self.eps - (self.r - 1) * x).expm1()
-
-
-def bernoulli_ratio(x: acb) -> acb:
-    """Return a ball that holds ``B(x) = x / (e^x - 1)`` on a complex ball.
-
-    Its slope is at most 1 for ``|x| <= 1`` (C21), so a small ball does not blow up.
-    """
-    if is_point(x) or not x.abs_upper() <= 1:
-        return x / x.expm1()
-    middle = acb(x.real.mid(), x.imag.mid())
-    return middle / middle.expm1() + ball_of_size((x - middle).abs_upper())
+    def most_gain(self, sign: int, grown: arb) -> arb:
+        """Return a bound of this gain, ``k E`` or Chernoff's of ``Q(k, U2)`` or ``P(k, U1)`` (C21)."""
+        near = (self.a * grown.log1p() + sign * self.eps) / grown
+        threshold = near.lower() if sign > 0 else (near + near * grown).upper()
+        tail = gamma.chernoff_bound(self.k, threshold) if sign * (threshold - self.k) > 0 else arb(1)
+        return tail.min(self.k * grown)

@@ -27,6 +27,7 @@ from privproj.rigorous.composition import (  # noqa: E402
     Knot,
     RunInBalls,
     Window,
+    _excesses_at,
     pair_above,
     pair_below,
 )
@@ -241,7 +242,8 @@ def test_balls_that_are_too_wide_prove_nothing():
 def test_the_excess_of_a_sampled_release_is_that_of_its_densities(log_z, log_q, one_sided, cell):
     z, q, step = 10.0**log_z, 10.0**log_q, 0.01
     with ctx.workprec(128):
-        ends = BallPhase(BallGaussianProfile(z), 1, q, one_sided).excess(cell, arb(step))
+        phase = BallPhase(BallGaussianProfile(z), 1, q, one_sided)
+        [(_, ends)] = _excesses_at(phase, [cell], arb(step))
         low, high = number(ends[0].lower()), number(ends[1].upper())
     with mp.workdps(40):
         t, excess = mp.exp(mp.mpf(step) * cell), None

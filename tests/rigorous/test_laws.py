@@ -12,7 +12,7 @@ needs("flint")
 from flint import arb, ctx  # noqa: E402
 
 from privproj.errors import PrecisionLimit  # noqa: E402
-from privproj.rigorous import laws  # noqa: E402
+from privproj.rigorous import integral, laws  # noqa: E402
 
 SHAPES = st.one_of(
     st.integers(1, 400).map(lambda twice: (0.5 * twice, None)),
@@ -96,10 +96,10 @@ def test_the_density_in_the_strip_is_bounded_by_the_real_one(shape, share, s, an
 )
 def test_a_coarse_rule_is_no_further_off_than_it_says(shape, cut, scale, eps, nats):
     """Where few digits are asked for its error is not small, and comes to three quarters of what is said."""
-    law = law_of(shape, scale)
     with ctx.workprec(256):
-        fine, rest = law._sum_nodes(arb(eps), arb(cut), 50.0)
-        found, missed = law._sum_nodes(arb(eps), arb(cut), nats)
+        line = law_of(shape, scale).line(arb(eps), arb(cut))
+        fine, rest = line.sum_nodes(50.0)
+        found, missed = line.sum_nodes(nats)
         assert rest < missed * 1e-6
         assert abs(found - fine) <= missed + rest
 
@@ -188,5 +188,5 @@ def test_the_mean_beyond_a_point(shape, share):
 def test_no_tail_beyond_the_end_and_no_endless_rule():
     with pytest.raises(PrecisionLimit, match="below the end of the law"):
         law_of((3.0, 4.0)).tail(arb(1.0, 1e-20))
-    with pytest.raises(PrecisionLimit, match=f"at most {laws.MOST_NODES} values"):
+    with pytest.raises(PrecisionLimit, match=f"at most {integral.MOST_NODES} values"):
         law_of((0.5, None), 1e5).expected_delta(arb(4e9))
