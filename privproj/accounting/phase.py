@@ -143,7 +143,7 @@ class Phase:
         if self.run.group_size > 1:
             self.check_group()
             form = _represent(self.bound, self.mechanism)
-            if self.run.in_batches and isinstance(form, PrivacyProfile):
+            if self.run.in_batches and not self._adds_shifts and isinstance(form, PrivacyProfile):
                 return self._group_release(form)
         mechanism, run = self.seen()
         return _represent(self.bound, mechanism), run
@@ -153,9 +153,16 @@ class Phase:
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if not bound.groups:
             raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
-        if self.run.in_batches and not scheme.draws_records_apart and self.run.fixed_batch is None:
+        has_step = scheme.draws_records_apart or self.run.fixed_batch is not None or self._adds_shifts
+        if self.run.in_batches and not has_step:
             name = self.run.sampling
             raise Refused(f"{bound.name} has no bound of a step for a person with {size} records under {name} sampling")
+
+    @property
+    def _adds_shifts(self) -> bool:
+        """True where an epoch costs a person the most if all records are in one batch: of Gaussian noise (C37)."""
+        form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
+        return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
         """A step that draws the records of a group, as one release, and the run of such releases (C37)."""
@@ -297,9 +304,13 @@ class Phase:
     def side(self, curve: Curve) -> Side:
         """Exact only where the bound is the truth of the mechanism and the curve a closed form; else an upper bound.
 
-        What a permutation hides is not counted, so that no number for shuffled batches is exact.
+        What a permutation hides is not counted, so that no number for shuffled batches is exact, nor one for a person
+        whose records are in several batches of a partition.
         """
-        exact = self.bound.exact and self.bound.attained(self.mechanism) and not self.run.scheme.is_shuffled
+        run = self.run
+        # A batch may be smaller than a group.
+        hides = run.scheme.is_shuffled or (run.scheme.in_positions and run.group_size > 1)
+        exact = self.bound.exact and self.bound.attained(self.mechanism) and not hides
         return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
 
 

@@ -200,10 +200,12 @@ class VectorWishart:
             eps = found * steps
             if not eps[-1] < FARTHEST_EPSILON:
                 return None
-            # ln eps is nearly linear in ln ln(1/delta)
+            depth = -self.log_deltas(eps, share)[0]
             # Least ``ln(1/delta)`` that a guess is read off. Speed only.
-            depth = np.log(np.maximum(-self.log_deltas(eps, share)[0], 1e-3))
-            if not depth[0] < goal < depth[-1]:
+            read = depth > 1e-3
+            # ln eps is nearly linear in ln ln(1/delta)
+            eps, depth = eps[read], np.log(depth[read])
+            if len(eps) < GUESS_POINTS or not depth[0] < goal < depth[-1]:
                 return None
             near = min(max(0, int(np.searchsorted(depth, goal)) - GUESS_POINTS // 2), len(eps) - GUESS_POINTS)
             near = slice(near, near + GUESS_POINTS)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -195,7 +196,7 @@ def test_records_that_are_nearly_always_drawn_are_a_group_on_the_whole_data_set(
     ("mechanism", "run"),
     [
         (Gaussian(noise_multiplier=4.0), {"sampling": "balls-in-bins", "batches": 100, "steps": 5}),
-        (Gaussian(noise_multiplier=4.0), {"sampling": "partition", "steps": 5}),
+        (m2(2.0), {"sampling": "partition", "steps": 5}),
         (Gaussian(noise_multiplier=2.0), {"sampling": "fixed", "sampling_rate": 0.01, "steps": 100}),
         (Wishart(dim=1000, rank=16, misalignment=8e-6), {}),
         (m2(0.5), {"bound": "mixture-rdp", "sampling_rate": 0.01, "steps": 100}),
@@ -207,6 +208,26 @@ def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism,
     one = privproj.delta(mechanism, epsilon=found / size, **run).value
     assert one * sum(math.exp(j * found / size) for j in range(size)) <= delta * (1.0 + 1e-6)
     assert found > privproj.epsilon(mechanism, delta=delta, **run).value
+
+
+@pytest.mark.parametrize("sampling", ["partition", "shuffle"])
+def test_an_epoch_of_gaussian_noise_is_at_its_worst_where_all_records_of_a_person_are_in_one_batch(sampling):
+    size, epochs, delta = 4, 3, 1e-6
+    found = of_group(size, 8.0, sampling=sampling, sampling_rate=1.0, steps=epochs, delta=delta)
+    assert (found.side, found.status, found.numerics) == ("upper bound", "conditional", {})
+    costs = {}
+    for counts in [(4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)]:
+        releases = [phase_of(Gaussian(noise_multiplier=8.0 / n), str(i), steps=epochs) for i, n in enumerate(counts)]
+        costs[counts] = Schedule(tuple(releases)).epsilon(delta=delta)
+    assert max(cost.lower for cost in costs.values()) <= found.value == costs[4,].value
+    # joint with other phases, and no more than group privacy of one record
+    other = phase_of(m2(2.0), "m2", steps=5, relation="zero-out", group_size=size)
+    epoch = phase_of(Gaussian(noise_multiplier=8.0), "epoch", sampling=sampling, steps=epochs, group_size=size)
+    whole = phase_of(Gaussian(noise_multiplier=2.0), "whole", steps=epochs, relation="zero-out")
+    one = replace(other, mechanism=m2(0.5), run=replace(other.run, group_size=1))
+    assert (
+        Schedule((epoch, other)).epsilon(delta=delta).value <= Schedule((whole, one)).epsilon(delta=delta).value * 1.001
+    )
 
 
 def test_a_group_for_which_no_epsilon_is_known_has_none():

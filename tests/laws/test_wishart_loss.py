@@ -153,3 +153,8 @@ def test_a_guess_of_epsilon_only_saves_time(dim, rank, m):
 
 def test_no_guess_of_epsilon_where_delta_is_above_the_target_everywhere():
     assert VectorWishart(2, 1, 0.1).guess_epsilon(math.log(1e-5)) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_guess_of_epsilon_where_delta_is_one_up_to_near_the_target():
+    assert VectorWishart(2343, 31454, 0.04447).guess_epsilon(math.log(1e-5)) is None

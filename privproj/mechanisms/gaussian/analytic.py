@@ -24,7 +24,7 @@ ANALYTIC = Bound(
     source="Balle, Wang 2018, Theorem 8",
     proof="C3",
     representation=representation,
-    version=3,
+    version=4,
     allows=lambda mechanism: (representation(mechanism),),
     # T releases are one at mu = sqrt(T)/z (C3).
     provable=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
@@ -69,6 +69,7 @@ GDP = Bound(
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
     # T releases are mu sqrt(T)-GDP (Corollary 3.3).
     representation=lambda mechanism: replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False),
+    version=2,
     exact=True,
     counts_clipped=True,
 )
