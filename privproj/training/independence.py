@@ -119,6 +119,9 @@ class IndependenceCheck:
         if self.due or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
             self.guard.note()
+        if alone and self.guard.is_noted and 0 < rows.start == self.loader.drawn - 1:
+            # What the first record has set for all is set anew by the last one.
+            self.guard.restore()
         order = list(range(records))
         if not self.due:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]

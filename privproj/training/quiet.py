@@ -71,7 +71,8 @@ class Still(TorchFunctionMode):
 
     Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
     record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
-    ``is_uneven`` True, for its draws cannot be matched.
+    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless they are as many
+    for any records: all records share them.
     """
 
     def __init__(self, level: float) -> None:
@@ -81,17 +82,16 @@ class Still(TorchFunctionMode):
         self.apart = self.is_uneven = False
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
-        self.earlier: dict[bytes, int] = {}
+        self.known_seed: dict[int, torch.Size] = {}
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
         self.begin(())
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
-        self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
         self.rows, self.by_row, self.drawn = rows, [], {}
-        # No two passes come to one state then, but from a seed within them.
-        torch.seed()
+        # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
+        self.seed = torch.seed()
         # Those that had a row for each record in the first two passes.
         self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
 
@@ -109,7 +109,7 @@ class Still(TorchFunctionMode):
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = found.dim() > 0 and len(found) == len(self.rows)
-        if has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows):
+        if torch.initial_seed() != self.seed and self.known_seed.setdefault(number, found.shape) != found.shape:
             refuse_public_seed()
         self.by_row += [has_rows] * (number == len(self.by_row))
         if not (self.apart and has_rows and any(self.known[number : number + 1])):
@@ -127,6 +127,15 @@ class Still(TorchFunctionMode):
         ones = input.new_ones(tuple(input.shape[:1]) + (1,) * (input.dim() - 1))
         return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype))
 
+    def attended(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:  # fmt: skip
+        """Attention without its dropout."""
+        if dropout_p and torch.initial_seed() != self.seed:
+            self.levels(query)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func is Tensor.backward:
@@ -140,6 +149,8 @@ class Still(TorchFunctionMode):
         if kwargs.get("generator") in (None, torch.default_generator):
             if func in _DROPOUTS:
                 return self.scaled(*args, **kwargs)
+            if func is functional.scaled_dot_product_attention:
+                return self.attended(*args, **kwargs)
             self.calls += func in _DRAWN
             if func in _DRAWN and self.calls <= MOST_DRAWS:
                 with torch.no_grad():
@@ -171,14 +182,6 @@ def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: flo
     return one - soft.detach() + soft
 
 
-def _attention(
-    func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
-    **kwargs: Any,
-) -> Tensor:  # fmt: skip
-    """Attention without its dropout."""
-    return func(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-
 def _pooled(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Fractional pooling with fixed places."""
     sides = 3 if "3d" in func.__name__ else 2
@@ -200,7 +203,6 @@ _torch: Any = torch
 
 _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.gumbel_softmax: _gumbel,
-    functional.scaled_dot_product_attention: _attention,
     # Without training its slope is the mean one.
     **dict.fromkeys(
         (functional.rrelu, torch.rrelu), lambda func, input, low=1 / 8, high=1 / 3, *_, **__: func(input, low, high)

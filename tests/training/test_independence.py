@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import random
-from itertools import chain
+from itertools import chain, count
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from torch.nn.functional import cross_entropy, dropout  # noqa: E402
+from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
@@ -580,13 +580,14 @@ def _in_a_table(module, h):
 
 
 @pytest.mark.parametrize("change", [_first_mean, _in_a_table])
-def test_what_a_layer_sets_by_its_first_batch_is_refused(change):
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_layer_sets_by_its_first_batch_is_refused(change, strict):
     """It stays for all batches: one record of the first batch then changes what every later record adds."""
     x, y = records()
     module, optimizer, batches = whole(Between(change), x, y)
     batch = next(batches)
     with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
-        optimizer.backward_on(own(module), batch)
+        optimizer.backward_on(own(module), batch, strict=strict)
 
 
 def test_what_the_first_batch_writes_past_the_counts_of_torch_is_refused():
@@ -951,7 +952,28 @@ def put_back(part):
     return part
 
 
-@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back])
+CALLS = count()
+
+
+def another_in_each_call(part):
+    part = dropout(part, 0.1)
+    with torch.random.fork_rng():
+        torch.manual_seed(next(CALLS))
+        return dropout(part, 0.5)
+
+
+def time_first(part):
+    return in_a_fork(part.T).T
+
+
+def attention(part):
+    part = dropout(part, 0.1)[:, None, :, None]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return scaled_dot_product_attention(part, part, part, dropout_p=0.5)[:, 0, :, 0]
+
+
+@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention])
 def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
