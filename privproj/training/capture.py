@@ -148,7 +148,7 @@ class Taps:
         # Beside no other record, what all could share stands in a row all the same, as in larger parts.
         if records == 1 and (self.alone or not of_tokens or len(x) == 1 or not (_rise(x, 1) or _rise(x, 0))):
             return x, output
-        if isinstance(module, nn.Linear) and x.dim() == 1:
+        if (isinstance(module, nn.Linear) and x.dim() == 1) or (isinstance(module, nn.Conv2d) and x.dim() == 3):
             remedy = "strict=True computes every record by itself"
             raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.

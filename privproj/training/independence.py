@@ -119,7 +119,7 @@ class IndependenceCheck:
         if self.due or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
             self.guard.note()
-        if alone and self.guard.is_noted and 0 < rows.start == self.loader.drawn - 1:
+        if alone and self.guard.is_noted and rows.start and rows.stop == self.loader.drawn:
             # What the first record has set for all is set anew by the last one.
             self.guard.restore()
         order = list(range(records))

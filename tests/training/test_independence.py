@@ -1319,6 +1319,13 @@ def masked(rows, draw=torch.rand):
     return torch.where(torch.as_tensor(draw(*x.shape)) < 0.3, torch.zeros(()), x), y
 
 
+def mixed(rows):
+    """Mixup: a record is itself where it is alone, but for rounding."""
+    x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    share = np.random.beta(0.4, 0.4)
+    return share * x + (1.0 - share) * x.roll(1, 0), y
+
+
 class ReadTogether(TensorDataset):
     def __getitems__(self, places):
         x, y = (torch.stack(column) for column in zip(*(self[i] for i in places), strict=True))
@@ -1330,6 +1337,7 @@ class ReadTogether(TensorDataset):
     [
         (Running(), TensorDataset, False), (Running(), TensorDataset, True), (only_many, TensorDataset, False),
         (only_many, Augmented, False), (class_weights, TensorDataset, False), (None, ReadTogether, False),
+        (mixed, TensorDataset, False),
     ],
 )  # fmt: skip
 def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, data, strict):
@@ -1345,6 +1353,27 @@ def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, da
 
     with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
         steps()
+
+
+@pytest.mark.parametrize("seed", [torch.manual_seed, np.random.seed, random.seed])
+def test_a_seed_within_the_joining_is_refused_unless_every_record_is_joined_alone(seed):
+    """Known masks would belong to places in a batch, which one record more shifts."""
+
+    def join(rows):
+        seed(0)
+        return masked(rows)
+
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=join), max_grad_norm=1.0,
+        sampling_rate=1.0,
+    )  # fmt: skip
+    batch = next(iter(loader))
+    with pytest.raises(InvalidParameter, match="a seed in collate_fn"):
+        optimizer.step_on(own(module), batch)
+    optimizer.step_on(own(module), batch, strict=True)
+    assert optimizer._steps == 1
 
 
 class OwnDraws:

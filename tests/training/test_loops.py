@@ -144,6 +144,8 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
     module, sgd, loader = parts()
     for change, match in (
         ({"optimizer": torch.optim.LBFGS(module.parameters())}, "no closure"),
+        ({"optimizer": torch.optim.SparseAdam([*module.parameters()])}, "dense gradients"),
+        ({"optimizer": torch.optim.SGD(module.parameters(), lr=0.1, differentiable=True)}, "dense gradients"),
         ({"data_loader": DataLoader(NoLength(), batch_size=2)}, "a length and an index"),
     ):
         with pytest.raises(InvalidParameter, match=match):
@@ -178,8 +180,10 @@ def test_nested_and_sparse_rows_are_refused_in_words_and_shared_ones_are_kept(jo
     _, optimizer, batches = make_private(
         module=module, optimizer=sgd, **given(lambda found: (join(rows(found)[0]), rows(found)[1]))
     )
-    with pytest.raises(InvalidParameter, match="pad it, with a mask"):
-        optimizer.step_on(lambda part: losses_of(module, *part), next(iter(batches)))
+    batch = next(iter(batches))
+    for strict in (False, True):
+        with pytest.raises(InvalidParameter, match="pad it, with a mask"):
+            optimizer.step_on(lambda part: losses_of(module, *part), batch, strict=strict)
     optimizer.close()
     _, optimizer, batches = make_private(
         module=module, optimizer=sgd, **given(lambda found: (*rows(found), SPARSE.clone()))
