@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.training.taps import UNITS, AnyTap, Tap, check_variants, first_output, make_tap
+from privproj.training.taps import AnyTap, Tap, check_variants, first_output, make_tap, used_inside
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Soundness: such a layer mixes records."""
@@ -95,8 +95,7 @@ class Taps:
         for name, part in module.named_modules():
             if id(part) not in inside:
                 self.add(name or type(part).__name__, part)
-            if isinstance(part, UNITS):
-                inside |= {id(child) for child in part.modules()}
+            inside |= {id(child) for child in used_inside(part)}
         self.drop_aliases()
         self.check_owners(module)
         for name, part in module.named_modules():
