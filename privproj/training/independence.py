@@ -320,6 +320,8 @@ class IndependenceCheck:
         self.taps.capture(False)
         try:
             losses = self.losses_again(batch, rows)
+            # What a pass back within the loss has left, which is no gradient of it.
+            self.guard.drop_gradients()
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 pairs = [

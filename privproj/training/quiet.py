@@ -119,22 +119,24 @@ class Still(TorchFunctionMode):
         return torch.tensor(levels, device=found.device).view(-1, *(1,) * (found.dim() - 1)).clamp(0.001, 0.999)
 
     def scaled(self, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **named: Any) -> Tensor:
-        """What dropout gives: its argument, of each record times a number near 1 where draws are by record."""
+        """What dropout gives: its argument, times a number that its rate says, and one near 1 where draws are by record."""
         if not named.get("train", training) or p == 0.0:
             return input
         levels = self.levels(input)
-        # A factor of 1 has that shape too: what recomputes a pass looks at the tensors that it saves.
+        # One for all has that shape too: what recomputes a pass looks at the tensors that it saves.
         ones = input.new_ones(tuple(input.shape[:1]) + (1,) * (input.dim() - 1))
-        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype))
+        # A rate that depends on the batch is seen as another number.
+        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype)) * (1.0 + 0.1 * p)
 
     def attended(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
         **kwargs: Any,
     ) -> Tensor:  # fmt: skip
-        """Attention without its dropout."""
+        """Attention without its dropout, times a number that its rate says."""
         if dropout_p and torch.initial_seed() != self.seed:
             self.levels(query)
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        found = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        return found * (1.0 + 0.1 * dropout_p)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -142,9 +144,9 @@ class Still(TorchFunctionMode):
             # Torch takes a mode off while it handles a call. Here it is on again when the pass begins, which hands it
             # on, so that recomputed parts of the forward pass are quiet too.
             engine: Any = torch.autograd.Variable._execution_engine
-            one, edges = (torch.ones_like(args[0]),), (args[0],)
+            one, edges, keeps = (torch.ones_like(args[0]),), (args[0],), bool(kwargs.get("retain_graph"))
             with self:
-                return engine.run_backward(edges, one, False, False, (), allow_unreachable=True, accumulate_grad=True)
+                return engine.run_backward(edges, one, keeps, False, (), allow_unreachable=True, accumulate_grad=True)
         # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
         if kwargs.get("generator") in (None, torch.default_generator):
             if func in _DROPOUTS:

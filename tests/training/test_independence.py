@@ -676,7 +676,20 @@ def routed(module, part):
     return cross_entropy(scores * kept.sum(1, keepdim=True), part[1], reduction="none")
 
 
+def rated(module, part, drop):
+    """Dropout at a rate that the batch says."""
+    h = torch.tanh(module[0](part[0]))
+    return cross_entropy(module[2](drop(h, float(h.detach().abs().mean()))), part[1], reduction="none")
+
+
+def attended(h, rate):
+    rows = h[:, None, :, None]
+    return scaled_dot_product_attention(rows, rows, rows, dropout_p=rate)[:, 0, :, 0]
+
+
 DRAWN_APART = {
+    "a rate of dropout": lambda m, part: rated(m, part, dropout),
+    "a rate of dropout in attention": lambda m, part: rated(m, part, lambda h, rate: attended(dropout(h, 0.1), rate)),
     "an order of drawn numbers": lambda m, part: permuted(m, part, lambda n: torch.rand(n).argsort()),
     "numbers drawn from one law": lambda m, part: permuted(m, part, lambda n: torch.multinomial(torch.ones(n), n)),
     "two passes with dropout": disagreeing,
@@ -1188,6 +1201,20 @@ def test_a_pass_back_within_the_loss_is_no_gradient_of_it(strict):
     parts = split(clipped(gradients(module, moved, y)), module)
     expected = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in parts])
     assert torch.allclose(found.to(expected), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_pass_back_within_the_loss_may_keep_its_graph():
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        inputs = part[0].clone().requires_grad_()
+        found = own(module)((inputs, part[1]))
+        found.sum().backward(retain_graph=True)
+        return found * (1.0 + inputs.grad.norm(dim=1))
+
+    for _ in range(4):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 4
 
 
 def test_arrays_of_a_batch_that_were_written_are_seen():
