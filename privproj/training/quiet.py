@@ -119,7 +119,7 @@ class Still(TorchFunctionMode):
         return torch.tensor(levels, device=found.device).view(-1, *(1,) * (found.dim() - 1)).clamp(0.001, 0.999)
 
     def scaled(self, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **named: Any) -> Tensor:
-        """What dropout gives: its argument, times a number that its rate says, and one near 1 where draws are by record."""
+        """What dropout gives: its argument times a number of its rate, and of each record where draws are by record."""
         if not named.get("train", training) or p == 0.0:
             return input
         levels = self.levels(input)
