@@ -315,7 +315,16 @@ class PrivateLoader(BatchTurn):
         Returns:
             What the loader's way of joining makes of this record; None where nothing is known of the batch.
         """
-        return self.join([self.dataset[self.numbers[row]]]) if self.numbers else None
+        return self.join_few([self.dataset[self.numbers[row]]]) if self.numbers else None
+
+    def join_few(self, records: list[Any]) -> Any:
+        """Join records otherwise than a batch has them; raises :class:`InvalidParameter` where that fails."""
+        try:
+            return self.join(records)
+        except Exception as error:
+            expected = f"a collate_fn that can join {len(records)} of the records alone"
+            remedy = "take what it leaves out of the data set, before make_private"
+            raise InvalidParameter("data_loader", f"{type(error).__name__}: {error}", expected, remedy) from error
 
     @property
     def samples(self) -> Samples:
@@ -329,7 +338,7 @@ class PrivateLoader(BatchTurn):
         dataset: Any = self.dataset
         with secret_numbers(self.streams.forward):
             pair = [dataset[0], dataset[1 % len(dataset)]]
-            return self.join(copy.deepcopy(pair[:1])), self.join(pair)
+            return self.join_few(copy.deepcopy(pair[:1])), self.join_few(pair)
 
     def check_joining(self, rows: slice, *, alone: bool = False) -> None:
         """Raise unless a record is joined alone as it is beside the others of its part, or at random.
@@ -371,7 +380,7 @@ class PrivateLoader(BatchTurn):
             np.random.seed(seed)
             torch.manual_seed(seed)
             with seeded_generators(self.join, seed):
-                return self.join(read(some))
+                return self.join_few(read(some))
 
         def is_as_before(seed: int) -> bool:
             return all(map(are_close, leaves(joined(1, seed)), leaves(one)))

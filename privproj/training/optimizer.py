@@ -268,7 +268,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = whole("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
-            remedy = "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these"
+            remedy = "let collate_fn drop no record and give tensors, lists, or tuples, mappings, dataclasses of these"
             raise InvalidParameter("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
         if strict and records and not self._turn.numbers:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")

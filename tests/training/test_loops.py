@@ -159,6 +159,22 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
         make_private(module=module, optimizer=sgd, data_loader=loader, **GIVEN)
 
 
+@pytest.mark.parametrize("broken", [0, 7])
+def test_a_collate_fn_that_leaves_out_records_is_refused_in_words(broken):
+    module, sgd, loader = parts()
+    loader.dataset.tensors[0][broken] = torch.nan
+
+    def join(rows):
+        kept = [row for row in rows if bool(row[0].isfinite().all())]
+        return torch.stack([x for x, _ in kept]), torch.stack([y for _, y in kept])
+
+    given = {**GIVEN, "data_loader": DataLoader(loader.dataset, 200, collate_fn=join), "sampling_rate": 1.0}
+    words = "join 1 of the records alone" if broken == 0 else "drop no record"
+    with pytest.raises(InvalidParameter, match=words):
+        _, optimizer, batches = make_private(module=module, optimizer=sgd, **given)
+        optimizer.step_on(lambda part: losses_of(module, *part), next(iter(batches)))
+
+
 SPARSE = torch.eye(8).to_sparse()
 
 
