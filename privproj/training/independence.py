@@ -119,7 +119,7 @@ class IndependenceCheck:
         if self.due or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
             self.guard.note()
-        if alone and self.guard.is_noted and rows.start and rows.stop == self.loader.drawn:
+        if self.guard.is_noted and records == 1 and rows.start and rows.stop == self.loader.drawn:
             # What the first record has set for all is set anew by the last one.
             self.guard.restore()
         order = list(range(records))
@@ -145,6 +145,9 @@ class IndependenceCheck:
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
                 self.check_apart()
+        if self.guard.is_noted and self.loader.drawn == 1:
+            # Nothing beside it tells what the one record has set for all: the next batch sets it anew.
+            self.guard.restore()
         # Outputs of first layers are among them, which nothing needs any more.
         self.guard.others.clear()
         return losses.detach().sum()

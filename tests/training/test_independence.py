@@ -580,14 +580,26 @@ def _in_a_table(module, h):
 
 
 @pytest.mark.parametrize("change", [_first_mean, _in_a_table])
-@pytest.mark.parametrize("strict", [False, True])
-def test_what_a_layer_sets_by_its_first_batch_is_refused(change, strict):
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 1}, {"strict": True}])
+def test_what_a_layer_sets_by_its_first_batch_is_refused(change, parts):
     """It stays for all batches: one record of the first batch then changes what every later record adds."""
     x, y = records()
     module, optimizer, batches = whole(Between(change), x, y)
     batch = next(batches)
     with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
-        optimizer.backward_on(own(module), batch, strict=strict)
+        optimizer.backward_on(own(module), batch, **parts)
+
+
+@pytest.mark.parametrize("change", [_first_mean, _in_a_table])
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_first_batch_of_one_record_sets_is_seen_beside_the_next(change, strict):
+    module, optimizer, loader = private(Between(change), *records())
+    loader.sampler = lambda steps: iter([[0], [1], [2, 3, 4]])
+    batches = iter(loader)
+    for _ in range(2):
+        optimizer.step_on(own(module), next(batches), strict=strict)
+    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+        optimizer.step_on(own(module), next(batches), strict=strict)
 
 
 def test_what_the_first_batch_writes_past_the_counts_of_torch_is_refused():
