@@ -469,7 +469,7 @@ _NO_STATE = "keep nothing of a batch in attributes; set what the first batch wou
 _FROZEN = "frozen"
 """What a tensor is called that asks for no gradient."""
 
-_FREEZE = "freeze it again, or convert and freeze layers before make_private, or call it anew with the same ledger"
+_FREEZE = "undo that, or convert and freeze layers before make_private, or call it anew with the same ledger"
 """What helps where one is another one than it was."""
 
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

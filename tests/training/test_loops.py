@@ -105,7 +105,7 @@ def test_an_adapter_that_was_switched_off_and_on_again_leaves_no_gradient():
     frozen = [p for name, p in model.named_parameters() if "lora_A" in name]
     for p in frozen:
         p.requires_grad_(True)
-    with pytest.raises(InvalidParameter, match="freeze it again"):
+    with pytest.raises(InvalidParameter, match="undo that, or convert and freeze"):
         for tokens in loader:
             optimizer.backward_on(lambda part: text_losses(model, part), tokens)
     assert all(p.grad is None for p in model.parameters())
