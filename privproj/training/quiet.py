@@ -21,6 +21,9 @@ _DROPOUTS = {
 }  # fmt: skip
 """Functions that are replaced by their first argument, or by a multiple of each record's. Contract with torch."""
 
+DROPPING = (nn.RNNBase, nn.MultiheadAttention)
+"""Layers that drop within, at the rate of their attribute ``dropout``. Contract with torch."""
+
 MOST_DRAWS = 10_000
 """Calls of random functions after which they draw again, so that a loop that waits for a draw ends. Contract."""
 
@@ -235,8 +238,7 @@ def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[Still]:
     Random functions return what their distribution has at ``level``, and what is given has the ``types`` of all results
     so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
     """
-    kinds = nn.RNNBase | nn.MultiheadAttention
-    dropping: list[Any] = [part for part in module.modules() if isinstance(part, kinds)]
+    dropping: list[Any] = [part for part in module.modules() if isinstance(part, DROPPING)]
     with ExitStack() as stack:
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):

@@ -579,15 +579,47 @@ def _in_a_table(module, h):
     return h - table.setdefault("mean", h.detach().mean(0))
 
 
-@pytest.mark.parametrize("change", [_first_mean, _in_a_table])
+def _deep_in_tables(module, h):
+    table = module.__dict__.setdefault("table", {"a": {"b": [None]}})["a"]["b"]
+    table[0] = h.detach().mean(0) if table[0] is None else table[0]
+    return h - table[0]
+
+
+@pytest.mark.parametrize("change", [_first_mean, _in_a_table, _deep_in_tables])
 @pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 1}, {"strict": True}])
 def test_what_a_layer_sets_by_its_first_batch_is_refused(change, parts):
     """It stays for all batches: one record of the first batch then changes what every later record adds."""
     x, y = records()
     module, optimizer, batches = whole(Between(change), x, y)
+    module.table = {"a": {"b": [None]}}
     batch = next(batches)
     with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
         optimizer.backward_on(own(module), batch, **parts)
+
+
+def test_constants_that_are_made_beside_layers_that_drop_are_no_mixing():
+    def constant(module, h):
+        module.row = torch.linspace(1.0, 2.0, h.shape[-1])
+        return h * module.row
+
+    x, y = tokens()
+    frozen = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).requires_grad_(False)
+    module, optimizer, batches = whole(nn.Sequential(nn.Linear(6, 6), frozen, Between(constant)), x, y)
+    for _ in range(3):
+        optimizer.step_on(own(module), next(batches))
+    assert optimizer._steps == 3
+
+
+def test_a_function_that_a_layer_makes_of_its_first_batch_is_seen():
+    def made(module, h):
+        if not hasattr(module, "centre"):
+            mean = h.detach().mean(0)
+            module.centre = lambda rows: rows - mean
+        return module.centre(h)
+
+    module, optimizer, batches = whole(Between(made), *records())
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        optimizer.step_on(own(module), next(batches))
 
 
 @pytest.mark.parametrize("change", [_first_mean, _in_a_table])
