@@ -7,6 +7,8 @@ every batch.
 import copy
 import itertools
 import math
+import operator
+import pickle
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers, seeded_generators
-from privproj.training.nested import Samples, are_equal, has_no_rows, leaves, parts_of, place_of, take
+from privproj.training.nested import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
 from privproj.training.quiet import Still
@@ -313,7 +315,16 @@ class PrivateLoader(BatchTurn):
         Returns:
             What the loader's way of joining makes of this record; None where nothing is known of the batch.
         """
-        return self.join([self.dataset[self.numbers[row]]]) if self.numbers else None
+        return self.join_few([self.dataset[self.numbers[row]]]) if self.numbers else None
+
+    def join_few(self, records: list[Any]) -> Any:
+        """Join records otherwise than a batch has them; raises :class:`InvalidParameter` where that fails."""
+        try:
+            return self.join(records)
+        except Exception as error:
+            expected = f"a collate_fn that can join {len(records)} of the records alone"
+            remedy = "take what it leaves out of the data set, before make_private"
+            raise InvalidParameter("data_loader", f"{type(error).__name__}: {error}", expected, remedy) from error
 
     @property
     def samples(self) -> Samples:
@@ -327,7 +338,7 @@ class PrivateLoader(BatchTurn):
         dataset: Any = self.dataset
         with secret_numbers(self.streams.forward):
             pair = [dataset[0], dataset[1 % len(dataset)]]
-            return self.join(copy.deepcopy(pair[:1])), self.join(pair)
+            return self.join_few(copy.deepcopy(pair[:1])), self.join_few(pair)
 
     def check_joining(self, rows: slice, *, alone: bool = False) -> None:
         """Raise unless a record is joined alone as it is beside the others of its part, or at random.
@@ -369,18 +380,26 @@ class PrivateLoader(BatchTurn):
             np.random.seed(seed)
             torch.manual_seed(seed)
             with seeded_generators(self.join, seed):
-                return self.join(read(some))
+                return self.join_few(read(some))
 
         def is_as_before(seed: int) -> bool:
-            return all(map(are_equal, leaves(joined(1, seed)), leaves(one)))
+            return all(map(are_close, leaves(joined(1, seed)), leaves(one)))
 
+        def states_after(seed: int) -> tuple[Any, ...]:
+            joined(1, seed)
+            return torch.initial_seed(), random.getstate(), pickle.dumps(np.random.get_state())
+
+        if not (alone or anew) and any(map(operator.eq, states_after(0), states_after(1))):
+            remedy = "leave out torch.manual_seed and the like there, or use strict=True"
+            raise InvalidParameter("data_loader", "a seed in collate_fn", "random numbers from the secret seed", remedy)
         one = joined(1)
         if is_as_before(0) if alone else place_of(one, joined(records), 0, records, self.joined) is not None:
             return
         if (anew or is_as_before(0)) and not all(map(is_as_before, range(1, MOST_JOININGS))):
             return
         words = "a collate_fn that joins every record by itself, but for random numbers"
-        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", words)
+        remedy = "no mixing, counting or keeping there" + ("" if alone else "; strict=True joins every record alone")
+        raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", words, remedy)
 
 
 def _join(join: Callable[[list[Any]], Any], samples: Samples, records: list[Any]) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.training.taps import UNITS, AnyTap, Tap, check_variants, first_output, make_tap
+from privproj.training.taps import AnyTap, Tap, check_variants, first_output, make_tap, used_inside
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 """The base of torch's layers that compute statistics over a batch. Soundness: such a layer mixes records."""
@@ -95,8 +95,7 @@ class Taps:
         for name, part in module.named_modules():
             if id(part) not in inside:
                 self.add(name or type(part).__name__, part)
-            if isinstance(part, UNITS):
-                inside |= {id(child) for child in part.modules()}
+            inside |= {id(child) for child in used_inside(part)}
         self.drop_aliases()
         self.check_owners(module)
         for name, part in module.named_modules():
@@ -148,7 +147,7 @@ class Taps:
         # Beside no other record, what all could share stands in a row all the same, as in larger parts.
         if records == 1 and (self.alone or not of_tokens or len(x) == 1 or not (_rise(x, 1) or _rise(x, 0))):
             return x, output
-        if isinstance(module, nn.Linear) and x.dim() == 1:
+        if (isinstance(module, nn.Linear) and x.dim() == 1) or (isinstance(module, nn.Conv2d) and x.dim() == 3):
             remedy = "strict=True computes every record by itself"
             raise InvalidParameter(tap.name, f"an input of shape {tuple(x.shape)}", "one row for each record", remedy)
         # Numbers of shape (T,) are those of tokens, which all records share, unless there is one for each record.

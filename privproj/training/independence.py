@@ -11,7 +11,7 @@ nothing else asks for gradients, and no forward pass leaves anything of a batch 
 
 import math
 import random
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from privproj.training.batches import PrivateLoader
 from privproj.training.capture import Taps, UnpickledHook
 from privproj.training.generators import number_states
 from privproj.training.nested import leaves, move, parts_of, place_of, take
-from privproj.training.quiet import quiet, refuse_public_seed
+from privproj.training.quiet import DROPPING, quiet, refuse_public_seed
 from privproj.training.release import PrivateRelease
 
 LossFunction = Callable[[Any], Tensor]
@@ -119,6 +119,9 @@ class IndependenceCheck:
         if self.due or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
             self.guard.note()
+        if self.guard.is_noted and records == 1 and rows.start and rows.stop == self.loader.drawn:
+            # What the first record has set for all is set anew by the last one.
+            self.guard.restore()
         order = list(range(records))
         if not self.due:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
@@ -142,6 +145,9 @@ class IndependenceCheck:
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
                 self.check_apart()
+        if self.guard.is_noted and self.loader.drawn == 1:
+            # Nothing beside it tells what the one record has set for all: the next batch sets it anew.
+            self.guard.restore()
         # Outputs of first layers are among them, which nothing needs any more.
         self.guard.others.clear()
         return losses.detach().sum()
@@ -317,6 +323,8 @@ class IndependenceCheck:
         self.taps.capture(False)
         try:
             losses = self.losses_again(batch, rows)
+            # What a pass back within the loss has left, which is no gradient of it.
+            self.guard.drop_gradients()
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 pairs = [
@@ -461,7 +469,7 @@ _NO_STATE = "keep nothing of a batch in attributes; set what the first batch wou
 _FROZEN = "frozen"
 """What a tensor is called that asks for no gradient."""
 
-_FREEZE = "freeze it again, or convert and freeze layers before make_private, or call it anew with the same ledger"
+_FREEZE = "undo that, or convert and freeze layers before make_private, or call it anew with the same ledger"
 """What helps where one is another one than it was."""
 
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -595,7 +603,7 @@ class Guard:
             self.check_released(every=True)
             self.start, self.made, self.whole = _attributes(self.taps.module), None, {}
             self.first = self.last = self.start
-            self.plain = [(part, _copied(_plain(part))) for part in self.taps.module.modules()]
+            self.plain = [(part, _copied(_plain(part), 4)) for part in self.taps.module.modules()]
 
     def check_attributes(self, form: Any, *, every: bool = False) -> None:
         """Raise where a pass has left other numbers in attributes than the first one of the batch has.
@@ -623,11 +631,13 @@ class Guard:
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:
-        """Give all plain attributes the values that they had before the first part, where that has changed any."""
-        for part, plain in self.plain if self.made else []:
+        """Give all plain attributes the values that they had before the first part."""
+        for part, plain in self.plain:
             for key in _plain(part).keys() - plain.keys():
                 del part.__dict__[key]
-            part.__dict__.update(_copied(plain))
+            # That of these layers is switched off while others are compared.
+            switched = {"dropout": part.dropout} if isinstance(part, DROPPING) else {}
+            part.__dict__.update(_copied(plain, 4) | switched)
         self.last = self.start
 
     def drop_gradients(self, *, every: bool = False) -> None:
@@ -664,9 +674,14 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
 
 
-def _copied(plain: dict[str, Any]) -> dict[str, Any]:
-    """Attributes, lists and tables among them as copies."""
-    return {key: copy(value) if type(value) in (dict, list, deque, set) else value for key, value in plain.items()}
+def _copied(value: Any, depth: int) -> Any:
+    """A list, table or set as a copy, with those within it to this depth; anything else as it is."""
+    if not depth or type(value) not in (dict, OrderedDict, defaultdict, list, deque, set):
+        return value
+    kept = copy(value)
+    for key, part in () if isinstance(value, set) else value.items() if isinstance(value, dict) else enumerate(value):
+        kept[key] = _copied(part, depth - 1)
+    return kept
 
 
 def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:

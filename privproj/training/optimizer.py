@@ -122,6 +122,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidParameter("optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure")
+        if isinstance(optimizer, torch.optim.SparseAdam) or optimizer.defaults.get("differentiable"):
+            expected = "an optimizer of dense gradients, not differentiable=True"
+            raise InvalidParameter(
+                "optimizer", type(optimizer).__name__, expected, "use torch.optim.Adam, for instance"
+            )
         self._share()
         self._check_groups()
 
@@ -263,7 +268,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = whole("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
-            remedy = "let collate_fn give tensors, lists of records, or tuples, mappings and dataclasses of these"
+            remedy = "let collate_fn drop no record and give tensors, lists, or tuples, mappings, dataclasses of these"
             raise InvalidParameter("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
         if strict and records and not self._turn.numbers:
             raise InvalidParameter("strict", True, "a batch of the private loader, whose records can be fetched again")
@@ -275,8 +280,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             with secret_numbers(self._boundary.streams.forward, self._taps.device):
                 for first in range(0, records, 1 if strict else size):
                     rows = slice(first, first + 1 if strict else min(first + size, records))
-                    part = self._turn.alone(first) if strict else take(batch, rows, records, samples)
-                    part = move(part, self._taps.device, copy=in_parts)
+                    part, place, count = (self._turn.alone(first), slice(1), 1) if strict else (batch, rows, records)
+                    part = move(take(part, place, count, samples), self._taps.device, copy=in_parts)
                     total += self._independence.take_in(loss_fn, part, rows, alone=strict)
             if in_parts:
                 self._turn.whole(batch)

@@ -21,6 +21,9 @@ _DROPOUTS = {
 }  # fmt: skip
 """Functions that are replaced by their first argument, or by a multiple of each record's. Contract with torch."""
 
+DROPPING = (nn.RNNBase, nn.MultiheadAttention)
+"""Layers that drop within, at the rate of their attribute ``dropout``. Contract with torch."""
+
 MOST_DRAWS = 10_000
 """Calls of random functions after which they draw again, so that a loop that waits for a draw ends. Contract."""
 
@@ -59,6 +62,12 @@ _DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.normal: _gaussian, Tensor.normal_: lambda level, own, *args, **named: _gaussian(level, *args, **named),
     Tensor.uniform_: _uniform, Tensor.bernoulli_: lambda level, own, p=0.5, **_: _above(level, p),
     Tensor.exponential_: lambda level, own, lambd=1.0, **_: -torch.log1p(-level) / lambd,
+    Tensor.geometric_: lambda level, own, p, **_: (torch.log1p(-level) / math.log1p(-p)).ceil(),
+    Tensor.log_normal_: lambda level, own, mean=1.0, std=2.0, **_: _gaussian(level, mean, std).exp(),
+    Tensor.cauchy_: lambda level, own, median=0.0, sigma=1.0, **_: (
+        median + sigma * torch.tan(math.pi * (level - 0.5))
+    ),
+    Tensor.random_: lambda level, own, *bounds, **_: _whole(level, *bounds, high=2),
 }  # fmt: skip
 """Random functions and the value that stands for everything they draw: the one that their distribution has at a level.
 
@@ -71,7 +80,8 @@ class Still(TorchFunctionMode):
 
     Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
     record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
-    ``is_uneven`` True, for its draws cannot be matched.
+    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless they are as many
+    for any records: all records share them.
     """
 
     def __init__(self, level: float) -> None:
@@ -81,17 +91,16 @@ class Still(TorchFunctionMode):
         self.apart = self.is_uneven = False
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
-        self.earlier: dict[bytes, int] = {}
+        self.known_seed: dict[int, torch.Size] = {}
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
         self.begin(())
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
-        self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
         self.rows, self.by_row, self.drawn = rows, [], {}
-        # No two passes come to one state then, but from a seed within them.
-        torch.seed()
+        # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
+        self.seed = torch.seed()
         # Those that had a row for each record in the first two passes.
         self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
 
@@ -109,7 +118,7 @@ class Still(TorchFunctionMode):
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = found.dim() > 0 and len(found) == len(self.rows)
-        if has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows):
+        if torch.initial_seed() != self.seed and self.known_seed.setdefault(number, found.shape) != found.shape:
             refuse_public_seed()
         self.by_row += [has_rows] * (number == len(self.by_row))
         if not (self.apart and has_rows and any(self.known[number : number + 1])):
@@ -119,13 +128,24 @@ class Still(TorchFunctionMode):
         return torch.tensor(levels, device=found.device).view(-1, *(1,) * (found.dim() - 1)).clamp(0.001, 0.999)
 
     def scaled(self, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **named: Any) -> Tensor:
-        """What dropout gives: its argument, of each record times a number near 1 where draws are by record."""
+        """What dropout gives: its argument times a number of its rate, and of each record where draws are by record."""
         if not named.get("train", training) or p == 0.0:
             return input
         levels = self.levels(input)
-        # A factor of 1 has that shape too: what recomputes a pass looks at the tensors that it saves.
+        # One for all has that shape too: what recomputes a pass looks at the tensors that it saves.
         ones = input.new_ones(tuple(input.shape[:1]) + (1,) * (input.dim() - 1))
-        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype))
+        # A rate that depends on the batch is seen as another number.
+        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype)) * (1.0 + 0.1 * p)
+
+    def attended(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:  # fmt: skip
+        """Attention without its dropout, times a number that its rate says."""
+        if dropout_p and torch.initial_seed() != self.seed:
+            self.levels(query)
+        found = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        return found * (1.0 + 0.1 * dropout_p)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -133,13 +153,15 @@ class Still(TorchFunctionMode):
             # Torch takes a mode off while it handles a call. Here it is on again when the pass begins, which hands it
             # on, so that recomputed parts of the forward pass are quiet too.
             engine: Any = torch.autograd.Variable._execution_engine
-            one, edges = (torch.ones_like(args[0]),), (args[0],)
+            one, edges, keeps = (torch.ones_like(args[0]),), (args[0],), bool(kwargs.get("retain_graph"))
             with self:
-                return engine.run_backward(edges, one, False, False, (), allow_unreachable=True, accumulate_grad=True)
+                return engine.run_backward(edges, one, keeps, False, (), allow_unreachable=True, accumulate_grad=True)
         # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
         if kwargs.get("generator") in (None, torch.default_generator):
             if func in _DROPOUTS:
                 return self.scaled(*args, **kwargs)
+            if func is functional.scaled_dot_product_attention:
+                return self.attended(*args, **kwargs)
             self.calls += func in _DRAWN
             if func in _DRAWN and self.calls <= MOST_DRAWS:
                 with torch.no_grad():
@@ -171,14 +193,6 @@ def _gumbel(_: Any, logits: Tensor, tau: float = 1, hard: bool = False, eps: flo
     return one - soft.detach() + soft
 
 
-def _attention(
-    func: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
-    **kwargs: Any,
-) -> Tensor:  # fmt: skip
-    """Attention without its dropout."""
-    return func(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-
 def _pooled(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Fractional pooling with fixed places."""
     sides = 3 if "3d" in func.__name__ else 2
@@ -200,7 +214,6 @@ _torch: Any = torch
 
 _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.gumbel_softmax: _gumbel,
-    functional.scaled_dot_product_attention: _attention,
     # Without training its slope is the mean one.
     **dict.fromkeys(
         (functional.rrelu, torch.rrelu), lambda func, input, low=1 / 8, high=1 / 3, *_, **__: func(input, low, high)
@@ -225,8 +238,7 @@ def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[Still]:
     Random functions return what their distribution has at ``level``, and what is given has the ``types`` of all results
     so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
     """
-    kinds = nn.RNNBase | nn.MultiheadAttention
-    dropping: list[Any] = [part for part in module.modules() if isinstance(part, kinds)]
+    dropping: list[Any] = [part for part in module.modules() if isinstance(part, DROPPING)]
     with ExitStack() as stack:
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):

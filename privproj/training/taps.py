@@ -309,7 +309,16 @@ def first_output(output: Any) -> Any:
 
 def _trained_tensors(module: nn.Module) -> list[nn.Parameter]:
     """The trained tensors that belong to the tap of a module."""
-    return [p for p in module.parameters(recurse=isinstance(module, UNITS)) if p.requires_grad]
+    parts = (module, *used_inside(module))
+    found = {id(p): p for part in parts for p in part.parameters(recurse=False) if p.requires_grad}
+    return [*found.values()]
+
+
+def used_inside(module: nn.Module) -> list[nn.Module]:
+    """The parts whose tensors a module uses without calling them: lists of parameters, and all parts of a unit."""
+    if isinstance(module, UNITS):
+        return [*module.modules()][1:]
+    return [part for part in module.children() if isinstance(part, nn.ParameterList | nn.ParameterDict)]
 
 
 def _has_rows(key: int | str, value: Any, records: int) -> bool:

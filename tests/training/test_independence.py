@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import random
-from itertools import chain
+from itertools import chain, count
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from torch.nn.functional import cross_entropy, dropout  # noqa: E402
+from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
@@ -579,14 +579,59 @@ def _in_a_table(module, h):
     return h - table.setdefault("mean", h.detach().mean(0))
 
 
-@pytest.mark.parametrize("change", [_first_mean, _in_a_table])
-def test_what_a_layer_sets_by_its_first_batch_is_refused(change):
+def _deep_in_tables(module, h):
+    table = module.__dict__.setdefault("table", {"a": {"b": [None]}})["a"]["b"]
+    table[0] = h.detach().mean(0) if table[0] is None else table[0]
+    return h - table[0]
+
+
+@pytest.mark.parametrize("change", [_first_mean, _in_a_table, _deep_in_tables])
+@pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 1}, {"strict": True}])
+def test_what_a_layer_sets_by_its_first_batch_is_refused(change, parts):
     """It stays for all batches: one record of the first batch then changes what every later record adds."""
     x, y = records()
     module, optimizer, batches = whole(Between(change), x, y)
+    module.table = {"a": {"b": [None]}}
     batch = next(batches)
     with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
-        optimizer.backward_on(own(module), batch)
+        optimizer.backward_on(own(module), batch, **parts)
+
+
+def test_constants_that_are_made_beside_layers_that_drop_are_no_mixing():
+    def constant(module, h):
+        module.row = torch.linspace(1.0, 2.0, h.shape[-1])
+        return h * module.row
+
+    x, y = tokens()
+    frozen = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).requires_grad_(False)
+    module, optimizer, batches = whole(nn.Sequential(nn.Linear(6, 6), frozen, Between(constant)), x, y)
+    for _ in range(3):
+        optimizer.step_on(own(module), next(batches))
+    assert optimizer._steps == 3
+
+
+def test_a_function_that_a_layer_makes_of_its_first_batch_is_seen():
+    def made(module, h):
+        if not hasattr(module, "centre"):
+            mean = h.detach().mean(0)
+            module.centre = lambda rows: rows - mean
+        return module.centre(h)
+
+    module, optimizer, batches = whole(Between(made), *records())
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        optimizer.step_on(own(module), next(batches))
+
+
+@pytest.mark.parametrize("change", [_first_mean, _in_a_table])
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_first_batch_of_one_record_sets_is_seen_beside_the_next(change, strict):
+    module, optimizer, loader = private(Between(change), *records())
+    loader.sampler = lambda steps: iter([[0], [1], [2, 3, 4]])
+    batches = iter(loader)
+    for _ in range(2):
+        optimizer.step_on(own(module), next(batches), strict=strict)
+    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+        optimizer.step_on(own(module), next(batches), strict=strict)
 
 
 def test_what_the_first_batch_writes_past_the_counts_of_torch_is_refused():
@@ -675,7 +720,20 @@ def routed(module, part):
     return cross_entropy(scores * kept.sum(1, keepdim=True), part[1], reduction="none")
 
 
+def rated(module, part, drop):
+    """Dropout at a rate that the batch says."""
+    h = torch.tanh(module[0](part[0]))
+    return cross_entropy(module[2](drop(h, float(h.detach().abs().mean()))), part[1], reduction="none")
+
+
+def attended(h, rate):
+    rows = h[:, None, :, None]
+    return scaled_dot_product_attention(rows, rows, rows, dropout_p=rate)[:, 0, :, 0]
+
+
 DRAWN_APART = {
+    "a rate of dropout": lambda m, part: rated(m, part, dropout),
+    "a rate of dropout in attention": lambda m, part: rated(m, part, lambda h, rate: attended(dropout(h, 0.1), rate)),
     "an order of drawn numbers": lambda m, part: permuted(m, part, lambda n: torch.rand(n).argsort()),
     "numbers drawn from one law": lambda m, part: permuted(m, part, lambda n: torch.multinomial(torch.ones(n), n)),
     "two passes with dropout": disagreeing,
@@ -951,7 +1009,28 @@ def put_back(part):
     return part
 
 
-@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back])
+CALLS = count()
+
+
+def another_in_each_call(part):
+    part = dropout(part, 0.1)
+    with torch.random.fork_rng():
+        torch.manual_seed(next(CALLS))
+        return dropout(part, 0.5)
+
+
+def time_first(part):
+    return in_a_fork(part.T).T
+
+
+def attention(part):
+    part = dropout(part, 0.1)[:, None, :, None]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return scaled_dot_product_attention(part, part, part, dropout_p=0.5)[:, 0, :, 0]
+
+
+@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention])
 def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
@@ -1168,6 +1247,20 @@ def test_a_pass_back_within_the_loss_is_no_gradient_of_it(strict):
     assert torch.allclose(found.to(expected), expected, rtol=1e-3, atol=1e-5)
 
 
+def test_a_pass_back_within_the_loss_may_keep_its_graph():
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        inputs = part[0].clone().requires_grad_()
+        found = own(module)((inputs, part[1]))
+        found.sum().backward(retain_graph=True)
+        return found * (1.0 + inputs.grad.norm(dim=1))
+
+    for _ in range(4):
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 4
+
+
 def test_arrays_of_a_batch_that_were_written_are_seen():
     join = lambda rows: {"x": np.stack([row[0].numpy() for row in rows]), "y": torch.stack([row[1] for row in rows])}  # noqa: E731
     module = mlp(dtype=torch.float32)
@@ -1297,6 +1390,13 @@ def masked(rows, draw=torch.rand):
     return torch.where(torch.as_tensor(draw(*x.shape)) < 0.3, torch.zeros(()), x), y
 
 
+def mixed(rows):
+    """Mixup: a record is itself where it is alone, but for rounding."""
+    x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    share = np.random.beta(0.4, 0.4)
+    return share * x + (1.0 - share) * x.roll(1, 0), y
+
+
 class ReadTogether(TensorDataset):
     def __getitems__(self, places):
         x, y = (torch.stack(column) for column in zip(*(self[i] for i in places), strict=True))
@@ -1308,6 +1408,7 @@ class ReadTogether(TensorDataset):
     [
         (Running(), TensorDataset, False), (Running(), TensorDataset, True), (only_many, TensorDataset, False),
         (only_many, Augmented, False), (class_weights, TensorDataset, False), (None, ReadTogether, False),
+        (mixed, TensorDataset, False),
     ],
 )  # fmt: skip
 def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, data, strict):
@@ -1323,6 +1424,27 @@ def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, da
 
     with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
         steps()
+
+
+@pytest.mark.parametrize("seed", [torch.manual_seed, np.random.seed, random.seed])
+def test_a_seed_within_the_joining_is_refused_unless_every_record_is_joined_alone(seed):
+    """Known masks would belong to places in a batch, which one record more shifts."""
+
+    def join(rows):
+        seed(0)
+        return masked(rows)
+
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=join), max_grad_norm=1.0,
+        sampling_rate=1.0,
+    )  # fmt: skip
+    batch = next(iter(loader))
+    with pytest.raises(InvalidParameter, match="a seed in collate_fn"):
+        optimizer.step_on(own(module), batch)
+    optimizer.step_on(own(module), batch, strict=True)
+    assert optimizer._steps == 1
 
 
 class OwnDraws:

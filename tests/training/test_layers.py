@@ -453,6 +453,41 @@ def test_a_layer_within_torch_func_is_refused_in_words():
         optimizer.step_on(lambda part: torch.func.vmap(lambda row: model(row[None]).sum())(part[0]), next(iter(loader)))
 
 
+class Scaled(nn.Module):
+    """A layer between others, with tensors in a list and in a table."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.rows = nn.Linear(6, 6), nn.ParameterList([torch.randn(6), torch.randn(6)])
+        self.table = nn.ParameterDict({"gain": torch.randn(6, 6), "same": self.rows[0]})
+
+    def forward(self, x):
+        hidden = torch.tanh(self.first(x) * self.rows[0] + self.rows[1])
+        return hidden @ self.table["gain"] + self.table["same"]
+
+
+def test_lists_and_tables_of_tensors_are_trained_with_the_layer_that_uses_them():
+    check_gradients(Net(Scaled(), nn.Linear(6, 3)).double(), squares, vectors(), 5)
+    with pytest.raises(InvalidParameter, match="called itself"):
+        private(nn.ModuleDict({"held": Scaled().rows}), vectors(), vectors())
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [None, 3])
+def test_pictures_one_by_one_are_refused_in_words_and_train_alone(channels, parts):
+    """Three of three channels are no batch of three."""
+    x = torch.randn(9, channels, 5, 5, dtype=DOUBLE)
+    model = nn.Conv2d(channels, 3, 3).double()
+    _, optimizer, loader = private(model, x, torch.arange(9) % 3)
+    loss = lambda part: torch.stack([model(one).mean((1, 2))[0] for one in part[0]])  # noqa: E731
+    batch = next(iter(loader))
+    with pytest.raises(InvalidParameter, match="strict=True computes every record by itself"):
+        optimizer.step_on(loss, batch, parts)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
 def test_gathered_rows_train_with_every_record_by_itself():
     """A mixture of experts sees some rows in each expert, so that no row is known to be a record's."""
 

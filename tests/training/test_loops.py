@@ -105,7 +105,7 @@ def test_an_adapter_that_was_switched_off_and_on_again_leaves_no_gradient():
     frozen = [p for name, p in model.named_parameters() if "lora_A" in name]
     for p in frozen:
         p.requires_grad_(True)
-    with pytest.raises(InvalidParameter, match="freeze it again"):
+    with pytest.raises(InvalidParameter, match="undo that, or convert and freeze"):
         for tokens in loader:
             optimizer.backward_on(lambda part: text_losses(model, part), tokens)
     assert all(p.grad is None for p in model.parameters())
@@ -144,6 +144,8 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
     module, sgd, loader = parts()
     for change, match in (
         ({"optimizer": torch.optim.LBFGS(module.parameters())}, "no closure"),
+        ({"optimizer": torch.optim.SparseAdam([*module.parameters()])}, "dense gradients"),
+        ({"optimizer": torch.optim.SGD(module.parameters(), lr=0.1, differentiable=True)}, "dense gradients"),
         ({"data_loader": DataLoader(NoLength(), batch_size=2)}, "a length and an index"),
     ):
         with pytest.raises(InvalidParameter, match=match):
@@ -155,6 +157,22 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
     assert not optimizer._steps
     with pytest.raises(InvalidParameter, match=r"optimizer\.close\(\)"):
         make_private(module=module, optimizer=sgd, data_loader=loader, **GIVEN)
+
+
+@pytest.mark.parametrize("broken", [0, 7])
+def test_a_collate_fn_that_leaves_out_records_is_refused_in_words(broken):
+    module, sgd, loader = parts()
+    loader.dataset.tensors[0][broken] = torch.nan
+
+    def join(rows):
+        kept = [row for row in rows if bool(row[0].isfinite().all())]
+        return torch.stack([x for x, _ in kept]), torch.stack([y for _, y in kept])
+
+    given = {**GIVEN, "data_loader": DataLoader(loader.dataset, 200, collate_fn=join), "sampling_rate": 1.0}
+    words = "join 1 of the records alone" if broken == 0 else "drop no record"
+    with pytest.raises(InvalidParameter, match=words):
+        _, optimizer, batches = make_private(module=module, optimizer=sgd, **given)
+        optimizer.step_on(lambda part: losses_of(module, *part), next(iter(batches)))
 
 
 SPARSE = torch.eye(8).to_sparse()
@@ -178,8 +196,10 @@ def test_nested_and_sparse_rows_are_refused_in_words_and_shared_ones_are_kept(jo
     _, optimizer, batches = make_private(
         module=module, optimizer=sgd, **given(lambda found: (join(rows(found)[0]), rows(found)[1]))
     )
-    with pytest.raises(InvalidParameter, match="pad it, with a mask"):
-        optimizer.step_on(lambda part: losses_of(module, *part), next(iter(batches)))
+    batch = next(iter(batches))
+    for strict in (False, True):
+        with pytest.raises(InvalidParameter, match="pad it, with a mask"):
+            optimizer.step_on(lambda part: losses_of(module, *part), batch, strict=strict)
     optimizer.close()
     _, optimizer, batches = make_private(
         module=module, optimizer=sgd, **given(lambda found: (*rows(found), SPARSE.clone()))

@@ -64,6 +64,8 @@ DRAWS = {
     "normal": lambda x: x + torch.normal(torch.zeros_like(x), 0.3) + torch.normal(0.0, 1.0, x.shape),
     "uniform": lambda x: x + torch.empty_like(x).uniform_(-2.0, 2.0),
     "exponential": lambda x: x + torch.empty_like(x).exponential_(2.0),
+    "skewed": lambda x: x + torch.empty_like(x).log_normal_() + torch.empty_like(x).cauchy_(1.0),
+    "whole": lambda x: x + torch.empty_like(x).geometric_(0.2) + torch.empty_like(x).random_(3, 9),
     "bernoulli": lambda x: x * torch.bernoulli(x.sigmoid()) + torch.empty_like(x).bernoulli_(0.3),
     "randint": lambda x: x * torch.randint(0, 1000, (len(x), 1, 1)) + torch.randint(7, x.shape),
     "randint_like": lambda x: x + torch.randint_like(x, 1, 5),
@@ -93,6 +95,12 @@ def test_what_is_drawn_has_the_size_that_it_is_drawn_with():
         found = [torch.empty(3).normal_(1.0, 2.0), torch.normal(1.0, 2.0, (3,)), 1.0 + 2.0 * torch.randn(3)]
         assert all(torch.allclose(one, found[0]) for one in found) and float(found[0][0]) > 3.0
         assert torch.equal(torch.empty(2).uniform_(2.0, 4.0), torch.full((2,), 3.8))
+        # The law has at most its level below.
+        skewed = torch.distributions.LogNormal(1.0, 2.0).icdf(torch.tensor(0.9))
+        assert torch.allclose(torch.empty(1).log_normal_(), skewed) and int(torch.empty(1).geometric_(0.5)) == 4
+        assert torch.allclose(
+            torch.empty(1).cauchy_(2.0, 3.0), torch.distributions.Cauchy(2.0, 3.0).icdf(torch.tensor(0.9))
+        )
         assert int(torch.randint(10, (1,))) == 9 and float(torch.empty(1).bernoulli_(0.95)) == 1.0
         assert float(torch.bernoulli(torch.tensor([0.8]))) == 0.0
 
