@@ -328,6 +328,10 @@ class Plan:
         return run | {"steps": steps, "sampling_rate": self.sampling_rate, "sampling": sampling}
 
 
+NEARLY_ALL = 0.999
+"""Share of a target beyond which earlier releases leave nothing of it: more noise than anybody trains with would fit
+what is left. Contract."""
+
 FILTER_HEADROOM = 1e-9
 """Share by which the noise under a filter is above the least that fits, so that another machine's rounding does not
 refuse the last step of a plan. Contract."""
@@ -340,7 +344,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 
     ``earlier`` is composed jointly with the plan's own phase. The noise that is returned has passed the question
     itself: with it the composed curve meets the target. Raises :class:`Refused` where no noise does, as with a largest
-    batch that is cut too often, or where the earlier releases leave nothing.
+    batch that is cut too often, or where the earlier releases leave less than a thousandth of epsilon.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 
@@ -360,8 +364,9 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
             phases = (*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))
             return Schedule(tuple(Account(phases).made()))
 
-        search = Search(run_at, full_target(epsilon, delta, None, zero=False))
-        found, _ = search.least(search.guess(1.0), rtol=1e-7, **ends)
+        search, spent = Search(run_at, full_target(epsilon, delta, None, zero=False)), earlier.epsilon(delta).value
+        is_left = spent is not None and spent <= NEARLY_ALL * epsilon
+        found = search.least(search.guess(1.0), rtol=1e-7, **ends)[0] if is_left else math.inf
     else:
         budget = {"epsilon": epsilon, "delta": delta, "order": order}
         earlier.check_target(budget, "adaptive_order")
@@ -372,7 +377,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 
         found = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if found == math.inf:
-        raise Refused(f"the {earlier.spent} earlier releases leave nothing of epsilon {epsilon:g} at delta {delta:g}")
+        raise Refused(f"the {earlier.spent} earlier releases leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}")
     return with_noise(found)
 
 
