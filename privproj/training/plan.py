@@ -377,7 +377,8 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 
         found = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
     if found == math.inf:
-        raise Refused(f"the {earlier.spent} earlier releases leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}")
+        left = f"leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}"
+        raise Refused(f"the {earlier.spent} earlier releases {left}")
     return with_noise(found)
 
 
