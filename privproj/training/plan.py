@@ -329,7 +329,7 @@ class Plan:
 
 
 NEARLY_ALL = 0.999
-"""Share of a target beyond which earlier releases leave nothing of it: more noise than anybody trains with would fit
+"""Share of a budget beyond which earlier releases leave nothing of it: more noise than anybody trains with would fit
 what is left. Contract."""
 
 FILTER_HEADROOM = 1e-9
@@ -344,7 +344,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 
     ``earlier`` is composed jointly with the plan's own phase. The noise that is returned has passed the question
     itself: with it the composed curve meets the target. Raises :class:`Refused` where no noise does, as with a largest
-    batch that is cut too often, or where the earlier releases leave less than a thousandth of epsilon.
+    batch that is cut too often, or where the earlier releases leave less than a thousandth of the budget.
     """
     silent = replace(plan.mechanism, noise_multiplier=None)
 
@@ -364,9 +364,9 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
             phases = (*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))
             return Schedule(tuple(Account(phases).made()))
 
-        search, spent = Search(run_at, full_target(epsilon, delta, None, zero=False)), earlier.epsilon(delta).value
-        is_left = spent is not None and spent <= NEARLY_ALL * epsilon
-        found = search.least(search.guess(1.0), rtol=1e-7, **ends)[0] if is_left else math.inf
+        share = float(earlier.epsilon(delta)) / epsilon
+        search = Search(run_at, full_target(epsilon, delta, None, zero=False))
+        found, _ = search.least(search.guess(1.0), rtol=1e-7, **ends)
     else:
         budget = {"epsilon": epsilon, "delta": delta, "order": order}
         earlier.check_target(budget, "adaptive_order")
@@ -375,8 +375,9 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
         def lacks(z: float) -> float:
             return -1.0 if room.fits(with_noise(z).phase(plan.steps)) else 1.0
 
+        share = room.spent / room.budget
         found = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
-    if found == math.inf:
+    if found == math.inf or share > NEARLY_ALL:
         left = f"leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}"
         raise Refused(f"the {earlier.spent} earlier releases {left}")
     return with_noise(found)
