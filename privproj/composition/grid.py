@@ -279,7 +279,7 @@ def _default_ways(shapes: list[Outline]) -> list[float]:
     # of as many equal steps.
     count = sum(shape.run.steps for shape in shapes)
     shared = spread / math.sqrt(count) / max(shape.profile.resolution for shape in shapes)
-    ways = [first, shared, then] if first and shared > 2.0 * step else [first, then]
+    ways = [first, shared, then] if first and shared > step else [first, then]
     # Where a default grid takes too much work, one coarser by this factor is used. Speed only.
     return [*ways, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
 
