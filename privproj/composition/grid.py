@@ -275,13 +275,8 @@ def _default_ways(shapes: list[Outline]) -> list[float]:
     # Where the losses of one step reach so far beyond the spread of the whole run, no lattice holds both. Speed only.
     is_wide = max(shape.span for shape in shapes) > 5e3 * spread
     first, then = (0.0, step) if is_wide and sum(shape.run.steps for shape in shapes) > 1 else (step, 0.0)
-    # Where the finest phase asks for too much work, a grid that is as fine as the run is worth, whose deviation is that
-    # of as many equal steps.
-    count = sum(shape.run.steps for shape in shapes)
-    shared = spread / math.sqrt(count) / max(shape.profile.resolution for shape in shapes)
-    ways = [first, shared, then] if first and shared > step else [first, then]
     # Where a default grid takes too much work, one coarser by this factor is used. Speed only.
-    return [*ways, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
+    return [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
 
 
 def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:

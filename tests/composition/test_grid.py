@@ -178,10 +178,3 @@ def test_how_a_curve_is_computed_is_told_before_it_is_asked():
     found = privproj.sigma(Gaussian(), epsilon=target, delta=1.7439767147454356e-12, **run)
     again = privproj.epsilon(Gaussian(noise_multiplier=found.value), delta=1.7439767147454356e-12, **run)
     assert 0.99 * target < again.value <= target
-
-
-def test_a_phase_of_few_small_losses_leaves_the_grid_of_a_run_as_fine_as_the_run_is_worth():
-    sampled = ((1.15, 0.00281, 15), (0.979, 0.277, 6), (1.11, 0.0206, 9), (3.78, 0.205, 34))
-    shapes = [outline_step(gaussian(z), Run(steps=steps, sampling_rate=rate)) for z, rate, steps in sampled]
-    found = grid.GridCurve(shapes).epsilon(math.log(5e-7))
-    assert found.upper <= found.lower * (1 + 1e-4)
