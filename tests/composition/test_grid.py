@@ -178,3 +178,12 @@ def test_how_a_curve_is_computed_is_told_before_it_is_asked():
     found = privproj.sigma(Gaussian(), epsilon=target, delta=1.7439767147454356e-12, **run)
     again = privproj.epsilon(Gaussian(noise_multiplier=found.value), delta=1.7439767147454356e-12, **run)
     assert 0.99 * target < again.value <= target
+
+
+@pytest.mark.parametrize("delta", [1.5e-12, 1.6e-12])
+def test_a_lattice_that_is_loose_gives_way_to_products_of_laws(delta):
+    """On every lattice a few large losses beside many small ones cost 18 times as much here."""
+    sampled = ((0.525, 1e-5, 12), (1.14, 0.0018, 800))
+    shapes = [outline_step(gaussian(1.0 / z), Run(steps=steps, sampling_rate=rate)) for z, rate, steps in sampled]
+    found = grid.GridCurve(shapes).epsilon(math.log(delta))
+    assert found.upper <= found.lower * 1.01

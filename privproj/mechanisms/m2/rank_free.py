@@ -129,7 +129,7 @@ RANK_FREE = Bound(
     provable=provable,
     columns=columns,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=5,
+    version=6,
     counts_clipped=True,
 )
 
