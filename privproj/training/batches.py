@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.dataset import Subset
 
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers, seeded_generators
 from privproj.training.nested import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
@@ -321,6 +321,8 @@ class PrivateLoader(BatchTurn):
         """Join records otherwise than a batch has them; raises :class:`InvalidParameter` where that fails."""
         try:
             return self.join(records)
+        except PrivprojError:
+            raise
         except Exception as error:
             expected = f"a collate_fn that can join {len(records)} of the records alone"
             remedy = "take what it leaves out of the data set, before make_private"
@@ -362,7 +364,8 @@ class PrivateLoader(BatchTurn):
         first, level = draw.randrange(len(numbers)), draw.uniform(0.001, 0.999)
         # The one that is joined alone comes first here too: a number that counts the places is that of both.
         numbers = numbers[first:] + numbers[:first]
-        with secret_numbers(self.streams.forward), Still(level):
+        with secret_numbers(self.streams.forward), Still(level) as still:
+            still.seed = None  # those of joining are the seeds of this check
             records = [dataset[number] for number in numbers]
             self._check_ways(lambda some: copy.deepcopy(records[:some]), len(numbers), alone=alone)
             # So do torch's loaders read, where they can.

@@ -104,7 +104,7 @@ def _read_features(name: str) -> dict[str, np.ndarray]:
         with np.load(name, allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
-        remedy = getattr(error, "strerror", None) or "numpy.savez(FILE, x=..., y=...) writes one"
+        remedy = getattr(error, "strerror", None) or "numpy.savez(FILE, x=..., y=...) of numbers writes one"
         raise InvalidParameter("data", name, "digits, or an .npz file of arrays", remedy) from None
     if not {"x", "y"} <= set(arrays) or ("test_x" in arrays) != ("test_y" in arrays):
         raise InvalidParameter("data", name, "arrays x and y, maybe test_x and test_y", "it has " + ", ".join(arrays))

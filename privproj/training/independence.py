@@ -603,7 +603,9 @@ class Guard:
             self.check_released(every=True)
             self.start, self.made, self.whole = _attributes(self.taps.module), None, {}
             self.first = self.last = self.start
-            self.plain = [(part, _copied(_plain(part), 4)) for part in self.taps.module.modules()]
+            self.plain, self.tables = [(part, _plain(part)) for part in self.taps.module.modules()], {}
+            for _, plain in self.plain:
+                _keep(plain, 5, self.tables)
 
     def check_attributes(self, form: Any, *, every: bool = False) -> None:
         """Raise where a pass has left other numbers in attributes than the first one of the batch has.
@@ -631,13 +633,16 @@ class Guard:
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:
-        """Give all plain attributes the values that they had before the first part."""
+        """Give all plain attributes the values that they had before the first part, and their tables what they held."""
+        for table, values in self.tables.values():
+            table.clear()
+            table.update(values) if isinstance(table, dict | set) else table.extend(values)
         for part, plain in self.plain:
             for key in _plain(part).keys() - plain.keys():
                 del part.__dict__[key]
             # That of these layers is switched off while others are compared.
             switched = {"dropout": part.dropout} if isinstance(part, DROPPING) else {}
-            part.__dict__.update(_copied(plain, 4) | switched)
+            part.__dict__.update(plain | switched)
         self.last = self.start
 
     def drop_gradients(self, *, every: bool = False) -> None:
@@ -674,14 +679,12 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
 
 
-def _copied(value: Any, depth: int) -> Any:
-    """A list, table or set as a copy, with those within it to this depth; anything else as it is."""
-    if not depth or type(value) not in (dict, OrderedDict, defaultdict, list, deque, set):
-        return value
-    kept = copy(value)
-    for key, part in () if isinstance(value, set) else value.items() if isinstance(value, dict) else enumerate(value):
-        kept[key] = _copied(part, depth - 1)
-    return kept
+def _keep(value: Any, depth: int, kept: dict[int, tuple[Any, Any]]) -> None:
+    """Note what a list, table or set holds, and those within it to this depth; one that several share is one."""
+    if depth and id(value) not in kept and type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
+        kept[id(value)] = value, copy(value)
+        for part in value.values() if isinstance(value, dict) else value:
+            _keep(part, depth - 1, kept)
 
 
 def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:

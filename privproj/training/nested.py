@@ -91,7 +91,7 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
 def are_close(one: Tensor, other: Tensor) -> bool:
     """True if two tensors hold the same numbers but for rounding, as a record that is mixed with itself does."""
     if one.shape == other.shape and one.is_floating_point() and not has_no_rows(one):
-        return torch.allclose(one, other.to(one), rtol=1e-5, equal_nan=True)
+        return torch.allclose(one, other.to(one), rtol=1e-5, atol=0.0, equal_nan=True)
     return are_equal(one, other)
 
 

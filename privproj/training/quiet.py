@@ -67,7 +67,7 @@ _DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.cauchy_: lambda level, own, median=0.0, sigma=1.0, **_: (
         median + sigma * torch.tan(math.pi * (level - 0.5))
     ),
-    Tensor.random_: lambda level, own, *bounds, **_: _whole(level, *bounds, high=2),
+    Tensor.random_: lambda level, own, *bounds, **_: _whole(level, *bounds, high=2**24),
 }  # fmt: skip
 """Random functions and the value that stands for everything they draw: the one that their distribution has at a level.
 
@@ -91,6 +91,7 @@ class Still(TorchFunctionMode):
         self.apart = self.is_uneven = False
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
+        self.earlier: dict[bytes, int] = {}
         self.known_seed: dict[int, torch.Size] = {}
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
@@ -98,9 +99,10 @@ class Still(TorchFunctionMode):
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
+        self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
         self.rows, self.by_row, self.drawn = rows, [], {}
         # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
-        self.seed = torch.seed()
+        self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
         self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
 
@@ -118,7 +120,11 @@ class Still(TorchFunctionMode):
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = found.dim() > 0 and len(found) == len(self.rows)
-        if torch.initial_seed() != self.seed and self.known_seed.setdefault(number, found.shape) != found.shape:
+        is_seeded = self.seed is not None and torch.initial_seed() != self.seed
+        # Of the same draw in another pass, or of the same state for other records.
+        if (is_seeded and self.known_seed.setdefault(number, found.shape) != found.shape) or (
+            has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows)
+        ):
             refuse_public_seed()
         self.by_row += [has_rows] * (number == len(self.by_row))
         if not (self.apart and has_rows and any(self.known[number : number + 1])):
@@ -134,8 +140,7 @@ class Still(TorchFunctionMode):
         levels = self.levels(input)
         # One for all has that shape too: what recomputes a pass looks at the tensors that it saves.
         ones = input.new_ones(tuple(input.shape[:1]) + (1,) * (input.dim() - 1))
-        # A rate that depends on the batch is seen as another number.
-        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype)) * (1.0 + 0.1 * p)
+        return input * (ones if levels is None else (0.9 + 0.2 * levels).to(input.dtype)) * self.seen_rate(p)
 
     def attended(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any,
@@ -145,7 +150,11 @@ class Still(TorchFunctionMode):
         if dropout_p and torch.initial_seed() != self.seed:
             self.levels(query)
         found = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
-        return found * (1.0 + 0.1 * dropout_p)
+        return found * self.seen_rate(dropout_p)
+
+    def seen_rate(self, p: float) -> float:
+        """A number that tells rates of dropout apart, for one may depend on the batch; 1 where calls may be counted."""
+        return 1.0 + 0.1 * p if self.apart else 1.0
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}

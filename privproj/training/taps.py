@@ -318,7 +318,8 @@ def used_inside(module: nn.Module) -> list[nn.Module]:
     """The parts whose tensors a module uses without calling them: lists of parameters, and all parts of a unit."""
     if isinstance(module, UNITS):
         return [*module.modules()][1:]
-    return [part for part in module.children() if isinstance(part, nn.ParameterList | nn.ParameterDict)]
+    lists = [part for part in module.children() if isinstance(part, nn.ParameterList | nn.ParameterDict)]
+    return [part for own in lists for part in own.modules()]
 
 
 def _has_rows(key: int | str, value: Any, records: int) -> bool:

@@ -610,6 +610,51 @@ def test_constants_that_are_made_beside_layers_that_drop_are_no_mixing():
     assert optimizer._steps == 3
 
 
+class Sharing(nn.Module):
+    """A layer that reads what another one has left in a table that both hold."""
+
+    def __init__(self, table, leave):
+        super().__init__()
+        self.table, self.leave, self.layer = table, leave, nn.Linear(6, 3, dtype=torch.float64)
+        self.layer.table = table
+
+    def forward(self, x):
+        self.table["seen"] = self.leave(x)
+        found = self.layer(dropout(x, 0.1) - self.layer.table["seen"]) / self.table.get("heat", 1.0)
+        del self.table["seen"]
+        return found
+
+
+def test_a_table_that_layers_share_is_one_in_checks():
+    """Copies of it would hide what goes from one layer to another, and keep a loop from changing it."""
+    table = {"heat": 1.0}
+    module, optimizer, batches = whole(Sharing(table, lambda x: 0.5 * x), *records())
+    for heat in (2.0, 3.0, 4.0):
+        table["heat"] = heat
+        optimizer.step_on(own(module), next(batches))
+        assert module.table is module.layer.table is table and table == {"heat": heat}
+    module, optimizer, batches = whole(Sharing({}, lambda x: x.mean(0)), *records())
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        optimizer.step_on(own(module), next(batches))
+
+
+class Rising(nn.Module):
+    """Dropout at a rate that rises with every call."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return dropout(x, min(0.3, self.calls / 100.0))
+
+
+def test_a_rate_of_dropout_that_rises_with_every_call_is_no_mixing():
+    module, optimizer, batches = whole(nn.Sequential(*mlp(), Rising(), Rising()), *records(12))
+    for _ in range(12):
+        optimizer.step_on(own(module), next(batches))
+    assert optimizer._steps == 12
+
+
 def test_a_function_that_a_layer_makes_of_its_first_batch_is_seen():
     def made(module, h):
         if not hasattr(module, "centre"):
@@ -1030,7 +1075,14 @@ def attention(part):
         return scaled_dot_product_attention(part, part, part, dropout_p=0.5)[:, 0, :, 0]
 
 
-@pytest.mark.parametrize("draw", [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention])
+def after_draws_of_each_record(part):
+    return in_a_fork(torch.stack([dropout(row, 1e-9) for row in part]))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record],
+)
 def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
@@ -1445,6 +1497,38 @@ def test_a_seed_within_the_joining_is_refused_unless_every_record_is_joined_alon
         optimizer.step_on(own(module), batch)
     optimizer.step_on(own(module), batch, strict=True)
     assert optimizer._steps == 1
+
+
+def dropping(rows):
+    x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+    return dropout(x, 0.1) * torch.rand(len(x), 1), y
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_random_numbers_of_the_joining_are_no_seed_there(size):
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=dropping), max_grad_norm=1.0,
+        sampling_rate=1.0,
+    )  # fmt: skip
+    while len(loader):
+        for batch in loader:
+            optimizer.step_on(own(module), batch, size)
+    assert optimizer._steps == 6
+
+
+def test_what_joining_keeps_is_seen_in_small_numbers_too():
+    x, y = records(24)
+    module = mlp(dtype=torch.float32)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(TensorDataset(1e-9 * x, y), batch_size=16, collate_fn=Running()), max_grad_norm=1.0,
+        sampling_rate=1.0,
+    )  # fmt: skip
+    with pytest.raises(InvalidParameter, match="joined otherwise"):
+        for batch in loader:
+            optimizer.step_on(own(module), batch, strict=True)
 
 
 class OwnDraws:
