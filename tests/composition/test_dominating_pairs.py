@@ -122,6 +122,18 @@ def test_a_kink_that_rounds_below_its_place_ends_the_hull():
     assert found.lower <= exact.upper and exact.lower <= found.upper
 
 
+def test_a_pair_whose_mass_at_1_may_have_been_cut_off_is_larger_by_what_its_masses_are_off_by():
+    cells, rounding = np.array([-1, 0, 1]), 1e-9
+    for middle, at_infinity in ((0.0, 0.0), (0.5 * rounding, 1e-3)):
+        pair = dominating_pairs.DominatingPair(
+            cells, np.array([0.5, middle, 0.5]), 0.1, at_infinity, at_infinity, rounding
+        )
+        # |P| as it may be, each mass larger by its error.
+        assert pair.log_size >= math.log((1.0 + middle) * (1.0 + rounding) + at_infinity) * (1.0 - 1e-6)
+    pair = dominating_pairs.DominatingPair(cells, np.array([0.25, 0.5, 0.25]), 0.1, 0.0, 0.0, rounding)
+    assert pair.log_size == 0.0
+
+
 def test_a_rate_is_raised_from_above_only():
     """A larger rate has a larger delta: what is known from below at it would be no bound at the rate itself (C17)."""
     profile, cells, step = gaussian(1.0), np.arange(-6, 7), 1e-31
