@@ -396,12 +396,10 @@ def run_sweep(
     """Ask every point, write the table, and count the outcomes.
 
     The journal beside the table makes the sweep resumable; it is removed when the table is there. Raises
-    :class:`InvalidParameter` where ``out`` holds anything but this very table, or is named like no table.
+    :class:`InvalidParameter` where ``out`` holds anything but this very table.
     """
     check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
-    if path.suffix not in (".csv", ".parquet"):
-        raise InvalidParameter("--output", path, "a .csv or .parquet file")
     if path.exists() and not journal.exists():
         if not _is_table_of(grid, path):
             expected = "a new file, or the table of this very grid"

@@ -40,13 +40,6 @@ def test_rows_are_the_library_calls_in_the_order_of_the_loops(tmp_path):
     assert counts["invalid"] == 4
 
 
-@pytest.mark.parametrize("name", ["out.xlsx", "out.PARQUET", "out"])
-def test_a_table_is_not_written_under_the_name_of_something_else(tmp_path, name):
-    with pytest.raises(privproj.InvalidParameter, match=r"a \.csv or \.parquet file, got --output="):
-        run_sweep(grid_from(GRID), tmp_path / name)
-    assert not os.listdir(tmp_path)
-
-
 def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_path):
     out = tmp_path / "out.csv"
     first = run_sweep(grid_from(GRID), out)
