@@ -123,10 +123,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidParameter("optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure")
         if isinstance(optimizer, torch.optim.SparseAdam) or optimizer.defaults.get("differentiable"):
-            expected = "an optimizer of dense gradients, not differentiable=True"
-            raise InvalidParameter(
-                "optimizer", type(optimizer).__name__, expected, "use torch.optim.Adam, for instance"
-            )
+            found, expected = type(optimizer).__name__, "an optimizer of dense gradients, not differentiable=True"
+            raise InvalidParameter("optimizer", found, expected, "use torch.optim.Adam, for instance")
         self._share()
         self._check_groups()
 

@@ -62,7 +62,7 @@ _DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.normal: _gaussian, Tensor.normal_: lambda level, own, *args, **named: _gaussian(level, *args, **named),
     Tensor.uniform_: _uniform, Tensor.bernoulli_: lambda level, own, p=0.5, **_: _above(level, p),
     Tensor.exponential_: lambda level, own, lambd=1.0, **_: -torch.log1p(-level) / lambd,
-    Tensor.geometric_: lambda level, own, p, **_: (torch.log1p(-level) / math.log1p(-p)).ceil(),
+    Tensor.geometric_: lambda level, own, p, **_: (torch.log1p(-level) / math.log1p(-min(p, 1.0 - 1e-9))).ceil(),
     Tensor.log_normal_: lambda level, own, mean=1.0, std=2.0, **_: _gaussian(level, mean, std).exp(),
     Tensor.cauchy_: lambda level, own, median=0.0, sigma=1.0, **_: (
         median + sigma * torch.tan(math.pi * (level - 0.5))

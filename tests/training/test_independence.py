@@ -1396,6 +1396,15 @@ JOININGS = {
 }
 
 
+def joining(module, data, join):
+    """The optimizer and the loader of a run over all of the data, joined in a way of one's own."""
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
+        data_loader=DataLoader(data, batch_size=16, collate_fn=join), max_grad_norm=1.0, sampling_rate=1.0,
+    )  # fmt: skip
+    return optimizer, loader
+
+
 @pytest.mark.parametrize("data", [TensorDataset, Augmented])
 @pytest.mark.parametrize("name", JOININGS)
 def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data):
@@ -1403,10 +1412,7 @@ def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data
         return JOININGS[name](torch.stack([row[0] for row in rows])), torch.stack([row[1] for row in rows])
 
     module = mlp(dtype=torch.float32)
-    _, optimizer, loader = make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
-        data_loader=DataLoader(data(*records()), batch_size=16, collate_fn=join), max_grad_norm=1.0, sampling_rate=1.0,
-    )  # fmt: skip
+    optimizer, loader = joining(module, data(*records()), join)
     batch = next(iter(loader))
     if name in ("plain", "random"):
         optimizer.step_on(own(module), batch)
@@ -1465,10 +1471,7 @@ class ReadTogether(TensorDataset):
 )  # fmt: skip
 def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, data, strict):
     module = mlp(dtype=torch.float32)
-    _, optimizer, loader = make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
-        data_loader=DataLoader(data(*records()), batch_size=16, collate_fn=join), max_grad_norm=1.0, sampling_rate=1.0,
-    )  # fmt: skip
+    optimizer, loader = joining(module, data(*records()), join)
 
     def steps():
         for _ in range(3):
@@ -1487,11 +1490,7 @@ def test_a_seed_within_the_joining_is_refused_unless_every_record_is_joined_alon
         return masked(rows)
 
     module = mlp(dtype=torch.float32)
-    _, optimizer, loader = make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
-        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=join), max_grad_norm=1.0,
-        sampling_rate=1.0,
-    )  # fmt: skip
+    optimizer, loader = joining(module, TensorDataset(*records(24)), join)
     batch = next(iter(loader))
     with pytest.raises(InvalidParameter, match="a seed in collate_fn"):
         optimizer.step_on(own(module), batch)
@@ -1507,11 +1506,7 @@ def dropping(rows):
 @pytest.mark.parametrize("size", [None, 3])
 def test_random_numbers_of_the_joining_are_no_seed_there(size):
     module = mlp(dtype=torch.float32)
-    _, optimizer, loader = make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
-        data_loader=DataLoader(TensorDataset(*records(24)), batch_size=16, collate_fn=dropping), max_grad_norm=1.0,
-        sampling_rate=1.0,
-    )  # fmt: skip
+    optimizer, loader = joining(module, TensorDataset(*records(24)), dropping)
     while len(loader):
         for batch in loader:
             optimizer.step_on(own(module), batch, size)
@@ -1521,11 +1516,7 @@ def test_random_numbers_of_the_joining_are_no_seed_there(size):
 def test_what_joining_keeps_is_seen_in_small_numbers_too():
     x, y = records(24)
     module = mlp(dtype=torch.float32)
-    _, optimizer, loader = make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1.0, steps=6,
-        data_loader=DataLoader(TensorDataset(1e-9 * x, y), batch_size=16, collate_fn=Running()), max_grad_norm=1.0,
-        sampling_rate=1.0,
-    )  # fmt: skip
+    optimizer, loader = joining(module, TensorDataset(1e-9 * x, y), Running())
     with pytest.raises(InvalidParameter, match="joined otherwise"):
         for batch in loader:
             optimizer.step_on(own(module), batch, strict=True)
