@@ -78,7 +78,7 @@ PUBLIC_SUBSPACE = "the subspace is public: it was computed without the private d
 
 PARTITION_OF_POSITIONS = (
     "each record's batch in an epoch is fixed without looking at the other records, so that a neighbouring data set "
-    "has the same batches but for the one record"
+    "has the same batches but for the records that differ"
 )
 """Printed for a partition: zero-out and replace keep positions, add-remove would shift every later batch (C17)."""
 

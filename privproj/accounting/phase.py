@@ -271,7 +271,7 @@ class Phase:
     def promises(self) -> tuple[str, ...]:
         """What the data must keep, in words; empty where the bound holds for all data."""
         group = self.run.group_size
-        drawn = "clipped and drawn" if self.run.in_batches else "clipped"
+        drawn = "clipped and drawn" if self.run.in_batches and not self.run.scheme.in_positions else "clipped"
         person = (f"one person contributes at most {group} records, each {drawn} on its own",) if group > 1 else ()
         return (*self.bound.promises_of(self.mechanism), *person)
 
