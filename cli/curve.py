@@ -18,7 +18,7 @@ from privproj.records.files import refuse_same_file, write_text
 from privproj.result import Result, as_plain_value, round_outward
 from privproj.runs import RunOptions
 from privproj.runs.targets import slack_target
-from privproj.validation import privacy_epsilon, whole
+from privproj.validation import integer, privacy_epsilon
 
 from . import render
 from .options import Once, OneOf, option
@@ -46,7 +46,7 @@ def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: 
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
     """Return the epsilons, or the false positive rates, at which the curve is drawn."""
-    count = whole("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
+    count = integer("points", 41 if points is None else points, "a whole number of points from 2 to 2000", 2, 2000)
     if kind == "trade-off":
         return [10.0 ** (-4.0 * (1.0 - i / (count - 1.0))) for i in range(count)]
     top = privacy_epsilon(5.0 if epsilon_max is None else epsilon_max, zero=False, name="epsilon_max")

@@ -198,12 +198,12 @@ def usage_words(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter):
         name = error.param.get_error_hint(context).replace("'", "") if error.param else "a value"
         return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
-    from privproj.accounting.question import FOUND
+    from privproj.accounting.question import SOLVED_FOR
 
     given, known = error.option_name, options_of(context)
     ours = USUAL_NAMES.get(given)
     quantity = (context.parent and context.parent.info_name) or ""
-    for name in {given, *(ours or ())} & {option_name(one) for one in (quantity, *FOUND.get(quantity, ()))}:
+    for name in {given, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
         return f"expected no {name}: it is what `{path}` finds"
     near = [name for name in ours if name in known] if ours else []
     if not near and (owners := _neighbours_with(given, context)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import privproj
-from privproj.accounting.question import FOUND
+from privproj.accounting.question import SOLVED_FOR
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
@@ -63,7 +63,7 @@ def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
     # A choice of runs calibrates the noise where none is given.
     options = [option_of(name, found, required=found.is_found and quantity != "select") for name, found in asked]
-    return [one for one in (*options, *adapter_options(mechanism)) if one.name not in FOUND.get(quantity, ())]
+    return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
 def adapter_options(mechanism: str) -> list[Once]:
@@ -80,7 +80,7 @@ def adapter_options(mechanism: str) -> list[Once]:
 
 def run_options(quantity: str) -> list[Once]:
     """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    asked = [(name, found) for name, found in RUN_PARAMETERS.items() if name not in FOUND.get(quantity, ())]
+    asked = [(name, found) for name, found in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
     return [option_of(name, found) for name, found in asked if found.words]
 
 
@@ -237,7 +237,7 @@ def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | 
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
-    found = dict.fromkeys(FOUND.get(result.quantity, ())[:1], result.value)
+    found = dict.fromkeys(SOLVED_FOR.get(result.quantity, ())[:1], result.value)
     if set(found) & set(RUN_PARAMETERS):
         setting |= found
     else:

@@ -151,7 +151,7 @@ def missing_words(verdict: Verdict, planned: int) -> list[str]:
 
 def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
     """Return what was found of a ledger."""
-    account = verdict.account.numbered
+    account = verdict.account.renumbered
     found, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_words(verdict, account.planned.spent)
     record = {

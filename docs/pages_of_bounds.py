@@ -196,9 +196,9 @@ def composition(bound: Bound) -> str:
             f"Relations: {', '.join(bound.relations)}; {default} where none is given.",
             f"Composition: {COMPOSES[kind(bound)]}",
             subsampling(bound),
-            "Projection: " + ("may be reused." if bound.any_projection else "as assumed above.")
+            "Projection: " + ("may be reused." if bound.holds_for_fixed_projection else "as assumed above.")
             + (" Delta is split between two events (`--split`)." if bound.splits else ""),
-            "Certificate: " + CERTIFIED[None if bound.provable is None else bound.provable_steps],
+            "Certificate: " + CERTIFIED[None if bound.ball_profile is None else bound.certifies_runs],
         )
     )  # fmt: skip
 

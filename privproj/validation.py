@@ -46,7 +46,7 @@ def real(
     return number
 
 
-def whole(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
+def integer(name: str, value: object, expected: str, low: int = 1, high: int = MOST_WHOLE) -> int:
     """The value as an int in ``[low, high]``; a float that is whole, such as ``1e5``, is accepted.
 
     Raises :class:`InvalidParameter` for anything else, also for ``2.5``, nan, strings and booleans.
@@ -144,7 +144,7 @@ def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Ki
     return replace(
         WHOLE,
         rule={**WHOLE.rule, "minimum": low, "maximum": high},
-        check=lambda name, value: whole(name, value, expected or f"a whole number {name} {ends}", low, high),
+        check=lambda name, value: integer(name, value, expected or f"a whole number {name} {ends}", low, high),
     )
 
 

@@ -15,15 +15,15 @@ from privproj.accounting.first_guess import (
     MOST_STEPS,
     Releases,
     classical_noise,
-    close_crossing,
+    find_crossing_by_secants,
+    initial_noise,
     rough_crossing,
-    rough_excess,
-    spread_guess,
+    sparse_excess,
     steps_guess,
 )
 from privproj.accounting.phase import check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
-from privproj.accounting.remarks import with_lower_end
+from privproj.accounting.remarks import with_lower_bound
 from privproj.curves.inversion import (
     WIDTHS_APART,
     floor_log_delta,
@@ -122,7 +122,7 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     question, found = _calibrate("sigma", mechanism, solve_sigma, asked)
     if not found.usable:
         return found
-    return with_lower_end(question.with_mechanism(noise_multiplier=found.value).phases, found)
+    return with_lower_bound(question.with_mechanism(noise_multiplier=found.value).phases, found)
 
 
 def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
@@ -312,7 +312,7 @@ class Search:
 
     def guess(self, otherwise: float) -> float:
         """Where the losses of the run spread about as the target has it; ``otherwise`` where no spread is known."""
-        return spread_guess(lambda x: [phase.guess() for phase in self.question_at(x).phases], self.target, otherwise)
+        return initial_noise(lambda x: [phase.guess() for phase in self.question_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
@@ -321,7 +321,7 @@ class Search:
 
         It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
         """
-        found, fall = close_crossing(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
+        found, fall = find_crossing_by_secants(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
         return smallest_passing(self.meets, found, max(1e-2 * rtol, FIRST_STEP), high), fall
 
     def last_whole(
@@ -348,7 +348,9 @@ class Search:
             else rough_crossing(lambda x: (guide or self.excess)(number_at(x)), high, low, high)
         )
         rtol = max(0.5 * (x if end > best else 1.0 / x), 1e-9)
-        x, _ = close_crossing(lambda x: self.excess(number_at(x)), x, low=low, high=high, rtol=rtol, fall=fall)
+        x, _ = find_crossing_by_secants(
+            lambda x: self.excess(number_at(x)), x, low=low, high=high, rtol=rtol, fall=fall
+        )
         n, stride = number_at(min(x, high)), 1
         while not passes(n):
             if n == best:
@@ -414,7 +416,7 @@ def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, wi
     ``width`` is that of an enclosure of ``curve``; where it is wide the answer would be lost in it, and is searched.
     """
     aim = floor_log_delta(curve, target)
-    if question.only.bound.columns is not None:
+    if question.only.bound.law_row is not None:
         aim = min(aim, goal_in_columns(curve, target.log_delta))
     # Beyond that width an aim below would cost more than it saves. Speed only.
     return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
@@ -424,7 +426,7 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.rank` for a question that is already parsed."""
     search = Search(lambda rank: question.with_mechanism(rank=rank), target)
     excess, limit, shape = search.excess, question.only.mechanism.rank_limit, question.only.mechanism.with_rank
-    rough = cache(lambda rank: rough_excess(search.question_at(rank).only, target))
+    rough = cache(lambda rank: sparse_excess(search.question_at(rank).only, target))
     guide = excess if question.only.run.single else rough
     best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(guide, limit)
     if shape == "u-shaped" and excess(best) > 0.0:
@@ -480,7 +482,7 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed."""
     search = Search(lambda x: question.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, question.only.run.single
-    rough = cache(lambda x: rough_excess(search.question_at(x).only, target))
+    rough = cache(lambda x: sparse_excess(search.question_at(x).only, target))
     guess, fall = rough_crossing(search.excess if single else rough, 1e4, **limits)
     x, _ = search.least(guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
     return _answer_largest(question, "misalignment", search, x)

@@ -22,7 +22,7 @@ from privproj.result import Result, Rows
 from privproj.runs import RunOptions
 from privproj.runs.sampling import IN_EPOCHS
 from privproj.runs.targets import full_target, privacy_or_risk_target
-from privproj.validation import whole
+from privproj.validation import integer
 
 LEAST_GAMMA = 0.01
 """Least ``gamma`` that is tried. Contract."""
@@ -253,7 +253,7 @@ def choose(
 
 def _at_rank(asked: M2, rank: int) -> M2:
     """The same layers at another rank, where they are larger."""
-    checked = whole("ranks", rank, "ranks of at least 1", 1, 10**12)
+    checked = integer("ranks", rank, "ranks of at least 1", 1, 10**12)
     return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
 
 

@@ -144,7 +144,7 @@ class RowShape:
 
     def row_at(self, noise: Any) -> tuple[Any, ...]:
         """The row at a noise multiplier; its entries may be arrays where that is one."""
-        found = self.phase.bound.columns and self.phase.bound.columns(self.seen, 1.0 / noise)
+        found = self.phase.bound.law_row and self.phase.bound.law_row(self.seen, 1.0 / noise)
         assert found is not None
         before = 1.0 - ROUNDINGS_BELOW * float(getattr(self.curve, "inverse_rtol", None) or INVERSE_RTOL)
         return *found[1], self.rate, spacing_of(self.curve, 0.0), before
@@ -153,14 +153,14 @@ class RowShape:
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     """The shape of the rows that are like this phase, whose curve may be known; None where columns say nothing."""
     run, bound = phase.run, phase.bound
-    if bound.columns is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
+    if bound.law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
     if run.discretization is not None or run.scheme.is_shuffled or run.allocates:
         return None
     if not bound.guarantees(phase.mechanism):
         return None
-    seen, run = phase.seen()
-    found = bound.columns(seen, 1.0)
+    seen, run = phase.for_relation()
+    found = bound.law_row(seen, 1.0)
     if found is None:
         return None
     return RowShape(phase, seen, run.sampling_rate, found[0], phase.curve() if curve is None else curve)

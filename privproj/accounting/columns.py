@@ -36,7 +36,7 @@ from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP
 from privproj.result import Outcome, Result, Side, Status
 from privproj.runs import RunOptions
 from privproj.runs.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names
-from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, whole
+from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
 
 Places = NDArray[np.intp]
 """Numbers of rows."""
@@ -224,7 +224,7 @@ def _answer_columns(
     for name in set(own) & set(given):
         raise InvalidParameter(name, given[name], f"{name} once: in the mechanism, or beside its type")
     given = {**own, **given}
-    threads = whole("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
+    threads = integer("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
     run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
     _check_given(kind, quantity, run, given)
     same, columns, shape = _broadcast(given)
@@ -367,7 +367,7 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
 
 
 @dataclass
-class Reading:
+class ColumnAnswers:
     """Rows of one quantity as arrays: what is asked, and what columns say of it.
 
     ``numbers`` are the targets and the noise multipliers that are given, by the names of a result's fields, and
@@ -435,14 +435,14 @@ def read_columns(
     size: int,
     phase_at: Callable[[int], Phase],
     threads: int = 1,
-) -> Reading:
+) -> ColumnAnswers:
     """Ask the rows that have kernels; how one is answered does not depend on the others.
 
     ``same`` is what all rows share, ``columns`` has a value for each. ``phase_at`` puts the question of the row of this
     number, and checks it; what it refuses is not read.
     """
     numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
-    found = Reading(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
+    found = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
     for where in _alike(fine, columns):
         at = {name: column[where] for name, column in numbers.items()}
         try:

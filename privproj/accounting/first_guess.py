@@ -60,7 +60,7 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     return 1.0 / min(found.upper, LARGEST_NOISE)
 
 
-def spread_guess(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
+def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
     """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
 
     The spread falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. ``guess`` is returned where
@@ -116,7 +116,7 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
     return min(max(int(left / unit**2), 1), MOST_STEPS) if left > 0.0 and 0.0 < unit < math.inf else 1
 
 
-def close_crossing(
+def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
     """The upper end of what :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
@@ -149,7 +149,7 @@ def close_crossing(
     return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
 
 
-def rough_excess(phase: Phase, target: FullTarget) -> float:
+def sparse_excess(phase: Phase, target: FullTarget) -> float:
     """``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` where there is no number.
 
     It only tells a search where to look. Every answer is evaluated with the full table afterwards.

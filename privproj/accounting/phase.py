@@ -116,8 +116,8 @@ class Phase:
     def check_count(self) -> None:
         """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
         sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
-        if not self.bound.counts_clipped:
-            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.counts_clipped]
+        if not self.bound.supports_adaptive_clipping:
+            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.supports_adaptive_clipping]
             raise Refused(
                 f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
                 f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}"
@@ -131,7 +131,7 @@ class Phase:
     @property
     def reuses_projection(self) -> bool:
         """True if the projection is drawn once, although the bound needs a fresh one for each release."""
-        return not self.bound.any_projection and bool(getattr(self.mechanism, "fixed_projection", False))
+        return not self.bound.holds_for_fixed_projection and bool(getattr(self.mechanism, "fixed_projection", False))
 
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run that it is for.
@@ -145,7 +145,7 @@ class Phase:
             form = _represent(self.bound, self.mechanism)
             if self.run.in_batches and not self._adds_shifts and isinstance(form, PrivacyProfile):
                 return self._group_release(form)
-        mechanism, run = self.seen()
+        mechanism, run = self.for_relation()
         return _represent(self.bound, mechanism), run
 
     def check_group(self) -> None:
@@ -185,7 +185,7 @@ class Phase:
         except Refused:
             return self.with_run(group_size=1).release()
 
-    def seen(self) -> tuple[Mechanism, Run]:
+    def for_relation(self) -> tuple[Mechanism, Run]:
         """The mechanism and the run with the sensitivity and the promises that neighbours have."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
@@ -196,26 +196,26 @@ class Phase:
             mechanism = mechanism.for_replacement()
         return mechanism, run
 
-    def allowed_changes(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
+    def worst_changes(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
         """Profiles of changes of one release that are allowed, none where none is known (C28), and the run of them.
 
         Of a group that is drawn record by record they are of copies of one record whose shift is the same for sure.
         """
-        if self.bound.allows is None or not self.is_guarantee:
+        if self.bound.worst_changes is None or not self.is_guarantee:
             return (), self.run
         if self.run.group_size > 1 and self.run.in_batches:
             from privproj.composition.groups import copies_of_record
 
-            of_record, _ = self.with_run(group_size=1).allowed_changes()
+            of_record, _ = self.with_run(group_size=1).worst_changes()
             sure = [change.gaussian_mu for change in of_record if change.gaussian_mu]
             copies = (copies_of_record(mu, self.run.sampling_rate, self.run.group_size) for mu in sure)
             return tuple(copies), self._whole_run
-        mechanism, run = self.seen()
+        mechanism, run = self.for_relation()
         promised = getattr(self.mechanism, "change_rank", None)
         if promised is not None:
             # A change of full norm is that of one record taken twice or K times, whose rank one promise limits.
             mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
-        return self.bound.allows(mechanism), run
+        return self.bound.worst_changes(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
         """The privacy profile of one release, and the run that it is composed over, for a joint composition.
@@ -285,7 +285,7 @@ class Phase:
     def run_assumes(self) -> tuple[str, ...]:
         """What the number takes for granted about the run, in words."""
         run, values = self.run, self.bound.promises_values(self.mechanism)
-        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.any_projection
+        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.holds_for_fixed_projection
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values
         triggers = (
             (plan_fixed(adapts=self.mechanism.adapts_clip), run.is_planned),
@@ -310,7 +310,7 @@ class Phase:
         run = self.run
         # A batch may be smaller than a group.
         hides = run.scheme.is_shuffled or (run.scheme.in_positions and run.group_size > 1)
-        exact = self.bound.exact and self.bound.attained(self.mechanism) and not hides
+        exact = self.bound.exact and self.bound.is_attained(self.mechanism) and not hides
         return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
 
 
@@ -318,9 +318,9 @@ def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
     """The joint curve of these phases with their batches cut (C26)."""
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
-    from privproj.composition.truncated import truncated
+    from privproj.composition.truncated_poisson import with_cut_batches
 
-    return truncated(curve, [phase.run for phase in phases])
+    return with_cut_batches(curve, [phase.run for phase in phases])
 
 
 def check_mechanism(mechanism: object) -> None:
@@ -380,5 +380,5 @@ def numerics_of(curve: Curve) -> dict[str, object]:
 
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
-    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.any_projection]
+    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.holds_for_fixed_projection]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"

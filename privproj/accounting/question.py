@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for
-from privproj.accounting.remarks import remark_on_batches, remark_on_delta, with_alternatives, with_lower_end
+from privproj.accounting.remarks import remark_on_batches, remark_on_delta, with_alternatives, with_lower_bound
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
 from privproj.curves.inversion import (
@@ -26,7 +26,7 @@ from privproj.runs.targets import AnyTarget, EpsilonTarget, Target, delta_target
 
 Aim = TypeVar("Aim", bound=AnyTarget)
 
-FOUND = {
+SOLVED_FOR = {
     "sigma": ("noise_multiplier",),
     "rank": ("rank",),
     "misalignment": ("misalignment", "alignment"),
@@ -104,7 +104,7 @@ class Question:
             return self._composed()
         from privproj.composition.groups import curve_of_group
 
-        is_true = all(phase.bound.exact and phase.bound.attained(phase.mechanism) for phase in self.phases)
+        is_true = all(phase.bound.exact and phase.bound.is_attained(phase.mechanism) for phase in self.phases)
         of_record = self.with_runs(lambda run: replace(run, group_size=1))
         return curve_of_group(self._composed, of_record._composed, size, is_true=is_true)
 
@@ -225,7 +225,7 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
 
 def ask(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
     """The :func:`answer` with what stands beside it: the truth from below, and the same number for other batches."""
-    found = with_lower_end(question.phases, answer(question, quantity, solve, target))
+    found = with_lower_bound(question.phases, answer(question, quantity, solve, target))
     return with_alternatives(question, found, lambda other: solve(other, target))
 
 

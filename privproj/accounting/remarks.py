@@ -49,7 +49,7 @@ SEES_PROJECTIONS = "whoever sees the projections"
 """For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
 
 
-def with_lower_end(phases: Sequence[Phase], result: Result) -> Result:
+def with_lower_bound(phases: Sequence[Phase], result: Result) -> Result:
     """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved; it is found when it is read.
 
     Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
@@ -130,7 +130,7 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
     The last change of a phase with few of them stands in where another phase has more.
     """
-    known = [phase.allowed_changes() for phase in phases if attains_pair(phase)]
+    known = [phase.worst_changes() for phase in phases if attains_pair(phase)]
     known = [(changes, _plain(run)) for changes, run in known if changes]
     for i in range(max((len(changes) for changes, _ in known), default=0)):
         yield [(changes[min(i, len(changes) - 1)], run) for changes, run in known]
@@ -236,7 +236,7 @@ def _capped(question: Any, found: dict[str, Any]) -> tuple[dict[str, object], li
     runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)
     if not runs or found.get("log10_delta") is None:
         return {}, []
-    from privproj.composition.truncated import smallest_harmless_cap
+    from privproj.composition.truncated_poisson import smallest_harmless_cap
 
     log_delta = goal = found["log10_delta"] * math.log(10.0)
     if found["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
@@ -254,7 +254,7 @@ def _capped(question: Any, found: dict[str, Any]) -> tuple[dict[str, object], li
 
 def _cap_words(run: Run, log_delta: float) -> str:
     """What the cap of a run takes of the delta ``e^log_delta``."""
-    from privproj.composition.truncated import HARMLESS_SHARE, log_probability_of_cut
+    from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
     log_cut = log_probability_of_cut(run).upper
     taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))

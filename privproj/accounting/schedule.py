@@ -27,7 +27,7 @@ from privproj.runs.targets import (
     privacy_or_risk_target,
     risk_target,
 )
-from privproj.validation import probability, whole
+from privproj.validation import integer, probability
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Schedule(Question):
 
     def __mul__(self, times: int) -> "Schedule":
         """The run that does all phases so many times; their order plays no role."""
-        count = whole("times", times, "a whole number of times >= 1", 1, 10**9)
+        count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
             raise Refused("a run with events of dp-accounting or a fixed projection is not done again by a factor")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from privproj.composition.truncated import LEAST_RATE, log_binomial_tail
+from privproj.composition.truncated_poisson import LEAST_RATE, log_binomial_tail
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics import kernels

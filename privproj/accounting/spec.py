@@ -10,7 +10,7 @@ from typing import Any
 from privproj.accounting import calibration
 from privproj.accounting.calibration import require_unset
 from privproj.accounting.question import (
-    FOUND,
+    SOLVED_FOR,
     Question,
     answer,
     ask_by_name,
@@ -43,7 +43,7 @@ from privproj.validation import (
 QUERIES: dict[str, Callable[..., Result]] = {
     "epsilon": epsilon,
     "delta": delta,
-    **{name: getattr(calibration, name) for name in FOUND},
+    **{name: getattr(calibration, name) for name in SOLVED_FOR},
 }
 """For every quantity: the function that answers it."""
 
@@ -97,7 +97,7 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
     own = {found.key or name: found.kind for name, found in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
     known = {**own, **{name: KINDS[name] for name in plain}}
-    return {name: kind for name, kind in known.items() if name not in FOUND.get(query, ())}
+    return {name: kind for name, kind in known.items() if name not in SOLVED_FOR.get(query, ())}
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:

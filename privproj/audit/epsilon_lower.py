@@ -22,13 +22,13 @@ from privproj.validation import privacy_epsilon, probability
 Array = NDArray[np.floating]
 
 
-def at_least(successes: int, trials: int, error: float) -> float:
+def clopper_pearson_lower(successes: int, trials: int, error: float) -> float:
     """The Clopper-Pearson lower end of a probability; it is above the true one with probability at most ``error``."""
     # The quantile at ``error`` of Beta(k, n - k + 1).
     return float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
 
 
-def at_most(successes: int, trials: int, error: float) -> float:
+def clopper_pearson_upper(successes: int, trials: int, error: float) -> float:
     """The Clopper-Pearson upper end of a probability; it is below the true one with probability at most ``error``."""
     # The quantile at 1 - ``error`` of Beta(k + 1, n - k).
     return float(special.betaincinv(successes + 1, trials - successes, 1.0 - error)) if successes < trials else 1.0
@@ -55,8 +55,8 @@ class Counts:
     def rates(self, confidence: float) -> tuple[float, float, float, float]:
         """The bounds ``(TPR_L, FPR_U, TNR_L, FNR_U)`` on the error rates, which hold jointly with this confidence."""
         error = 0.5 * (1.0 - confidence)
-        tpr = at_least(self.true_positives, self.members, error)
-        fpr = at_most(self.false_positives, self.others, error)
+        tpr = clopper_pearson_lower(self.true_positives, self.members, error)
+        fpr = clopper_pearson_upper(self.false_positives, self.others, error)
         return tpr, fpr, 1.0 - fpr, 1.0 - tpr
 
     def epsilon(self, delta: float, confidence: float) -> float:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.audit.epsilon_lower import Array, at_least, at_most, auc
+from privproj.audit.epsilon_lower import Array, auc, clopper_pearson_lower, clopper_pearson_upper
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.records.ledger import Account
 from privproj.records.sweep import complete_rows, open_pool
@@ -30,7 +30,7 @@ from privproj.training import Method, PoissonBatches, make_private
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.classifier import load
-from privproj.validation import check_parameters, number, parameter, whole, whole_number
+from privproj.validation import check_parameters, integer, number, parameter, whole_number
 from privproj.version import __version__
 
 SILENT = 1e-9
@@ -151,7 +151,7 @@ def poisoned(
 
     A journal makes it resumable. ``progress`` is called with the number of models that are done since the last call.
     """
-    count = whole("models", models, "a whole number of models of at least 4", 4, 10**6)
+    count = integer("models", models, "a whole number of models of at least 4", 4, 10**6)
     work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
     head = json.dumps({"game": asdict(game), "models": count, "version": __version__}) + "\n"
     with (
@@ -197,7 +197,7 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     for level in RATES:
         threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
         hits = int((inside > threshold).sum())
-        ends = {"low": at_least(hits, n, error), "high": at_most(hits, n, error)}
+        ends = {"low": clopper_pearson_lower(hits, n, error), "high": clopper_pearson_upper(hits, n, error)}
         rates.append({"at": level, "value": hits / n, **ends})
     area = auc(inside, outside)
     return area, rates, _separates(area, n, len(outside), confidence)

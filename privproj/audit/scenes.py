@@ -24,8 +24,8 @@ from privproj.training.algorithms.projected import Projected
 from privproj.training.batches import BinSampler, PrivateLoader
 from privproj.training.generators import Streams, normal, pick_batches
 from privproj.training.optimizer import PrivateOptimizer
-from privproj.training.release import PrivateRelease
-from privproj.validation import check_parameters, parameter, whole, whole_number
+from privproj.training.release import NoisySum
+from privproj.validation import check_parameters, integer, parameter, whole_number
 
 COLUMNS = 16
 """Outputs of the layer that is audited; any number of at least 1 does. Speed only."""
@@ -54,7 +54,7 @@ class _ReusedProjection(Projected):
         self.fresh = True
 
 
-class _ClipAfterMean(PrivateRelease):
+class _ClipAfterMean(NoisySum):
     """Planted: the mean of the batch is clipped, and the noise is that of a mean of clipped records."""
 
     def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class Scene(_Audited):
         """One run, as the accountant is told of it."""
         return {"steps": self.steps}
 
-    def release_code(self, worker: int) -> PrivateRelease:
+    def release_code(self, worker: int) -> NoisySum:
         """Make the real release code for one linear layer, with the fault in it.
 
         Args:
@@ -165,13 +165,13 @@ class Scene(_Audited):
             None if self.seed is None else 1000 * self.seed + worker, steps=1, batches=PoissonBatches(rate=1.0),
             algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
         )  # fmt: skip
-        boundary = optimizer._boundary
-        boundary.record = lambda: None
+        noisy_sum = optimizer._noisy_sum
+        noisy_sum.record = lambda: None
         if self.fault in PLANTED:
             kind = PLANTED[self.fault]
-            planted: Any = boundary if issubclass(kind, PrivateRelease) else boundary.views[0]
+            planted: Any = noisy_sum if issubclass(kind, NoisySum) else noisy_sum.views[0]
             planted.__class__ = kind
-        return boundary
+        return noisy_sum
 
     def scores(self, inside: int, outside: int, worker: int = 0) -> tuple[Array, Array]:
         """Make runs with and without the canary and score them.
@@ -184,36 +184,36 @@ class Scene(_Audited):
         Returns:
             The log-likelihood ratios of both arms, in nats: one array for the runs with the canary, one for the others.
         """
-        boundary = self.release_code(worker)
+        noisy_sum = self.release_code(worker)
         arms = [(1.0, inside), (-1.0 if self.fault == "replace-as-add-remove" else 0.0, outside)]
-        found = [np.array([self.score_of_run(boundary, sign) for _ in range(count)]) for sign, count in arms]
+        found = [np.array([self.score_of_run(noisy_sum, sign) for _ in range(count)]) for sign, count in arms]
         return found[0], found[1]
 
-    def score_of_run(self, boundary: PrivateRelease, sign: float) -> float:
+    def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
         """Make one run and score it by ``(<S, m> - |m|^2/2)/sigma^2``, summed over its releases.
 
         ``S`` is the released sum, ``m`` the shift that the canary makes, ``sigma`` the deviation of the claimed noise.
 
         Args:
-            boundary: The release code.
+            noisy_sum: The release code.
             sign: 1 with the canary, 0 without it, -1 with the canary's opposite.
 
         Returns:
             The log-likelihood ratio in nats.
         """
-        (view,) = boundary.views
+        (view,) = noisy_sum.views
         score, sigma = 0.0, 1.0 / self.mechanism.mu
         for _ in range(self.steps):
-            boundary.begin()
+            noisy_sum.begin()
             x, g = self.canary(view)
             if sign:
                 view.tap.keep((view.tap.modules[0],), x, sign * g)
-                boundary.add(1)
+                noisy_sum.add(1)
                 view.tap.clear()
-            (mean,) = boundary.release()
+            (mean,) = noisy_sum.release()
             shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
             # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.
-            released = mean.view(shift.shape) * boundary.plan.expected_batch
+            released = mean.view(shift.shape) * noisy_sum.plan.expected_batch
             score += float((released * shift).sum() - 0.5 * shift.square().sum()) / sigma**2
         return score
 
@@ -448,23 +448,23 @@ def one_run(
     >>> found.epsilon_lower > 1.0, right
     (True, 40)
     """
-    count = whole("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
-    guessed = whole("guesses", guesses, "an even number of guesses, at most the canaries", 2, count) // 2 * 2
+    count = integer("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
+    guessed = integer("guesses", guesses, "an even number of guesses, at most the canaries", 2, count) // 2 * 2
     rng = np.random.default_rng(seed)
     module = nn.Linear(1, count, bias=False, dtype=torch.float64)
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
     batches = PoissonBatches(rate=1.0)
     optimizer, _ = _real_run(module, data, mechanism.noise_multiplier, seed, steps=1, batches=batches)
     included = np.flatnonzero(rng.random(count) < 0.5)
-    boundary = optimizer._boundary
-    (view,) = boundary.views
+    noisy_sum = optimizer._noisy_sum
+    (view,) = noisy_sum.views
     # Canaries that go through the release code together; bounds memory. Speed only.
     for rows in torch.as_tensor(included).split(256):
         g = nn.functional.one_hot(rows, count).double()
         view.tap.keep((view.tap.modules[0],), torch.ones(len(rows), 1, dtype=torch.float64), g)
-        boundary.add(len(rows))
+        noisy_sum.add(len(rows))
         view.tap.clear()
-    scores = boundary.release()[0][:, 0].numpy()
+    scores = noisy_sum.release()[0][:, 0].numpy()
     inside = np.isin(np.arange(count), included)
     order = inside[np.argsort(scores)]
     right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())

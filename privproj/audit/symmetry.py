@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import InvalidParameter
-from privproj.validation import whole
+from privproj.validation import integer
 
 Array = NDArray[np.floating]
 
@@ -109,7 +109,10 @@ def symmetry_test(
     SymmetryTest(auc=1.0, draws=50)
     """
     generator = np.random.default_rng() if rng is None else rng
-    count, trials = whole("rank", rank, "a whole number rank >= 1"), whole("draws", draws, "a whole number of draws")
+    count, trials = (
+        integer("rank", rank, "a whole number rank >= 1"),
+        integer("draws", draws, "a whole number of draws"),
+    )
     wins = 0.0
     for _ in range(trials):
         # M = Z Z^T with Z = N/sqrt(r), so M ~ W_dim(I/r, r), and Y = M V.

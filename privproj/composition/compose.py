@@ -52,7 +52,7 @@ def releases_of(profile: PrivacyProfile, run: Run) -> Phases:
     """The phase itself, or its epochs, each as one release, where a record picks its batches at random (C25)."""
     if not run.allocates or run.single:
         return [(profile, run)]
-    from privproj.composition.allocation import allocate
+    from privproj.composition.balls_in_bins import allocate
 
     return allocate(profile, run)
 

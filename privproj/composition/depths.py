@@ -28,7 +28,7 @@ import numpy as np
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
 from privproj.composition.grid import ComposedCurve, GridCurve, NoGrid, lower_end
 from privproj.composition.moments import MomentCurve, log_delta_columns
-from privproj.curves.profile import Phases, PrivacyProfile, SplitTable
+from privproj.curves.profile import LazyBounds, Phases, PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp, next_up
@@ -340,7 +340,7 @@ def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
     def end(which: int) -> Callable[[Array], Array]:
         return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
 
-    return replace(profile, table=SplitTable(end(0), end(1)))
+    return replace(profile, table=LazyBounds(end(0), end(1)))
 
 
 def _log_ever_sampled(runs: list[Run]) -> float:

@@ -31,12 +31,12 @@ pair, and its kinks are the masses. In floating point they are only nearly right
 ``dt_l = t_(l+1) - t_l`` the excess of a pair at the knot ``i`` is, above and below ``t = 1``,
 
     m + F_i,        F_i = sum_(l >= i) dt_l  sum_(j > l)  p_j / t_j
-    t_i lost + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j
+    t_i m_q + G_i, G_i = sum_(l <  i) dt_l  sum_(j <= l) p_j / t_j
 
-where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, right to a relative
+where ``m_q`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, right to a relative
 :data:`NESTED_SUM_RELATIVE_ERROR`. Three steps put the pair on the safe side:
 
-1. The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - lost) / G_0``. Then both sides
+1. The masses above are scaled by ``kappa`` and those below by ``c = (kappa F_0 + m - m_q) / G_0``. Then both sides
    meet at ``t = 1``.
 2. ``kappa`` is such that the excess of the pair is on the right side of the polygon at every knot. Between knots both
    are straight.
@@ -44,7 +44,7 @@ where ``lost`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, 
    from above; from below, no pair is returned.
 
 What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the computed masses may be from it is
-``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.doubling` account for.
+``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.adaptive_grid` account for.
 """
 
 import math
@@ -56,7 +56,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.curves.profile import LazyBounds, PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.runs import Run
 
@@ -143,10 +143,10 @@ class DominatingPair:
     step: float
     """Distance of two lattice points, in nats."""
 
-    at_infinity: float
+    infinity_mass: float
     """``P``-mass at the loss ``+inf``."""
 
-    lost: float
+    infinity_mass_q: float
     """``Q``-mass at the loss ``-inf``."""
 
     rounding: float
@@ -162,14 +162,16 @@ class DominatingPair:
         """The log of ``max(1, |P|)`` from above: ``|P|`` is 1 unless cell 0 may have been cut off at 0."""
         if float(self.masses[np.searchsorted(self.cells, 0)]) > self.rounding:
             return 0.0
-        return math.log(max(1.0, float(self.masses.sum()) + self.at_infinity)) + 2.0 * self.rounding
+        return math.log(max(1.0, float(self.masses.sum()) + self.infinity_mass)) + 2.0 * self.rounding
 
     def mirrored(self) -> "DominatingPair":
         """The pair ``(Q, P)``: the add order, where this one is the remove order."""
         # Q-masses p_j e^(-j h) at the losses -j h. Each is off by 2 u (4 + |j h|) more.
         masses = (self.masses * np.exp(-self.step * self.cells))[::-1]
         spread = 2.0 * UNIT_ROUNDING * (4.0 + self.step * float(np.max(np.abs(self.cells))))
-        return DominatingPair(-self.cells[::-1], masses, self.step, self.lost, self.at_infinity, self.rounding + spread)
+        return DominatingPair(
+            -self.cells[::-1], masses, self.step, self.infinity_mass_q, self.infinity_mass, self.rounding + spread
+        )
 
 
 Law = TypeVar("Law")
@@ -268,7 +270,7 @@ def _read_table(
     table: Callable[[Any], tuple[FloatArray, FloatArray]], at: Any
 ) -> tuple[Callable[[], FloatArray], FloatArray]:
     """``(lower bounds on demand, upper bounds)`` of a table at these points; the latter are at least 1e-300."""
-    if isinstance(table, SplitTable):
+    if isinstance(table, LazyBounds):
         return partial(table.below, at), np.maximum(table.above(at), SMALLEST_UPPER_BOUND)
     lower, upper = table(at)
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
@@ -437,9 +439,9 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     ``cells`` are the losses over ``step`` (nats), 0 among them.
     """
     cells, upper = _lower_hull(cells, upper, step)
-    # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope lost = E_first / t_first.
-    lost = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
-    found = _scale_polygon(cells, upper, step, float(upper[-1]), lost)
+    # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope m_q = E_first / t_first.
+    m_q = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
+    found = _scale_polygon(cells, upper, step, float(upper[-1]), m_q)
     if found is None:
         raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
     return found
@@ -508,7 +510,7 @@ def _polygon_kinks(gap: FloatArray, values: FloatArray) -> FloatArray:
 
 
 def _scale_polygon(
-    cells: Cells, values: FloatArray, step: float, at_infinity: float, lost: float, *, below: bool = False
+    cells: Cells, values: FloatArray, step: float, m: float, m_q: float, *, below: bool = False
 ) -> DominatingPair | None:
     """The pair with this convex polygon as its excess, scaled to be on the safe side of it at every knot (C18).
 
@@ -525,34 +527,34 @@ def _scale_polygon(
     # F_0 = sum_(j > 0) p_j (1 - 1/t_j),  G_0 = sum_(j < 0) p_j (1/t_j - 1)
     away = -masses * np.expm1(-losses)
     f, g = float(away[zero + 1 :].sum()), float(-away[:zero].sum())
-    # Wanted: m + kappa F_i and t_i lost + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - lost. So
-    # below: kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i lost) / G_i) G_0 / F_0  (m = lost = 0);
-    # above: kappa >= max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i lost) / G_i) G_0 + lost - m) / F_0.
-    want_right = values[zero:-1] - at_infinity
-    want_left = values[1 : zero + 1] - lost * np.exp(losses[1 : zero + 1])
-    # By more than lost and its products are off.
-    lost *= 1.0 + (10.0 + 4.0 * largest) * UNIT_ROUNDING
+    # Wanted: m + kappa F_i and t_i m_q + c G_i on the safe side of E_i, with c G_0 = kappa F_0 + m - m_q. So
+    # below: kappa <= min (E_i - m) / F_i  and  kappa <= min ((E_i - t_i m_q) / G_i) G_0 / F_0  (m = m_q = 0);
+    # above: kappa >= max (E_i - m) / F_i  and  kappa >= (max ((E_i - t_i m_q) / G_i) G_0 + m_q - m) / F_0.
+    want_right = values[zero:-1] - m
+    want_left = values[1 : zero + 1] - m_q * np.exp(losses[1 : zero + 1])
+    # By more than m_q and its products are off.
+    m_q *= 1.0 + (10.0 + 4.0 * largest) * UNIT_ROUNDING
     if below:
         need = float(np.min(_ratios(want_left, left))) * g / max(f, SMALLEST_UPPER_BOUND)
         scale = min(float(np.min(_ratios(want_right, right))), need) * (1.0 - summed)
     else:
         # What is summed may cancel, so its first term has a margin of its own.
-        need = math.fsum((float(np.max(_ratios(want_left, left))) * g * (1.0 + summed), lost, -at_infinity))
+        need = math.fsum((float(np.max(_ratios(want_left, left))) * g * (1.0 + summed), m_q, -m))
         scale = max(float(np.max(_ratios(want_right, right))), need / max(f, SMALLEST_UPPER_BOUND)) * (1.0 + summed)
     if not 0.0 < scale < 2.0:
         return None
-    # Masses above times kappa, those below times c = (kappa F_0 + m - lost) / G_0, and p_0 = 1 - m - sum of the others.
-    rise = scale * f + at_infinity - lost
+    # Masses above times kappa, those below times c = (kappa F_0 + m - m_q) / G_0, and p_0 = 1 - m - sum of the others.
+    rise = scale * f + m - m_q
     masses[zero + 1 :] *= scale
     masses[:zero] *= rise / g
-    centre = 1.0 - at_infinity - float(masses.sum())
+    centre = 1.0 - m - float(masses.sum())
     if below and centre < 0.0:
         return None
     masses[zero] = max(centre, 0.0)
-    # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - lost cancels.
+    # (100 + 4 max |loss|) u, more where the difference kappa F_0 + m - m_q cancels.
     rounding = (100.0 + 4.0 * largest) * UNIT_ROUNDING
-    rounding *= max(1.0, (scale * f + at_infinity + lost) / rise)
-    return DominatingPair(cells, masses, step, at_infinity, lost, rounding)
+    rounding *= max(1.0, (scale * f + m + m_q) / rise)
+    return DominatingPair(cells, masses, step, m, m_q, rounding)
 
 
 def _ratios(wanted: FloatArray, found: FloatArray) -> FloatArray:

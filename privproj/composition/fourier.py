@@ -110,7 +110,7 @@ class DeltaValue(NamedTuple):
     """The derivative of delta in ``eps``, roughly. It only guides searches."""
 
 
-class _Factor(NamedTuple):
+class _RepeatedPair(NamedTuple):
     """``steps`` releases of one pair: what is cheap to make again is not kept, as there may be many phases."""
 
     pair: DominatingPair
@@ -135,7 +135,7 @@ class _Factor(NamedTuple):
         return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
 
 
-class Composition:
+class LatticeComposition:
     """The composition of phases, each a pair and its number of releases: ``delta(eps)`` with a proved error (C19).
 
     With pairs that dominate, ``value + error`` plus the infinite part bounds delta from above; with pairs that are
@@ -149,15 +149,15 @@ class Composition:
     ) -> None:
         self.most_fft, self.deep = most_fft, deep
         self.spacing = FINE_TILT_LADDER_SPACING if deep else TILT_LADDER_SPACING
-        self.phases = list(starmap(_Factor, phases))
+        self.phases = list(starmap(_RepeatedPair, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
         excess = sum(t * pair.log_size for pair, t in phases)
-        self.at_infinity = (
-            math.exp(min(excess, 700.0)) * sum(t * pair.at_infinity for pair, t in phases) * (1.0 + 1e-12)
+        self.infinity_mass = (
+            math.exp(min(excess, 700.0)) * sum(t * pair.infinity_mass for pair, t in phases) * (1.0 + 1e-12)
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
-        self.basic = sum(p.steps * (p.gain() + p.pair.at_infinity) for p in self.phases) if excess < 1e-6 else 1.0
+        self.basic = sum(p.steps * (p.gain() + p.pair.infinity_mass) for p in self.phases) if excess < 1e-6 else 1.0
         most = MOST_THINNED if deep else THINNED_ATOMS
         # 20: how many atoms of a phase are looked at where there are many phases. Speed only.
         thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), 20)) for p in self.phases]
@@ -253,7 +253,7 @@ class Composition:
         The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
         """
         if eps > self.largest:
-            return math.log(max(self.at_infinity, LEAST_LOG_MASS))
+            return math.log(max(self.infinity_mass, LEAST_LOG_MASS))
         theta = self.tilt_for(eps)
         value = math.fsum(p.steps * _log_sum_exp(theta * p.pair.losses + p.logs) for p in self.phases)
         # The maximum is at l = eps + ln(1 + 1/theta); the log of the bound is
@@ -261,7 +261,7 @@ class Composition:
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
         # Its rounding is added, and then the infinite part.
         finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
-        return math.log(max(math.exp(min(finite, 1.0)) + self.at_infinity, LEAST_LOG_MASS))
+        return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
         """The spectrum at the rung of the ladder below this tilt; raises :class:`GridLimit` where it costs too much.
@@ -320,7 +320,7 @@ class Composition:
 
         def excess(eps: float) -> tuple[float, float]:
             found = self.delta(eps)
-            end = found.value + sign * found.error + (self.at_infinity if above else 0.0)
+            end = found.value + sign * found.error + (self.infinity_mass if above else 0.0)
             end, fall = max(end, LEAST_SEARCHED_DELTA), max(-found.slope, LEAST_SEARCHED_DELTA)
             return math.log(end) - math.log(delta), fall / end
 
@@ -367,7 +367,7 @@ class TiltedSum:
     ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
     """
 
-    def __init__(self, whole: Composition, theta: float) -> None:
+    def __init__(self, whole: LatticeComposition, theta: float) -> None:
         self.whole, self.theta, self.step = whole, theta, whole.step
         self.steps = sum(phase.steps for phase in whole.phases)
         self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0
@@ -385,7 +385,7 @@ class TiltedSum:
         self.terms: Any = None
         self.prepare_sums(values, errors)
 
-    def add(self, phase: _Factor) -> None:
+    def add(self, phase: _RepeatedPair) -> None:
         """Tilt one factor: keep its ``K``, its masses ``p~``, their error (iii) and their variance in squared cells."""
         # K = ln sum_j p_j e^(theta j h),  p~_j = p_j e^(theta j h - K)
         exponent, cells = self.theta * phase.pair.losses, phase.pair.cells

@@ -2,7 +2,7 @@
 
 :mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair (C18).
 :mod:`privproj.composition.fourier` composes both with every error bounded (C19), so that they enclose the exact value
-of the bound. :mod:`privproj.composition.doubling` does so where the losses have many scales (C23).
+of the bound. :mod:`privproj.composition.adaptive_grid` does so where the losses have many scales (C23).
 """
 
 import math
@@ -12,15 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import ClassVar
 
-from privproj.composition import doubling
-from privproj.composition.dominating_pairs import (
-    REMEDY,
-    TRUNCATED_RUN_MASS,
-    DominatingPair,
-    Outline,
-)
-from privproj.composition.doubling import DoubledCurve
-from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, Composition
+from privproj.composition.adaptive_grid import DoubledCurve, compose_laws, first_bounds, law_from_pair
+from privproj.composition.dominating_pairs import REMEDY, TRUNCATED_RUN_MASS, DominatingPair, Outline
+from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, LatticeComposition
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
 
@@ -50,7 +44,7 @@ SMALLEST_COMPOSED_DELTA = 1e-300
 PairOrder = list[tuple[DominatingPair, int]]
 """The pairs of a run in one order (remove or add), one to a phase, each with its number of steps."""
 
-BelowOrder = Callable[[], Composition | DoubledCurve]
+BelowOrder = Callable[[], LatticeComposition | DoubledCurve]
 """Makes the lower bounds of one order."""
 
 
@@ -61,7 +55,7 @@ class ComposedCurve:
     Its soundness is that of the pairs (C18) and of what composed them (C19 or C23).
     """
 
-    above: tuple[Composition | DoubledCurve, ...]
+    above: tuple[LatticeComposition | DoubledCurve, ...]
     """Upper bounds of delta: of the remove order and, unless both orders are the same, of the add order."""
 
     compose_below: "Callable[[], tuple[BelowOrder, ...]]"
@@ -109,7 +103,7 @@ class ComposedCurve:
         By doubling that is a :class:`GridLimit`, as a lattice may follow losses that are too far there.
         """
         delta = math.exp(log_delta)
-        infinite = max(c.at_infinity for c in self.above)
+        infinite = max(c.infinity_mass for c in self.above)
         if delta <= infinite:
             raise (GridLimit if self.numerics is DOUBLED_NUMERICS else PrecisionLimit)(
                 f"expected a delta above {infinite:.1e}, which losses too large for double precision may cost, "
@@ -136,10 +130,10 @@ class ComposedCurve:
         return self.below[min(order, len(self.below) - 1)]().epsilon(delta, above=False, near=upper)
 
 
-def _upper_end(order: Composition | DoubledCurve, eps: float) -> tuple[float, float]:
+def _upper_end(order: LatticeComposition | DoubledCurve, eps: float) -> tuple[float, float]:
     """An upper bound of the delta of one order at ``eps`` (nats), and how much of it is error or infinite."""
     finite = order.delta(eps)
-    error = finite.error + order.at_infinity
+    error = finite.error + order.infinity_mass
     return finite.value + error, error
 
 
@@ -188,7 +182,7 @@ class GridCurve:
         """The same, or why there is none; kept, so that what takes too much work is not tried at every epsilon."""
         step = self.steps[level]
         try:
-            return compose_on_lattice(self.shapes, step, self.most_fft) if step else _compose_by_doubling(self.shapes)
+            return compose_on_lattice(self.shapes, step, self.most_fft) if step else _compose_adaptively(self.shapes)
         except PrecisionLimit as error:
             return error
 
@@ -243,7 +237,7 @@ class GridCurve:
     @cached_property
     def has_lower_ends(self) -> bool:
         """True where knots of every scale have lower bounds: doubling has lower ends then, if no lattice has."""
-        return all(doubling.first_bounds(shape).below for shape in self.shapes)
+        return all(first_bounds(shape).below for shape in self.shapes)
 
 
 @dataclass(frozen=True)
@@ -279,7 +273,7 @@ def _default_ways(shapes: list[Outline]) -> list[float]:
     return [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
 
 
-def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
+def _compose_adaptively(shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23).
 
     Raises :class:`GridLimit` for tails that are cut later than its products are.
@@ -287,15 +281,15 @@ def _compose_by_doubling(shapes: list[Outline]) -> ComposedCurve:
     cut = min(shape.truncated_mass for shape in shapes)
     if cut < LEAST_DOUBLED_CUT:
         raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_DOUBLED_CUT:g}; {REMEDY}")
-    depth, found = cut / TRUNCATED_RUN_MASS, [(doubling.first_bounds(shape), shape.run.steps) for shape in shapes]
-    law = doubling.compose_laws([(doubling.law_from_pair(ends.above, 1.0), steps) for ends, steps in found], depth)
+    depth, found = cut / TRUNCATED_RUN_MASS, [(first_bounds(shape), shape.run.steps) for shape in shapes]
+    law = compose_laws([(law_from_pair(ends.above, 1.0), steps) for ends, steps in found], depth)
     above = (DoubledCurve(law), DoubledCurve(law.mirrored())) if _has_two_orders(shapes) else (DoubledCurve(law),)
 
     def compose_below() -> tuple[BelowOrder, ...]:
-        known = [(doubling.law_from_pair(ends.below, -1.0), steps) for ends, steps in found if ends.below]
+        known = [(law_from_pair(ends.below, -1.0), steps) for ends, steps in found if ends.below]
         if len(known) < len(found):
             return ()
-        law_below = doubling.compose_laws(known, depth, below=True)
+        law_below = compose_laws(known, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
     return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
@@ -313,9 +307,9 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
     deep = min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
     orders = (False, True) if _has_two_orders(shapes) else (False,)
 
-    def compose_order(pairs: PairOrder, mirrored: bool) -> Composition:
+    def compose_order(pairs: PairOrder, mirrored: bool) -> LatticeComposition:
         pairs = [(pair.mirrored(), steps) for pair, steps in pairs] if mirrored else pairs
-        return Composition(pairs, most_fft, deep=deep)
+        return LatticeComposition(pairs, most_fft, deep=deep)
 
     def compose_below() -> tuple[BelowOrder, ...]:
         known = [(ends.below, steps) for ends, steps in found if ends.below]

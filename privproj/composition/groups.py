@@ -45,7 +45,7 @@ import numpy as np
 from scipy import special
 
 from privproj.composition.dominating_pairs import delta_bounds
-from privproj.curves.profile import Curve, PrivacyProfile, SplitTable
+from privproj.curves.profile import Curve, LazyBounds, PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure
@@ -185,9 +185,9 @@ class _Step:
         return losses, tried[np.argmin(found.reshape(len(tried), -1), axis=0)]
 
     @property
-    def excess(self) -> SplitTable:
+    def excess(self) -> LazyBounds:
         """Lower (0: unknown) and upper bounds of the excess in the remove order at ``ln t``, in nats."""
-        return SplitTable(self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.shifts)))
+        return LazyBounds(self.below, lambda losses: self.above(losses, np.interp(losses, self.losses, self.shifts)))
 
     def above(self, losses: Array, log_shifts: Array) -> Array:
         """Upper bounds of the excess, with an ``m`` for each loss."""

@@ -86,5 +86,5 @@ def known_ends(ends: tuple[float, float]) -> Enclosure:
     return Enclosure(*ends)
 
 
-RowOfLaw = tuple[KernelColumns, tuple[Any, ...]]
+LawRow = tuple[KernelColumns, tuple[Any, ...]]
 """Which profile over columns a mechanism has, and its row: floats, or arrays of them for many ratios ``mu``."""

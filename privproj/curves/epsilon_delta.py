@@ -10,7 +10,7 @@ from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
-from privproj.validation import real, whole
+from privproj.validation import integer, real
 
 LEAST_INVERSE_LOG = 1e-3
 """Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
@@ -151,7 +151,7 @@ def _checked(eps: float, delta: float, steps: int) -> tuple[float, float, int]:
     return (
         real("eps", eps, "a number eps from 0 to 1e9", 0.0, 1e9),
         real("delta", delta, "a number delta from 0 to 1", 0.0, 1.0),
-        whole("steps", steps, "a whole number steps >= 1"),
+        integer("steps", steps, "a whole number steps >= 1"),
     )
 
 

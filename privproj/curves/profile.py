@@ -60,7 +60,7 @@ def shallow(curve: Curve) -> Curve:
 
 
 @dataclass(frozen=True)
-class SplitTable:
+class LazyBounds:
     """A table whose two columns are computed apart, each where it is asked for. Who makes one guarantees both."""
 
     below: "Callable[[Array], Array]"
@@ -93,7 +93,7 @@ class PrivacyProfile:
     table: "Callable[[Array], tuple[Array, Array]] | None" = None
     """From an array of ``eps >= 0`` to lower bounds (0: unknown) and upper bounds of delta.
 
-    It is there where that is faster than one epsilon at a time; a :class:`SplitTable` where half of it is faster still.
+    It is there where that is faster than one epsilon at a time; a :class:`LazyBounds` where half of it is faster still.
     The bounds must also hold for every ``eps`` that is off by a relative 1e-15, and where ``e^-eps`` is off by 1e-15.
     """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from privproj.errors import InvalidParameter
-from privproj.validation import probability, real, whole
+from privproj.validation import integer, probability, real
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
@@ -37,7 +37,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     """
     bound = real("norm_bound", norm_bound, "a positive norm bound", 0.0, 1e100, open_low=True)
     floor = real("norm_floor", norm_floor, "a positive norm floor up to the norm bound", 0.0, bound, open_low=True)
-    count = whole("records", records, "a whole number of records >= 1")
+    count = integer("records", records, "a whole number of records >= 1")
     # 1 - rho <= 2 L^2 / (c0^2 n^2).
     found = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
     if found >= 2.0:
@@ -73,7 +73,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     m = real("misalignment", misalignment, "a misalignment from 0 to 2", 0.0, 2.0)
     size = real("gamma", gamma, "a positive noise norm gamma", 0.0, 1e100, open_low=True)
     # t = sqrt((2/d) ln(8/beta)).
-    t = math.sqrt(2.0 / whole("dim", dim, "a whole number dim >= 1") * math.log(8.0 / probability("beta", beta)))
+    t = math.sqrt(2.0 / integer("dim", dim, "a whole number dim >= 1") * math.log(8.0 / probability("beta", beta)))
     # 1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t) (2601.21719, Lemma 10).
     found = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
     if found >= min(m, 1.0):
@@ -127,7 +127,7 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
     >>> round(descent_condition(dim=10, rank=1000, failure=1e-3), 4)
     2.4213
     """
-    size, count = whole("dim", dim, "a whole number dim >= 1"), whole("rank", rank, "a whole number rank >= 1")
+    size, count = integer("dim", dim, "a whole number dim >= 1"), integer("rank", rank, "a whole number rank >= 1")
     # edge = sqrt d + u, u = sqrt(2 ln(1/b)).
     edge = math.sqrt(size) + math.sqrt(2.0 * math.log(1.0 / probability("failure", failure)))
     root = math.sqrt(count)
@@ -193,7 +193,7 @@ def lora_noise(
         raise InvalidParameter("initialisation", initialisation, "gaussian or uniform")
     norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
     q = real("entry", entry, f"an entry of size at most row_norm={norm:g}", -norm, norm)
-    r = whole("rank", rank, "a whole number rank >= 1")
+    r = integer("rank", rank, "a whole number rank >= 1")
     v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
     excess = q * q if initialisation == "gaussian" else -q * q / 5.0
     rate = None

@@ -127,12 +127,12 @@ def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
     _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
-    return pld_pmf.create_pmf(cells, pair.step, pair.at_infinity, pessimistic_estimate=True).to_dense_pmf()
+    return pld_pmf.create_pmf(cells, pair.step, pair.infinity_mass, pessimistic_estimate=True).to_dense_pmf()
 
 
 def distribution_of(pair: DominatingPair) -> PrivacyLossDistribution:
     """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
-    return PrivacyLossDistribution(_law_of(replace(pair, at_infinity=pair.at_infinity + 2.0 * pair.rounding)))
+    return PrivacyLossDistribution(_law_of(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding)))
 
 
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:

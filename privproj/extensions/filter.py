@@ -29,7 +29,7 @@ from privproj.numerics.enclosure import next_up
 from privproj.result import Result, Side, round_outward
 from privproj.runs.sampling import NeighbouringRelation, RelationName, member_named
 from privproj.runs.targets import FullTarget, delta_target, epsilon_target, full_target
-from privproj.validation import real, whole
+from privproj.validation import integer, real
 
 LEAST_ORDER = 1.001
 """Smallest order of a filter. Contract."""
@@ -70,7 +70,7 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
             )
         return phase, Fraction(max(found, LEAST_COST))
     phase.check()
-    mechanism, run = phase.seen()
+    mechanism, run = phase.for_relation()
     projects = isinstance(mechanism, M2) and not mechanism.unprojected
     if not isinstance(mechanism, Gaussian | M2) or projects or run.sampling_rate < 1.0 or run.allocates:
         raise Refused(
@@ -78,7 +78,7 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
             "Filter.for_releases finds"
         )
     # mu^2, rounded up, with the count that adapts a clip where one is released (C31)
-    return phase, Fraction(max(next_up(mechanism.joint_mu * mechanism.joint_mu), LEAST_COST))
+    return phase, Fraction(max(next_up(mechanism.mu_with_count * mechanism.mu_with_count), LEAST_COST))
 
 
 def _curve_of(budget: float, order: float | None) -> Curve:
@@ -200,7 +200,7 @@ class Filter:
         expected = "an order from 1.001 to 1e6, fixed before the first release (Filter.for_releases finds one)"
         self.order = None if order is None else real("order", order, expected, LEAST_ORDER, LARGEST_ORDER)
         self.relation = str(member_named(NeighbouringRelation, "relation", relation))
-        self.group_size = whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
+        self.group_size = integer("group_size", group_size, "a whole number of records >= 1", 1, 10**6)
         if budget is None and epsilon is not None and delta is not None:
             self.budget = self._largest_budget(full_target(epsilon, delta, None, zero=False))
         elif epsilon is not None or delta is not None:

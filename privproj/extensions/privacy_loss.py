@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.remarks import attains_pair
 from privproj.accounting.schedule import Schedule, phase_of
-from privproj.curves.profile import Curve, PrivacyProfile, SplitTable, shallow
+from privproj.curves.profile import Curve, LazyBounds, PrivacyProfile, shallow
 from privproj.curves.tradeoff import tradeoff
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.extensions.filter import renyi_curve
@@ -48,9 +48,9 @@ class PrivacyLoss(Schedule):
     ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
     The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is
     exact, one record attains the pair of the composition (C28), and a lower end is known. Each has ``losses`` (nats),
-    ``masses`` at these under the one data set, and ``at_infinity``, the mass of an infinite loss; the masses under the
-    other data set are ``exp(-losses)`` times as large, and ``lost`` lies at the loss minus infinity. ``+`` and ``*``
-    compose runs, not laws, so that nothing is lost.
+    ``masses`` at these under the one data set, and ``infinity_mass``, the mass of an infinite loss; the masses under
+    the other data set are ``exp(-losses)`` times as large, and ``infinity_mass_q`` lies at the loss minus infinity.
+    ``+`` and ``*`` compose runs, not laws, so that nothing is lost.
 
     Args:
         phases: The phases in their order, as those of a schedule.
@@ -95,9 +95,7 @@ class PrivacyLoss(Schedule):
     @property
     def below(self) -> "DominatingPair | None":
         """The law that the run dominates; None where what is counted may be above the truth, or no end is known."""
-        is_true = all(
-            phase.bound.exact and phase.bound.attained(phase.mechanism) and attains_pair(phase) for phase in self.phases
-        )
+        is_true = all(p.bound.exact and p.bound.is_attained(p.mechanism) and attains_pair(p) for p in self.phases)
         return self.bounds.below if is_true and self.accountant is None else None
 
     @property
@@ -125,7 +123,7 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
         logs = np.array([read(eps * (1.0 - margin)) for eps in at.tolist()])
         return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + margin), 0.0)
 
-    table = SplitTable(
+    table = LazyBounds(
         partial(column, lambda eps: found.log_delta(eps).lower, -4e-15),
         partial(column, lambda eps: found.log_delta(eps).upper, 4e-15),
     )
@@ -150,7 +148,7 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
     >>> from privproj import M2, Gaussian
     >>> from privproj.extensions.privacy_loss import privacy_loss
     >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
-    >>> loss.above.at_infinity < 1e-14, loss.below, privacy_loss(Gaussian(noise_multiplier=1.0)).below is None
+    >>> loss.above.infinity_mass < 1e-14, loss.below, privacy_loss(Gaussian(noise_multiplier=1.0)).below is None
     (True, None, False)
     """
     if isinstance(run, Schedule):

@@ -310,7 +310,7 @@ def event_of(
             "no event says that a filter keeps the budget of this ledger, and as a plan that was fixed in advance it "
             "would be given less than it may have spent; quote the epsilon of the filter"
         )
-    schedule = Schedule(tuple(run.made())) if isinstance(run, Account) else run
+    schedule = Schedule(tuple(run.released_phases())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
     parts = [(_step_event_of(phase, plain=plain), phase.run.steps) for phase in phases]
     repeated = [event if count == 1 else dp_event.SelfComposedDpEvent(event, count) for event, count in parts]
@@ -320,7 +320,7 @@ def event_of(
 def _group_event(phase: Phase) -> dp_event.DpEvent:
     """One Poisson step of Gaussian noise for a group: a mixture over how many of its records a batch holds (C37)."""
     run, mechanism = phase.run, phase.mechanism
-    if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.count_shift:
+    if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
         raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
     from privproj.composition.groups import poisson_weights
 
@@ -364,5 +364,5 @@ def _plain_event(mechanism: Gaussian | Laplace, run: Run, name: str) -> dp_event
         return dp_event.LaplaceDpEvent(mechanism.z)
     seen: Any = mechanism.for_replacement() if doubled else mechanism
     # The noise over the clip, rounded down where a count adapts the clip (C31): z = 1/mu without one.
-    noise = seen.z if seen.adaptive_clipping_sigma is None else math.nextafter(1.0 / seen.joint_mu, 0.0)
+    noise = seen.z if seen.adaptive_clipping_sigma is None else math.nextafter(1.0 / seen.mu_with_count, 0.0)
     return dp_event.GaussianDpEvent(noise * (2.0 if doubled else 1.0))

@@ -22,7 +22,7 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
 from privproj.records.run_file import phase_from
 from privproj.training.plan import GRID, Plan
-from privproj.validation import probability, real, whole
+from privproj.validation import integer, probability, real
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 
@@ -99,7 +99,7 @@ class ProjectionAccountant:
         Raises:
             InvalidParameter: ``sample_rate`` or ``steps`` is outside its range.
         """
-        steps = whole("steps", steps, "a whole number steps >= 1")
+        steps = integer("steps", steps, "a whole number steps >= 1")
         rate = real("sample_rate", sample_rate, "a rate above 0 and at most 1", 0.0, 1.0, open_low=True)
         if self.history and self.history[-1][:2] == (mechanism, rate):
             steps += self.history.pop()[2]

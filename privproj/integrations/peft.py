@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter, within
 from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
 from privproj.records.files import read_bounded, read_json
-from privproj.validation import quoted, whole
+from privproj.validation import integer, quoted
 
 __all__ = ["layers_from_peft"]
 
@@ -148,11 +148,11 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"
         raise InvalidParameter("init_lora_weights", quoted(start), "true or gaussian", f"{why}; {BY_HAND}")
-    whole("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
+    integer("r", adapter.get("r"), "a whole number r >= 1 in adapter_config.json")
     ranks = adapter.get("rank_pattern")
     if not isinstance(ranks, dict | None):
         raise InvalidParameter("rank_pattern", quoted(ranks), "a table from names to ranks")
     for key, rank in (ranks or {}).items():
-        whole(f"rank_pattern: {key}", rank, "a whole rank >= 1")
+        integer(f"rank_pattern: {key}", rank, "a whole rank >= 1")
     if not adapter.get("target_modules"):
         raise InvalidParameter("target_modules", adapter.get("target_modules"), "names of the adapted modules", BY_HAND)

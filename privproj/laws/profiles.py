@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from privproj.curves.columns import known_ends, profile_of_kernels
-from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.curves.profile import LazyBounds, PrivacyProfile
 from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, log_slope_of_delta, shift_log_delta
 from privproj.laws.squared_shift import (
     HillLaw,
@@ -70,7 +70,7 @@ def _profile_of_law(
     law: SensitivityLaw,
     any_rank: float,
     log_delta: "Callable[[float], Enclosure]",
-    table: SplitTable,
+    table: LazyBounds,
     resolution: float,
 ) -> PrivacyProfile:
     """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""
@@ -98,7 +98,7 @@ def _table_of_bins(
     below: "Callable[[], tuple[Bins, ...]] | None" = None,
     *,
     of_any_rank: bool,
-) -> SplitTable:
+) -> LazyBounds:
     """Return lower and upper bounds of delta from laws in bins, which are made where they are asked for.
 
     Lower bounds are from ``below`` where it is given. A change of rank one has one law.
@@ -116,10 +116,10 @@ def _table_of_bins(
         found = laws()
         return binned.any_rank_deltas(eps, found) if of_any_rank else binned.rank_one_deltas(eps, *found)
 
-    return SplitTable(lower, upper)
+    return LazyBounds(lower, upper)
 
 
-def _profile_of_table(table: SplitTable) -> PrivacyProfile:
+def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
     """Return the profile with this table of lower and upper bounds of delta."""
 
     def log_delta(eps: float) -> Enclosure:

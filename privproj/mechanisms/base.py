@@ -224,13 +224,13 @@ class ClippedSum(NoisyMechanism):
         return self.adaptive_clipping_sigma is not None
 
     @property
-    def count_shift(self) -> float:
+    def adaptive_count_shift(self) -> float:
         """The squared shift ``c^2`` of the noisy count in units of its noise; 0 where no count is released."""
         # c = (1/2)/S (C31)
         return 0.0 if self.adaptive_clipping_sigma is None else (0.5 / self.adaptive_clipping_sigma) ** 2
 
     @property
-    def joint_mu(self) -> float:
+    def mu_with_count(self) -> float:
         """The shift of the sum and the count together, where nothing is projected; ``mu`` without a count.
 
         Raises:
@@ -241,8 +241,8 @@ class ClippedSum(NoisyMechanism):
         # sqrt(mu^2 + c^2), c = (1/2)/S, rounded up (C31)
         return math.nextafter(math.hypot(self.mu, 0.5 / self.adaptive_clipping_sigma), math.inf)
 
-    def joint_mus(self, mu: Any) -> Any:
-        """Return :attr:`joint_mu` at other ratios ``mu``.
+    def mus_with_count(self, mu: Any) -> Any:
+        """Return :attr:`mu_with_count` at other ratios ``mu``.
 
         Args:
             mu: A number, or an array of them.
@@ -251,7 +251,8 @@ class ClippedSum(NoisyMechanism):
             As many joint shifts, rounded up.
         """
         # sqrt(mu^2 + c^2), with room for four roundings (C31)
-        return mu if self.adaptive_clipping_sigma is None else (mu * mu + self.count_shift) ** 0.5 * (1.0 + 1e-15)
+        joint = (mu * mu + self.adaptive_count_shift) ** 0.5 * (1.0 + 1e-15)
+        return mu if self.adaptive_clipping_sigma is None else joint
 
     def for_group(self, size: int) -> "Mechanism":
         """Return the mechanism as a group sees it: its sum and its count change as many times as it has records.

@@ -12,7 +12,7 @@ from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
+    from privproj.curves.columns import LawRow
     from privproj.rigorous.profiles import BallProfile
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
@@ -52,12 +52,12 @@ def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> 
     asked for.
     """
 
-    def provable(mechanism: Any, steps: int) -> "BallProfile":
+    def ball_profile(mechanism: Any, steps: int) -> "BallProfile":
         from privproj.rigorous import profiles
 
         return vars(profiles)[profile](*arguments(mechanism, steps))
 
-    return provable
+    return ball_profile
 
 
 @dataclass(frozen=True)
@@ -103,20 +103,20 @@ class Bound:
     * ``source``: the paper and the theorem, or the argument if it is our own.
     * ``representation``: from the mechanism to a privacy profile of one release, or to an object with ``over_run``.
     * ``proof``: the claim of docs/proofs.md that proves or refutes it; empty where the source is enough.
-    * ``any_projection``: True if a projection may be reused over releases.
-    * ``exact``: True if the value is the truth of the release as stated, wherever ``attained`` holds.
-    * ``attained``: True for parameters at which the worst pair of data sets is allowed by all that is promised.
-    * ``sees_projection``: True if the value is the truth only for the pair (projection, release) (C4).
+    * ``holds_for_fixed_projection``: True if a projection may be reused over releases.
+    * ``exact``: True if the value is the truth of the release as stated, wherever ``is_attained`` holds.
+    * ``is_attained``: True for parameters at which the worst pair of data sets is allowed by all that is promised.
+    * ``adversary_sees_projection``: True if the value is the truth only for the pair (projection, release) (C4).
     * ``independent_layers``: True for parameters at which the projections of the layers must be independent (C6).
     * ``groups``: False if several records of one person break the promise.
     * ``splits``: True if delta is divided between two events.
-    * ``allows``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst first: no
-      accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
-    * ``provable``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
-    * ``columns``: from the mechanism and a ratio ``mu`` of sensitivity to noise to a profile over columns and its row;
+    * ``worst_changes``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst
+      first: no accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
+    * ``ball_profile``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
+    * ``law_row``: from the mechanism and a ratio ``mu`` of sensitivity to noise to a profile over columns and its row;
       None where these parameters have none. With an array of ratios, entries of the row are arrays. What a bound with
       columns says besides does not depend on the noise.
-    * ``provable_steps``: True if ``provable`` takes more than one release.
+    * ``certifies_runs``: True if ``ball_profile`` takes more than one release.
     * ``status``: proved, conditional, asymptotic or refuted.
     * ``status_of``: the status as a function of the parameters, where it depends on them.
     * ``promises_of``: what the data must keep, in words; with none the status is proved, with some conditional.
@@ -128,7 +128,7 @@ class Bound:
     * ``reason``: why a refuted or asymptotic bound is no guarantee, and what to use instead.
     * ``baseline``: how it appears where other bounds are compared with it; None where it does not.
     * ``renyi``: True if it is the Renyi curve by which the mechanism enters Renyi accountants.
-    * ``counts_clipped``: True if it holds with the count that adapts a clip too, in one joint release (C31).
+    * ``supports_adaptive_clipping``: True if it holds with the count that adapts a clip too, jointly (C31).
     * ``version``: a number that is raised whenever a returned value may change.
     * ``options``: those of its example, where the parameters of the mechanism's own will not do.
     * ``example``: a command that uses it, or for a claim without a number what to use instead.
@@ -141,17 +141,17 @@ class Bound:
     source: str
     representation: Callable[[Any], Representation]
     proof: str = ""
-    any_projection: bool = False
+    holds_for_fixed_projection: bool = False
     exact: bool = False
-    attained: Callable[[Any], bool] = lambda mechanism: True
-    sees_projection: bool = False
+    is_attained: Callable[[Any], bool] = lambda mechanism: True
+    adversary_sees_projection: bool = False
     independent_layers: Callable[[Any], bool] = lambda mechanism: False
     groups: bool = True
     splits: bool = False
-    allows: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
-    provable: "Callable[[Any, int], BallProfile] | None" = None
-    columns: "Callable[[Any, Any], RowOfLaw | None] | None" = None
-    provable_steps: bool = False
+    worst_changes: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
+    ball_profile: "Callable[[Any, int], BallProfile] | None" = None
+    law_row: "Callable[[Any, Any], LawRow | None] | None" = None
+    certifies_runs: bool = False
     status: Status = Status.PROVED
     status_of: Callable[[Any], Status] | None = None
     promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
@@ -163,7 +163,7 @@ class Bound:
     reason: str = ""
     baseline: Baseline | None = None
     renyi: bool = False
-    counts_clipped: bool = False
+    supports_adaptive_clipping: bool = False
     version: int = 1
     options: str = ""
     example: str = ""
@@ -182,8 +182,12 @@ class Bound:
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """What the mechanism must have done, in words; of its projection nothing where any projection will do."""
-        own = (words for words in mechanism.assumes if not self.any_projection or words == WHOLE_GRADIENT_CLIPPED)
-        return (*own, *((KNOWN_PROJECTION,) if self.sees_projection else ()))
+        own = (
+            words
+            for words in mechanism.assumes
+            if not self.holds_for_fixed_projection or words == WHOLE_GRADIENT_CLIPPED
+        )
+        return (*own, *((KNOWN_PROJECTION,) if self.adversary_sees_projection else ()))
 
     def promises_values(self, mechanism: Mechanism) -> bool:
         """True if something is promised of the values of the query, which under sampling are those of a batch.

@@ -39,7 +39,7 @@ from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, num
 if TYPE_CHECKING:
     from flint import arb
 
-    from privproj.rigorous.allocation import EpochGrid
+    from privproj.rigorous.balls_in_bins import EpochGrid
     from privproj.rigorous.composition import Grid, Releases, RunInBalls
     from privproj.rigorous.profiles import BallProfile
 
@@ -207,7 +207,7 @@ def is_run(phases: Sequence[Phase]) -> bool:
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
         return True
-    return run.steps > 1 and not bound.provable_steps
+    return run.steps > 1 and not bound.certifies_runs
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
@@ -223,7 +223,8 @@ def check_provable(phases: Sequence[Phase]) -> None:
             f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
             "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
             "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
-            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.provable is None,
+            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.ball_profile
+            is None,
             "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim and "
             "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
         }
@@ -236,16 +237,16 @@ def provable_names() -> list[str]:
     """The names ``mechanism.bound`` of all bounds that can be certified."""
     from privproj.mechanisms.registry import registry
 
-    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.provable is not None]
+    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.ball_profile is not None]
 
 
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """The profile of one release (or of several, where a closed form is known) in balls, as the relation has it."""
-    assert phase.bound.provable is not None
+    assert phase.bound.ball_profile is not None
     built: Mechanism = phase.mechanism
     if phase.run.relation is NeighbouringRelation.REPLACE:
         built = built.for_replacement()
-    return phase.bound.provable(_one_layer(built), steps)
+    return phase.bound.ball_profile(_one_layer(built), steps)
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
@@ -345,7 +346,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, b
     """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
     from flint import arb, ctx
 
-    from privproj.rigorous.allocation import propose_epochs
+    from privproj.rigorous.balls_in_bins import propose_epochs
     from privproj.rigorous.composition import RunInBalls
     from privproj.rigorous.grids import propose_grid
 
@@ -387,7 +388,7 @@ def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int
 
 def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
     """The releases of all phases in balls, sampled as their runs say, with the grids of the epochs of each."""
-    from privproj.rigorous.allocation import epochs_in_balls
+    from privproj.rigorous.balls_in_bins import epochs_in_balls
     from privproj.rigorous.composition import BallGroup, BallPhase
 
     found: list[Releases] = []

@@ -145,7 +145,7 @@ class Account:
             expected = f"a ledger of at most {MOST_PHASES} phases"
             raise InvalidParameter("phases", len(self.phases), expected, "go on under another, and add both up")
 
-    def opened(self, entry: dict[str, Any], where: str) -> "Account":
+    def with_phase(self, entry: dict[str, Any], where: str) -> "Account":
         """Return the account with another phase, of which nothing has been released.
 
         Args:
@@ -236,11 +236,11 @@ class Account:
             raise InvalidParameter("ledger", "nothing", "a phase under a target with an order")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
         found = Filter(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore
-        for phase in self.made() if self.spent else ():
+        for phase in self.released_phases() if self.spent else ():
             found.spend(phase)
         return found
 
-    def stepped(self) -> "Account":
+    def with_release(self) -> "Account":
         """Return the account with one more release of the last phase."""
         entry, steps = self.phases[-1]
         return replace(self, phases=(*self.phases[:-1], (entry, steps + 1)))
@@ -256,7 +256,7 @@ class Account:
         return max(0, planned_releases(self.phases[-1][0]) - self.phases[-1][1]) if self.phases else 0
 
     @property
-    def begun(self) -> "Account":
+    def started(self) -> "Account":
         """The account without the phases that were given up before their first release.
 
         No output can have had a part in giving them up. The last phase stays, since it may be about to begin.
@@ -281,7 +281,7 @@ class Account:
 
         Under a filter an earlier phase may end whenever it is decided, so it counts as planned for what it made.
         """
-        return self.begun.to_end(-1 if self.filtered else 0)
+        return self.started.to_end(-1 if self.filtered else 0)
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -290,12 +290,12 @@ class Account:
             return ()
         return tuple(
             STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned_releases(entry))
-            for i, (entry, steps) in enumerate(self.begun.phases)
+            for i, (entry, steps) in enumerate(self.started.phases)
             if steps != planned_releases(entry)
         )
 
     @property
-    def numbered(self) -> "Account":
+    def renumbered(self) -> "Account":
         """The account with its phases numbered, since their names are words that nothing could check."""
         phases = tuple(({**entry, "name": str(i + 1)}, steps) for i, (entry, steps) in enumerate(self.phases))
         return replace(self, phases=phases)
@@ -303,8 +303,8 @@ class Account:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What a number from here takes for granted of the run as a whole, beside what its phases do."""
-        adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.begun.phases)
-        planned = len(self.begun.phases) > 1 or bool(self.stopped)
+        adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
+        planned = len(self.started.phases) > 1 or bool(self.stopped)
         triggers = {
             PUBLIC_SUBSPACE: self.public_subspace,
             FILTER_FIXED_IN_ADVANCE: self.filtered,
@@ -313,7 +313,7 @@ class Account:
         }
         return tuple(words for words, holds in triggers.items() if holds)
 
-    def made(self) -> list[Phase]:
+    def released_phases(self) -> list[Phase]:
         """Return what was released, as phases of a schedule; an epoch of balls-in-bins that was begun is a whole one.
 
         Returns:
@@ -339,7 +339,7 @@ class Account:
             InvalidParameter: Nothing was released.
             Refused: More was released than the filter has.
         """
-        return self.filter().curve() if self.filtered else Schedule(tuple(self.made())).curve()
+        return self.filter().curve() if self.filtered else Schedule(tuple(self.released_phases())).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -354,7 +354,7 @@ class Account:
             InvalidParameter: Nothing was released, or ``delta`` is outside its range.
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
-        phases = self.made()
+        phases = self.released_phases()
         if self.filtered:
             found = self.filter().epsilon(delta)
         elif len(phases) > 1:
@@ -497,11 +497,11 @@ class _Reader:
         value = _value_of(line)
         entry = {key: own for key, own in value.items() if key != "chain"} if isinstance(value, dict) else {}
         if line + b"\n" == release:
-            self.account = self.account.stepped()
+            self.account = self.account.with_release()
         elif "phase" in entry and self.line(entry) == line + b"\n":
             self._open(entry)
         elif release.startswith(line.rstrip(b"\0")) and 0 < len(line) <= len(release):
-            self.account = replace(self.account.stepped(), notes=(CUT_SHORT,))
+            self.account = replace(self.account.with_release(), notes=(CUT_SHORT,))
         elif not is_whole and value is None and _begins_phase(line):
             self.half_opened = len(line)
         else:
@@ -513,7 +513,7 @@ class _Reader:
     def _open(self, entry: dict[str, Any]) -> None:
         """Open a phase by its line."""
         where = f"{self.path}: line {self.number}"
-        before, self.account = self.account, self.account.opened(entry, where)
+        before, self.account = self.account, self.account.with_phase(entry, where)
         phase = phase_from(entry["phase"], {}, where)
         written = before.opening(phase, entry.get("target"), entry, again=True)
         self.as_written = self.as_written and json.dumps(written) == json.dumps(entry)
@@ -579,9 +579,11 @@ class Ledger(_Reader):
         account = self.account
         account.check_target(target or None, self.path)
         opening = account.opening(phase, target, marks, again)
-        opened = account.opened(opening, self.path) if opening else replace(account, target=target or account.target)
+        opened = (
+            account.with_phase(opening, self.path) if opening else replace(account, target=target or account.target)
+        )
         if opening and account.spent:
-            Schedule((*account.made(), phase))
+            Schedule((*account.released_phases(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
         if not opening or account.spent or not target or opened.filtered:
             above = opened.to_end().overspent()

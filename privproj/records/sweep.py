@@ -37,7 +37,7 @@ from privproj.records.files import check_output, naming, open_alone, write_atomi
 from privproj.result import Outcome, Side
 
 if TYPE_CHECKING:
-    from privproj.accounting.columns import Reading
+    from privproj.accounting.columns import ColumnAnswers
 
 Work = Callable[[range], str]
 """A function from the numbers of some points to their rows, a line each; it must be importable where it is done."""
@@ -241,7 +241,7 @@ def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**cells, "note": _one_line(note or "; ".join(cells.get("warnings", ())))}
 
 
-def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
+def _cells_in_columns(read: "ColumnAnswers") -> dict[str, Iterable[Any]]:
     """What columns answer, by column: the cells of each row."""
     import numpy as np
 
@@ -261,7 +261,7 @@ def _cells_in_columns(read: "Reading") -> dict[str, Iterable[Any]]:
     return {**cells, **dict(zip(WORDS, zip(*map(words.__getitem__, keys), strict=True), strict=True))}
 
 
-def _words_of(read: "Reading", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
+def _words_of(read: "ColumnAnswers", shape: int, small: bool, is_large: bool) -> tuple[str, ...]:
     """The words of a row of this shape, in :data:`WORDS`."""
     phase = read.phases[shape]
     side = Side.UPPER if small else read.sides[shape]

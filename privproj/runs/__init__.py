@@ -25,11 +25,11 @@ from privproj.validation import (
     Parameter,
     check_parameters,
     flag,
+    integer,
     number,
     one_of,
     parameter,
     parameters_of,
-    whole,
     whole_number,
 )
 
@@ -369,7 +369,7 @@ def _check_batches(given: Mapping[str, Any], query: str) -> None:
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
     """``(q, T) = (B/N, ceil(E ceil(N/B)))``: rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
-    size = whole("dataset_size", dataset_size, "a whole number dataset_size >= 1")
+    size = integer("dataset_size", dataset_size, "a whole number dataset_size >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
         raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")

@@ -26,14 +26,14 @@ from torch.utils.data.dataloader import default_collate
 from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.training.containers import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
+from privproj.training.fixed_randomness import Still
 from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers, seeded_generators
-from privproj.training.nested import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
-from privproj.training.quiet import Still
 
 
-class BatchTurn:
+class BatchState:
     """One logical batch at a time: which records were drawn, whether they were taken in, and whether it was released.
 
     The accountant counts releases of batches that the sampler drew, each record at most once. Every call out of order
@@ -147,7 +147,7 @@ class BinSampler:
         return np.split(np.argsort(picks, kind="stable"), ends)
 
 
-class PrivateLoader(BatchTurn):
+class PrivateLoader(BatchState):
     """A data loader whose batches are drawn as the plan says; one pass over it is ``ceil(1/q)`` steps.
 
     With balls-in-bins a pass is an epoch of ``t`` batches, or what is left of the one that was begun, in a run before

@@ -261,7 +261,7 @@ class ClassifierTraining:
                 ledger=self.ledger, insecure_seed=settings.insecure_seed, **noise,
             )  # fmt: skip
         if "clip" in self.state:
-            self.optimizer._boundary.resume_clip(self.state["clip"])
+            self.optimizer._noisy_sum.resume_clip(self.state["clip"])
 
     def save(self) -> None:
         """Write the checkpoint, which replaces the one before as a whole; only the first process has a folder."""

@@ -26,15 +26,15 @@ from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, memb
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
-from privproj.training.capture import Taps
-from privproj.training.data_identity import Identity, Stamps, check_distinct, check_identity, identity
+from privproj.training.dataset import Identity, Stamps, check_distinct, check_identity, identity
 from privproj.training.generators import EpochSecrets, streams
-from privproj.training.optimizer import PrivateOptimizer, Spending
+from privproj.training.hooks import Taps
+from privproj.training.optimizer import PrivateOptimizer, ReleaseCounter
 from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, calibrated, rate_and_steps
 from privproj.training.processes import Processes, current_processes
-from privproj.training.release import PrivateRelease
+from privproj.training.release import NoisySum
 from privproj.training.view import Algorithm
-from privproj.validation import real, whole
+from privproj.validation import integer, real
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""
@@ -173,7 +173,7 @@ def make_private(
             sampling_rate=rate, dataset_size=records, sampling=drawing.sampling, batches=per_epoch,
             max_batch_size=drawing.max_batch_size,
             relation=_relation_of(relation, drawing.sampling, rate, drawing.max_batch_size),
-            group_size=whole("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
+            group_size=integer("group_size", group_size, "a whole number of records >= 1", 1, 10**6),
             ranks=ranks, shares=shares, adaptive_clipping=adaptive,
         )  # fmt: skip
         start = _Start(module, optimizer, data_loader, taps, plan, again, ledger, target, insecure_seed)
@@ -325,7 +325,7 @@ class _Start:
         mechanism, before, steps = processes.agree((plan.mechanism, before, steps))
         plan = replace(plan, mechanism=mechanism)
         begun = replace(before, phases=(*before.phases, (plan.phase(plan.steps).as_dict(), steps)))
-        spending = Spending(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
+        spending = ReleaseCounter(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
         if book is not None and steps:
             rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
             words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
@@ -338,9 +338,9 @@ class _Start:
         views = algorithm.views(self.taps.taps, plan)
         # The boundary comes after the views and the streams, because it draws the projections of the first release as
         # soon as it is made, before any data is seen.
-        boundary = PrivateRelease(plan, views, drawn, spending.record, processes)
+        noisy_sum = NoisySum(plan, views, drawn, spending.record, processes)
         # The loader opens the turn of every batch, and the optimizer closes it.
-        optimizer = PrivateOptimizer(self.optimizer, self.taps, views, boundary, spending, loader)
+        optimizer = PrivateOptimizer(self.optimizer, self.taps, views, noisy_sum, spending, loader)
         if algorithm.step_hook is not None:
             optimizer.attach_step_hook(algorithm.step_hook(self.module, plan, drawn))
         return self.module, optimizer, loader

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
-from privproj.training.capture import Taps, UnpickledHook
+from privproj.training.containers import leaves, move, parts_of, place_of, take
+from privproj.training.fixed_randomness import DROPPING, fix_randomness, refuse_public_seed
 from privproj.training.generators import number_states
-from privproj.training.nested import leaves, move, parts_of, place_of, take
-from privproj.training.quiet import DROPPING, quiet, refuse_public_seed
-from privproj.training.release import PrivateRelease
+from privproj.training.hooks import Taps, UnpickledHook
+from privproj.training.release import NoisySum
 
 LossFunction = Callable[[Any], Tensor]
 """From a part of a batch to one loss for each of its records."""
@@ -73,18 +73,18 @@ called and what helps."""
 class IndependenceCheck:
     """Computes records of a batch apart from the others, one of every batch and more of some.
 
-    More are computed where the check of a part is ``due``: in the first steps, whenever its form is new (the modes of
-    the modules, the types and sizes of the tensors, the number of records to a factor of 2, autocast), and now and
-    then. Of records that were computed together, row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
+    More are computed where ``checks_more``: in the first steps, whenever the form of a part is new (the modes of the
+    modules, the types and sizes of the tensors, the number of records to a factor of 2, autocast), and now and then. Of
+    records that were computed together, row ``i`` of ``base`` is row ``places[i]`` of what the taps have kept.
     """
 
     def __init__(
-        self, taps: Taps, guard: "Guard", boundary: PrivateRelease, loader: PrivateLoader, released: Callable[[], int]
+        self, taps: Taps, state: "ModuleState", noisy_sum: NoisySum, loader: PrivateLoader, released: Callable[[], int]
     ) -> None:
-        self.taps, self.guard, self.boundary, self.loader, self.released = taps, guard, boundary, loader, released
+        self.taps, self.state, self.noisy_sum, self.loader, self.released = taps, state, noisy_sum, loader, released
         self.seen: set[Any] = set()
         self.steps = self.chosen = self.start = self.repeat = 0
-        self.spot = self.alone = self.due = self.drawn = False
+        self.spot = self.alone = self.checks_more = self.drawn = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -94,20 +94,20 @@ class IndependenceCheck:
         self.steps, self.chosen = self.steps + 1, self.draw.randrange(max(1, self.loader.drawn or 0))
         self.spot = self.steps <= FIRST_STEPS or self.draw.random() < CHANCE
 
-    def is_due(self, part: Any, records: int) -> bool:
+    def should_check_more(self, part: Any, records: int) -> bool:
         """True if more than one record of a part is to be computed apart; its form is noted as seen."""
         modes = tuple(module.training for module in self.taps.module.modules())
         shapes = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves(part))
         form = modes, shapes, records.bit_length(), frozenset(_autocast(self.taps.device))
-        due, self.spot = self.spot or form not in self.seen, False
+        checks_more, self.spot = self.spot or form not in self.seen, False
         self.seen.add(form)
-        return due
+        return checks_more
 
     def take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
         """Add the part that these rows of the batch are to the release, and compare some of its records.
 
         Where nothing was drawn from a random generator meanwhile, what the taps have kept is compared. Else the records
-        are computed together once more, quietly, few of them unless the check is due. Random numbers of another
+        are computed together once more, quietly, few of them unless more are checked. Random numbers of another
         generator are a difference. Where every record is computed ``alone``, the chosen one is computed twice: what is
         kept outside the module makes a difference. The sum of the losses comes back. Where this raises, what is added
         has to be forgotten.
@@ -115,17 +115,17 @@ class IndependenceCheck:
         records, first = rows.stop - rows.start, self.chosen - rows.start
         self.loss_fn, self.start, self.alone = loss_fn, rows.start, alone
         self.taps.alone = alone
-        self.due = not alone and self.is_due(part, records)
-        if self.due or (alone and self.spot):
+        self.checks_more = not alone and self.should_check_more(part, records)
+        if self.checks_more or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
-            self.guard.note()
-        if self.guard.is_noted and records == 1 and rows.start and rows.stop == self.loader.drawn:
+            self.state.note()
+        if self.state.is_noted and records == 1 and rows.start and rows.stop == self.loader.drawn:
             # What the first record has set for all is set anew by the last one.
-            self.guard.restore()
+            self.state.restore()
         order = list(range(records))
-        if not self.due:
+        if not self.checks_more:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
-        is_compared = self.due or 0 <= first < records
+        is_compared = self.checks_more or 0 <= first < records
         # A copy, for the loss function may write into its part.
         self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
         form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
@@ -134,55 +134,55 @@ class IndependenceCheck:
             losses = self.losses(part, records)
             if torch.initial_seed() != seed and not alone:
                 refuse_public_seed()
-            self.guard.check_leaves(losses)
+            self.state.check_leaves(losses)
             try:
                 self.pass_back(losses)
-                self.guard.check_unwritten(form)
+                self.state.check_unwritten(form)
             finally:
-                self.guard.drop_gradients(every=True)
+                self.state.drop_gradients(every=True)
             self.drawn = number_states(self.taps.device) != states
-            self.boundary.add(records)
+            self.noisy_sum.add(records)
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
                 self.check_apart()
-        if self.guard.is_noted and self.loader.drawn == 1:
+        if self.state.is_noted and self.loader.drawn == 1:
             # Nothing beside it tells what the one record has set for all: the next batch sets it anew.
-            self.guard.restore()
+            self.state.restore()
         # Outputs of first layers are among them, which nothing needs any more.
-        self.guard.others.clear()
+        self.state.others.clear()
         return losses.detach().sum()
 
     def check_apart(self) -> None:
         """Raise where what is computed apart is another one than beside others.
 
-        Random functions stand still where a check is due or some drew. Where records alone make other draws, all is
+        Random functions stand still where more are checked or some drew. Where records alone make other draws, all is
         computed once more with one level for all.
         """
         self.repeat, level = self.draw.getrandbits(32), None
-        if self.drawn or self.due:
+        if self.drawn or self.checks_more:
             level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
         _checks.append(True)
         try:
-            with quiet(self.taps.module, level) as self.still:
+            with fix_randomness(self.taps.module, level) as self.still:
                 self.types = self.types if level is None else self.still.types
                 # The way back is made in the type of autocast too, whatever type the losses are made in.
                 self.types |= _autocast(self.taps.device)
-                self.still.apart = self.due
+                self.still.apart = self.checks_more
                 try:
                     self.compare()
                 except InvalidParameter:
                     if not (self.still.apart and self.still.is_uneven):
                         raise
                     self.still.apart = False
-                    self.guard.restore()
+                    self.state.restore()
                     self.compare()
         finally:
             _checks.pop()
             # What counts the records has counted these again.
-            self.guard.last = None
+            self.state.last = None
 
     def compare(self) -> None:
-        """Raise where a piece of a part is another one apart from it: all are compared, or one where no check is due.
+        """Raise where a piece of a part is another one apart from it: all are compared, or one unless more are checked.
 
         Where functions are random two are: the record with the largest entry does not show that all are divided by
         that, and the second one does. A small difference of one record may be rounding: two more records tell.
@@ -190,16 +190,16 @@ class IndependenceCheck:
         if self.drawn:
             self.compute_together()
         pieces = self.pieces()
-        known, needed = None, len(pieces) if self.due else 1 + self.drawn
+        known, needed = None, len(pieces) if self.checks_more else 1 + self.drawn
         for rows, weights, batch, cause in pieces:
-            if self.due:
+            if self.checks_more:
                 # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
-                self.guard.restore()
+                self.state.restore()
             worst = self.difference(rows, weights, batch)
-            if self.due:
-                self.guard.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
+            if self.checks_more:
+                self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
-                if self.due or known or worst[1] > SMALL_SHARE or len(pieces) == 1:
+                if self.checks_more or known or worst[1] > SMALL_SHARE or len(pieces) == 1:
                     self.refuse(*worst, _KEPT if self.alone else cause)
                 known, needed = worst, 1 + RECORDS_ALONE
             needed -= 1
@@ -214,22 +214,22 @@ class IndependenceCheck:
             self.taps.capture(False)
             self.losses_again(take(self.base, slice(0, 1), len(self.places), self.loader.samples), [0])
             self.taps.capture(True)
-            self.guard.restore()
+            self.state.restore()
         self.taps.records = len(self.places)
         self.pass_back(self.losses_again(self.base, self.places))
-        self.guard.drop_gradients()
+        self.state.drop_gradients()
 
     def pieces(self) -> list[Piece]:
-        """The records of a part, one by one; or, where a check is due, halves and two records.
+        """The records of a part, one by one; or, where more are checked, halves and two records.
 
         Halves are compared by sums of what their records add to the release, each with a random sign. The two records
         are also compared as they are fetched anew, where that may be another batch of one record.
         """
         records = len(self.places)
-        if not self.due:
+        if not self.checks_more:
             return [([row], None, None, _MIXED) for row in range(records)]
         signs = torch.tensor([self.draw.choice((-1.0, 1.0)) for _ in range(records)], dtype=torch.float64)
-        shares = self.boundary.shares(records).cpu()
+        shares = self.noisy_sum.shares(records).cpu()
         # In units of the largest share, so that losses in half precision do not vanish.
         added = signs * shares / shares.max().clamp_min(1e-30)
         # Not from torch, whose random functions stand still here.
@@ -324,7 +324,7 @@ class IndependenceCheck:
         try:
             losses = self.losses_again(batch, rows)
             # What a pass back within the loss has left, which is no gradient of it.
-            self.guard.drop_gradients()
+            self.state.drop_gradients()
             (losses * weights.to(losses)).sum().backward()
             with per_example.full_precision():
                 pairs = [
@@ -335,7 +335,7 @@ class IndependenceCheck:
                 return first_difference(_norms(pairs), *self.limits())
         finally:
             self.taps.capture(True)
-            self.guard.drop_gradients()
+            self.state.drop_gradients()
 
     def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
@@ -348,11 +348,11 @@ class IndependenceCheck:
 
     def limits(self) -> tuple[float, float, float, bool]:
         """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
-        types = self.guard.types | self.types
+        types = self.state.types | self.types
         limit = max(*(TOLERANCE.get(dtype, 0.0) for dtype in types), SHORT if self.taps.device.type == "cuda" else 0.0)
         # A probability near 1 is right to half an eps, and so is what a record misses of it.
         share = max([FLOOR, *(0.5 * torch.finfo(dtype).eps for dtype in types if dtype.is_floating_point)])
-        return limit, share, self.boundary.norm, len(self.boundary.clips) == 1
+        return limit, share, self.noisy_sum.norm, len(self.noisy_sum.clips) == 1
 
 
 def first_difference(
@@ -480,7 +480,7 @@ _States = dict[int, tuple[str, int, int, bool, int | None]]
 asked for, and a number that changes with what it holds; None where that was not read."""
 
 
-class Guard:
+class ModuleState:
     """Compares a module with what it was at named moments: after a release, when a batch was drawn, before a pass.
 
     What trained tensors and buffers hold is read at each of these but a pass, for fused optimizers count no writes.

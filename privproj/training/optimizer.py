@@ -17,19 +17,19 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.records.ledger import Account, Ledger
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
-from privproj.training.capture import Taps
-from privproj.training.data_identity import Stamps
+from privproj.training.containers import has_rows, move, take
+from privproj.training.dataset import Stamps
 from privproj.training.generators import secret_numbers
-from privproj.training.independence import Guard, IndependenceCheck, LossFunction
-from privproj.training.nested import has_rows, move, take
+from privproj.training.hooks import Taps
+from privproj.training.independence import IndependenceCheck, LossFunction, ModuleState
 from privproj.training.per_example import full_precision
 from privproj.training.plan import Plan
-from privproj.training.release import PrivateRelease
+from privproj.training.release import NoisySum
 from privproj.training.view import View
-from privproj.validation import whole
+from privproj.validation import integer
 
 
-class Spending:
+class ReleaseCounter:
     """Counts the releases of a run, in a ledger if there is one, and refuses more than the plan has.
 
     A release is counted before its noised sum exists. So a run that is killed has made at most what was counted.
@@ -107,13 +107,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
     """Tells Accelerate's schedulers that every step is made. Contract with accelerate."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, taps: Taps, views: list[View], release: PrivateRelease,
-        spending: Spending, loader: PrivateLoader,
+        self, optimizer: torch.optim.Optimizer, taps: Taps, views: list[View], release: NoisySum,
+        spending: ReleaseCounter, loader: PrivateLoader,
     ) -> None:  # fmt: skip
         super().__init__([dict(group) for group in optimizer.param_groups], dict(optimizer.defaults))
-        self._original, self._taps, self._views, self._boundary = optimizer, taps, views, release
+        self._original, self._taps, self._views, self._noisy_sum = optimizer, taps, views, release
         self._spending, self._turn, self._plan = spending, loader, spending.plan
-        self._guard = Guard(taps)
+        self._guard = ModuleState(taps)
         self._independence = IndependenceCheck(taps, self._guard, release, loader, lambda: self._steps)
         self._hooks: list[Callable[[Any], None]] = []
         self._steps_itself = False
@@ -135,7 +135,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _begin(self) -> None:
         """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
-        self._boundary.start_anew()
+        self._noisy_sum.start_anew()
         self._taps.clear()
         self._guard.begin()
         self._independence.begin()
@@ -169,7 +169,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             words = f"at most the {here} that are accounted here, or the ledger of that run"
             raise InvalidParameter("state_dict", f"a state after {saved} releases", words)
         if "clip" in own:
-            self._boundary.resume_clip(own["clip"])
+            self._noisy_sum.resume_clip(own["clip"])
         self._original.load_state_dict(state)
         self._share()
 
@@ -193,7 +193,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @property
     def clip(self) -> float:
         """The clip ``C`` of the next release, in the unit of the gradients; it changes with adaptive clipping only."""
-        return self._boundary.norm
+        return self._noisy_sum.norm
 
     @property
     def _steps(self) -> int:
@@ -264,7 +264,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """
         records, samples = self._turn.whole(batch), self._turn.samples
         size = max(1, records) if micro_batch_size is None else micro_batch_size
-        size = whole("micro_batch_size", size, "a whole number of records >= 1")
+        size = integer("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
             remedy = "let collate_fn drop no record and give tensors, lists, or tuples, mappings, dataclasses of these"
             raise InvalidParameter("batch", type(batch).__name__, f"one row for each of {records} records", remedy)
@@ -275,7 +275,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         # The loss of a part may write into what it gets, which is then no view of the batch, and into nothing else.
         in_parts = size < records and not strict
         try:
-            with secret_numbers(self._boundary.streams.forward, self._taps.device):
+            with secret_numbers(self._noisy_sum.streams.forward, self._taps.device):
                 for first in range(0, records, 1 if strict else size):
                     rows = slice(first, first + 1 if strict else min(first + size, records))
                     part, place, count = (self._turn.alone(first), slice(1), 1) if strict else (batch, rows, records)
@@ -285,7 +285,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 self._turn.whole(batch)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
-            self._boundary.forget()
+            self._noisy_sum.forget()
             raise
         self._turn.taken = True
         return total / max(1, records)
@@ -340,10 +340,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._share()
             self._guard.check_released()
             self._check_groups()
-            self._use(self._boundary.release())
+            self._use(self._noisy_sum.release())
         finally:
             self._drop_gradients()
-            self._boundary.begin()
+            self._noisy_sum.begin()
         for hook in self._hooks:
             hook(self)
         # An optimizer that finds its rate by itself, as Adafactor does, moves all that it holds.

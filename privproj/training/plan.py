@@ -21,7 +21,7 @@ from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, memb
 from privproj.runs.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
-from privproj.validation import check_parameters, number, parameter, real, whole, whole_number
+from privproj.validation import check_parameters, integer, number, parameter, real, whole_number
 
 GRID = 2.0**-24
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the
@@ -250,7 +250,7 @@ class Plan:
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Method):
             raise InvalidParameter("algorithm", self.algorithm, "a Method, such as Method('dp-sgd')")
-        object.__setattr__(self, "steps", whole("steps", self.steps, "a whole number of steps >= 1"))
+        object.__setattr__(self, "steps", integer("steps", self.steps, "a whole number of steps >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
         if self.max_batch_size is not None and self.sampling_rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
@@ -362,7 +362,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 
         def run_at(z: float) -> Schedule:
             phases = (*earlier.phases, (with_noise(z).phase(plan.steps).as_dict(), plan.steps))
-            return Schedule(tuple(Account(phases).made()))
+            return Schedule(tuple(Account(phases).released_phases()))
 
         share = float(earlier.epsilon(delta)) / epsilon
         search = Search(run_at, full_target(epsilon, delta, None, zero=False))
@@ -399,9 +399,9 @@ def rate_and_steps(
         # t = ceil(N/B), T = E t.
         batches = drawing.count
         batches = rate_and_steps_from_batches(batch_size or 0, dataset_size)[1] if batches is None else batches
-        batches = whole("batches", batches, "from 1 to 1e7 batches in an epoch", 1, 10**7)
+        batches = integer("batches", batches, "from 1 to 1e7 batches in an epoch", 1, 10**7)
         if steps is None:
-            steps = batches * whole("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
+            steps = batches * integer("epochs", epochs, "whole epochs with balls-in-bins sampling", 1, 10**9)
         return 1.0 / batches, steps, batches
     passes = 1.0 if epochs is None else float(EPOCHS.check("epochs", epochs))
     rate = drawing.rate

@@ -30,7 +30,7 @@ SLACK = 1e-6
 of norms, factors and sums in double precision, and of one factor times one gradient. Soundness."""
 
 
-class PrivateRelease:
+class NoisySum:
     """Accumulates the clipped sum of one logical batch, in any number of parts, and releases it once with noise.
 
     ``record`` is called, and has to return, before a noised sum exists: this is where the ledger writes.

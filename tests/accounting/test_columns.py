@@ -42,7 +42,7 @@ def with_columns(count, seed=0, runs=RUNS):
     """Every bound that some of its drawn parameters give columns, with such rows alone, and a run."""
     for bound in registry():
         kind = bound.mechanism.name
-        if bound.columns is not None and kind in KINDS:
+        if bound.law_row is not None and kind in KINDS:
             given, eps, deltas = drawn(kind, count, seed)
             for run in runs:
                 if run.get("relation", "add-remove") in bound.relations and not (
@@ -158,7 +158,7 @@ def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_
 
 @pytest.mark.parametrize(
     "bound",
-    [bound for bound in registry() if bound.columns is not None],
+    [bound for bound in registry() if bound.law_row is not None],
     ids=lambda bound: f"{bound.mechanism.name}-{bound.name}",
 )
 def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_the_noise(bound):
@@ -170,8 +170,8 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = ask_by_name(mechanism, bound.name, {}).only
             words = phase.notes, phase.promises, phase.mechanism_assumes, phase.run_assumes, phase.status
-            checks = bound.needs(mechanism), bound.refuses(mechanism), bound.attained(mechanism), phase.is_guarantee
-            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (bound.columns(mechanism, mu),)]
+            checks = bound.needs(mechanism), bound.refuses(mechanism), bound.is_attained(mechanism), phase.is_guarantee
+            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (bound.law_row(mechanism, mu),)]
             said.add((*words, *checks, *has))
         assert len(said) == 1
 

@@ -452,7 +452,7 @@ def test_a_killed_run_of_balls_in_bins_uses_no_record_twice_in_an_epoch(small, t
         records = [r for position, numbers in used if position // batches == epoch for r in numbers]
         assert len(records) == len(set(records)) <= 90
     account = read_ledger(folder / "ledger.jsonl")
-    assert account.spent == batches * 20 and account.made()[0].run.steps == 20
+    assert account.spent == batches * 20 and account.released_phases()[0].run.steps == 20
 
 
 def test_a_clip_that_adapts_is_kept_and_reported(small, tmp_path, capsys):

@@ -23,7 +23,7 @@ from privproj.runs import Run
 
 def profile_values(pair, eps):
     losses = pair.step * pair.cells
-    return pair.at_infinity + float(pair.masses @ np.maximum(-np.expm1(eps - losses), 0.0))
+    return pair.infinity_mass + float(pair.masses @ np.maximum(-np.expm1(eps - losses), 0.0))
 
 
 # --- the pairs --------------------------------------------------------------------------------------
@@ -51,8 +51,8 @@ def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampli
                 assert math.log(max(profile_values(below, loss), 1e-300)) <= exact + 1e-12
     add = above.mirrored()
     assert add.mirrored().masses == pytest.approx(above.masses, rel=1e-9, abs=0)
-    assert above.masses.sum() + above.at_infinity == pytest.approx(1.0, rel=1e-9, abs=0)
-    assert add.masses.sum() + add.at_infinity == pytest.approx(1.0, rel=1e-9, abs=0)
+    assert above.masses.sum() + above.infinity_mass == pytest.approx(1.0, rel=1e-9, abs=0)
+    assert add.masses.sum() + add.infinity_mass == pytest.approx(1.0, rel=1e-9, abs=0)
 
 
 def test_the_add_order_is_the_theorem_for_one_step():
@@ -102,11 +102,11 @@ def test_a_pair_dominates_on_both_sides_of_one_whatever_its_sums_are_off_by(monk
     pair = dominating_pairs.pair_above(cells, upper, step)
     with mpmath.workdps(40):
         atoms = [(mpmath.exp(mpmath.mpf(x)), mpmath.mpf(p)) for x, p in zip(pair.losses, pair.masses, strict=True)]
-        gain = pair.at_infinity - pair.lost + sum(p * (1 - 1 / x) for x, p in atoms if x > 1)
+        gain = pair.infinity_mass - pair.infinity_mass_q + sum(p * (1 - 1 / x) for x, p in atoms if x > 1)
         factor = gain / sum(p * (1 / x - 1) for x, p in atoms if x < 1)
         for cell, wanted in zip(cells[1:8], upper[1:8], strict=True):
             at = mpmath.exp(mpmath.mpf(step * cell))
-            assert at * pair.lost + factor * sum(p * (at / x - 1) for x, p in atoms if x < at) >= wanted
+            assert at * pair.infinity_mass_q + factor * sum(p * (at / x - 1) for x, p in atoms if x < at) >= wanted
 
 
 # --- sparse and full spectra, limits ------------------------------------------------------------------
@@ -124,12 +124,12 @@ def test_a_kink_that_rounds_below_its_place_ends_the_hull():
 
 def test_a_pair_whose_mass_at_1_may_have_been_cut_off_is_larger_by_what_its_masses_are_off_by():
     cells, rounding = np.array([-1, 0, 1]), 1e-9
-    for middle, at_infinity in ((0.0, 0.0), (0.5 * rounding, 1e-3)):
+    for middle, infinity_mass in ((0.0, 0.0), (0.5 * rounding, 1e-3)):
         pair = dominating_pairs.DominatingPair(
-            cells, np.array([0.5, middle, 0.5]), 0.1, at_infinity, at_infinity, rounding
+            cells, np.array([0.5, middle, 0.5]), 0.1, infinity_mass, infinity_mass, rounding
         )
         # |P| as it may be, each mass larger by its error.
-        assert pair.log_size >= math.log((1.0 + middle) * (1.0 + rounding) + at_infinity) * (1.0 - 1e-6)
+        assert pair.log_size >= math.log((1.0 + middle) * (1.0 + rounding) + infinity_mass) * (1.0 - 1e-6)
     pair = dominating_pairs.DominatingPair(cells, np.array([0.25, 0.5, 0.25]), 0.1, 0.0, 0.0, rounding)
     assert pair.log_size == 0.0
 

@@ -22,11 +22,11 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     profile = gaussian(1.0)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    sparse = fourier.Composition([(pair, run.steps)])
+    sparse = fourier.LatticeComposition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted_sum(theta).frequencies) < 2000
     monkeypatch.setattr(fourier.TiltedSum, "wanted_frequencies", lambda self: None)
-    full = fourier.Composition([(pair, run.steps)])
+    full = fourier.LatticeComposition([(pair, run.steps)])
     assert len(full.tilted_sum(theta).frequencies) > 2000 or full.tilted_sum(theta).length > 2**14
     for eps in (0.5, 1.0, 1.5, 2.0):
         one, two = sparse.tilted_sum(theta).delta(eps), full.tilted_sum(theta).delta(eps)
@@ -38,7 +38,7 @@ def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    whole = fourier.Composition([(pair, 100)])
+    whole = fourier.LatticeComposition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
         found = whole.tilted_sum(theta).delta(2.0)
@@ -50,7 +50,7 @@ def test_a_tilt_at_which_masses_are_lost_is_refused():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    whole = fourier.Composition([(pair, 100)], deep=True)
+    whole = fourier.LatticeComposition([(pair, 100)], deep=True)
     for theta in (1e17, 1e80):
         with pytest.raises(GridLimit, match="losses that doubles can follow"):
             whole.tilted_sum(theta)
@@ -61,7 +61,7 @@ def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by():
     run = Run(steps=1000)
     shape = dominating_pairs.outline_step(gaussian(10.0), run)
     pair = replace(shape.pairs(shape.deviation / 4).above, rounding=0.02)
-    whole = fourier.Composition([(pair, run.steps)])
+    whole = fourier.LatticeComposition([(pair, run.steps)])
     tilted = fourier.TiltedSum(whole, theta := whole.tilt_for_delta(math.log(1e-6)))
     masses = pair.masses * np.exp(theta * pair.losses - tilted.logs[0]) * (1.0 + pair.rounding)
     law, low = np.array([1.0]), 0
@@ -83,7 +83,7 @@ def test_convolution_without_fourier_agrees():
     for _ in range(3):
         law = np.convolve(law, dense)
     losses = pair.step * (4 * pair.cells[0] + np.arange(len(law)))
-    whole = fourier.Composition([(pair, 4)])
+    whole = fourier.LatticeComposition([(pair, 4)])
     for eps in (0.0, 0.31, 1.0, 4.0, 8.0):
         direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
@@ -94,11 +94,11 @@ def test_many_frequencies_are_summed_in_blocks_within_their_errors(monkeypatch):
     profile, run = gaussian(1.0), Run(steps=2, sampling_rate=0.01)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    blocks = fourier.Composition([(pair, 2)])
+    blocks = fourier.LatticeComposition([(pair, 2)])
     found = [blocks.delta(eps) for eps in (0.01, 0.1, 0.3)]
     assert any(blocks.tilted_sum(blocks.tilt_for(eps)).blocks is not None for eps in (0.01, 0.1, 0.3))
     monkeypatch.setattr(fourier, "FEWEST_IN_BLOCKS", 2**40)
-    singly = fourier.Composition([(pair, 2)])
+    singly = fourier.LatticeComposition([(pair, 2)])
     for one, eps in zip(found, (0.01, 0.1, 0.3), strict=True):
         other = singly.delta(eps)
         assert abs(one.value - other.value) <= one.error + other.error
@@ -111,7 +111,7 @@ def test_phases_are_multiplied_in_any_order_and_split_anyhow():
     pairs = [shape.pairs(shapes[0].deviation / 64).above for z, shape in zip((1.0, 1.3), shapes, strict=True)]
     one, two = pairs
     ways = ([(one, 300), (two, 100)], [(two, 100), (one, 300)], [(one, 100), (two, 60), (one, 200), (two, 40)])
-    found = [fourier.Composition(way).delta(1.5) for way in ways]
+    found = [fourier.LatticeComposition(way).delta(1.5) for way in ways]
     for other in found[1:]:
         assert abs(other.value - found[0].value) <= other.error + found[0].error < 1e-6 * found[0].value
 
@@ -138,10 +138,10 @@ def test_a_transform_in_bins_is_the_sum_over_all_atoms(n, step, middle):
 
 
 def test_frequencies_far_apart_are_evaluated_in_windows_of_their_own():
-    pair = partial(dominating_pairs.DominatingPair, step=1e-3, at_infinity=0.0, lost=0.0, rounding=1e-14)
+    pair = partial(dominating_pairs.DominatingPair, step=1e-3, infinity_mass=0.0, infinity_mass_q=0.0, rounding=1e-14)
     cells = np.arange(-300, 900, 3)
     masses = np.exp(-0.5 * ((cells - 100) / 120.0) ** 2)
-    whole = fourier.Composition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
+    whole = fourier.LatticeComposition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
     tilt = whole.tilted_sum(1.0)
     tilt.masses = [whole.phases[0].pair.masses]  # it keeps none
     n, wanted = 2**18, np.array([0, 3, 128, 129, 700, 70_000, 2**17 - 1, 2**17])
@@ -180,8 +180,8 @@ def test_no_hot_path_starts_threads():
 @pytest.mark.parametrize("slope", [0.0, 1e-308, 1e-320, 3.0, 1e300])
 def test_a_root_is_found_whatever_the_slope_that_is_claimed(slope):
     """Where the error is most of a delta, its slope says nothing, and Newton's step may be infinite."""
-    pair = partial(dominating_pairs.DominatingPair, step=0.1, at_infinity=0.0, lost=0.0, rounding=0.0)
-    whole = fourier.Composition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
+    pair = partial(dominating_pairs.DominatingPair, step=0.1, infinity_mass=0.0, infinity_mass_q=0.0, rounding=0.0)
+    whole = fourier.LatticeComposition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
     for sign in (1.0, -1.0):
         found = whole.refine_root(lambda eps: (3.0 * (0.4 - eps), slope), 0.7, sign)
         assert 0.0 <= sign * (found - 0.4) <= 1e-8 * 0.4

@@ -16,7 +16,7 @@ from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import compose_on_lattice
 from privproj.curves import gaussian_arrays
-from privproj.curves.profile import SplitTable
+from privproj.curves.profile import LazyBounds
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.runs import Run
 
@@ -34,7 +34,7 @@ def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_belo
         raise AssertionError("a lower end was asked for")
 
     def curve(below):
-        profile = replace(gaussian(1.0), table=SplitTable(below, above), closed_form=None)
+        profile = replace(gaussian(1.0), table=LazyBounds(below, above), closed_form=None)
         return compose_phases([(profile, Run(steps=500, sampling_rate=0.02)), (profile, Run(steps=3))])
 
     whole, alone = curve(lambda eps: gaussian_arrays.gaussian_ends(eps, 1.0)[0]), curve(refuse)
@@ -58,7 +58,7 @@ def test_orders_that_are_left_out_change_neither_end():
         assert len(curve.above) == len(below) == 2
         for eps in (0.0, 0.2, 1.0, 2.5):
             found = [order.delta(eps) for order in curve.above]
-            most = max(x.value + x.error + order.at_infinity for x, order in zip(found, curve.above, strict=True))
+            most = max(x.value + x.error + order.infinity_mass for x, order in zip(found, curve.above, strict=True))
             least = max(x.value - x.error for x in (order.delta(eps) for order in below))
             assert curve.log_delta(eps).upper == math.log(min(max(most, 1e-300), 1.0))
             assert curve.log_delta_below(eps) == (math.log(least) if least > 0.0 else -math.inf)
@@ -166,7 +166,7 @@ def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
         tried.append(shapes)
         raise GridLimit("too much work")
 
-    monkeypatch.setattr(grid, "_compose_by_doubling", refuse)
+    monkeypatch.setattr(grid, "_compose_adaptively", refuse)
     curve = grid.GridCurve([outline_step(gaussian(1.0 / 0.85), Run(steps=30_000, sampling_rate=1e-4))])
     assert all(curve.log_delta(eps).upper < -20.0 for eps in (0.3, 0.4, 0.5))
     assert len(tried) == 1

@@ -63,7 +63,7 @@ def truth_of(name, eps):
 def delta_of(pair, eps):
     """The delta of a pair of laws: ``m + sum over l > eps of p (1 - e^(eps - l))``."""
     beyond = pair.losses > eps
-    return pair.at_infinity + float(pair.masses[beyond] @ -np.expm1(eps - pair.losses[beyond]))
+    return pair.infinity_mass + float(pair.masses[beyond] @ -np.expm1(eps - pair.losses[beyond]))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -72,7 +72,7 @@ def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
     loss, rng = loss_of(name), random.Random(name)
     last = loss.epsilon(delta=1e-9).value
     above, below = loss.above, loss.below
-    assert above.masses.min() >= 0 and above.masses.sum() + above.at_infinity >= 1 - 1e-9
+    assert above.masses.min() >= 0 and above.masses.sum() + above.infinity_mass >= 1 - 1e-9
     assert float(above.masses @ np.exp(-above.losses)) + above.lost >= 1 - 1e-9
     for eps in (0.0, *(rng.uniform(0.0, last) for _ in range(40))):
         truth = truth_of(name, eps) * (1 - 1e-9)

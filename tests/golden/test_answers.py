@@ -52,7 +52,7 @@ def test_a_released_mean_that_is_off_by_1e_7_is_seen(monkeypatch):
     row = rows(("training",))[0]
     before = answer(row)
     assert seen(row, "same", before) == []
-    plain = release.PrivateRelease.noisy_means
+    plain = release.NoisySum.noisy_means
     moved = lambda *given: [mean * (1.0 + 1e-7) for mean in plain(*given)]  # noqa: E731
-    monkeypatch.setattr(release.PrivateRelease, "noisy_means", moved)
+    monkeypatch.setattr(release.NoisySum, "noisy_means", moved)
     assert any("checkpoint" in line for line in seen(row, "same", before))

@@ -29,7 +29,7 @@ LOOSER = {
 }  # fmt: skip
 """A bound, and one that is never above it."""
 SKETCH_LOOSER = {"rdp": "rdp-tight", "tcdp": "rdp-tight", "rdp-tight": "rdp-best"}
-FOUND = {
+SOLVED_FOR = {
     "sigma": "noise_multiplier",
     "rank": "rank",
     "misalignment": "misalignment",
@@ -163,7 +163,7 @@ def formed(found, result):
 
 def completed(asked, result):
     """The question with what was found put in, and ``(epsilon, delta)`` that is claimed of it."""
-    name = FOUND.get(asked.query)
+    name = SOLVED_FOR.get(asked.query)
     if name is None:
         values = {"epsilon": asked.epsilon, "delta": asked.delta, asked.query: float(result.value)}
         return asked, values["epsilon"], values["delta"]

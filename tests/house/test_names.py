@@ -12,7 +12,17 @@ from helpers import ROOT, parsed
 
 SOURCES = sorted((ROOT / "privproj").rglob("*.py"))
 FOLDERS = ("privproj", "cli", "tests", "benchmarks", "docs")
-RECORD_FIELDS = {"representation", "provable", "promises", "needs", "refuses", "notes", "law", "attained", "status_of"}
+RECORD_FIELDS = {
+    "representation",
+    "ball_profile",
+    "promises",
+    "needs",
+    "refuses",
+    "notes",
+    "law",
+    "is_attained",
+    "status_of",
+}
 """Functions of a bound that are named after the field of its record."""
 
 WORDS = {

@@ -17,7 +17,7 @@ from privproj.records import read_ledger
 
 torch = needs("torch", "opacus")
 
-from privproj.training.batches import BatchTurn  # noqa: E402
+from privproj.training.batches import BatchState  # noqa: E402
 from privproj.training.engine import ResumedLedger  # noqa: E402
 
 pytestmark = pytest.mark.full
@@ -112,14 +112,14 @@ def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
 
 
 def test_a_pass_of_balls_in_bins_is_an_epoch(runs, tmp_path, monkeypatch):
-    drawn, plain = [], BatchTurn.open
-    monkeypatch.setattr(BatchTurn, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
+    drawn, plain = [], BatchState.open
+    monkeypatch.setattr(BatchState, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
     privacy = {**PRIVACY, "batches": "balls-in-bins"}
     own = runs.trainer(tmp_path, data=runs.texts(40), privacy=privacy, num_train_epochs=2)
     assert own.train().global_step == len(drawn) == 14
     for epoch in (drawn[:7], drawn[7:]):
         assert sorted(number for numbers in epoch for number in numbers) == list(range(40))
-    assert read_ledger(tmp_path / "ledger.jsonl").made()[0].run.steps == 2
+    assert read_ledger(tmp_path / "ledger.jsonl").released_phases()[0].run.steps == 2
     with pytest.raises(InvalidParameter, match="whole epochs of 7 batches"):
         runs.trainer(tmp_path / "part", data=runs.texts(40), privacy=privacy, num_train_epochs=1.5).train()
 

@@ -43,8 +43,8 @@ def test_an_epoch_of_balls_in_bins_has_a_line_for_each_batch(path):
         spend(path, more, phase, {})
         account = read_ledger(path)
         assert (account.spent, account.left, bool(account.stopped)) == (spent, 10 - spent, spent < 10)
-        assert [made.run.steps for made in account.made()] == [epochs]
-        assert account.planned.made()[0].run.steps == 2
+        assert [made.run.steps for made in account.released_phases()] == [epochs]
+        assert account.planned.released_phases()[0].run.steps == 2
     assert account.epsilon(1e-5).value == known
     again = phase_of(release, "again", steps=1, **run)
     with pytest.raises(Refused, match="above the"):

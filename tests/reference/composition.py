@@ -10,10 +10,10 @@ def gaussian_mu(noise_multiplier: Real, steps: int = 1, adaptive_clipping_sigma:
 
     ``S`` is the deviation of the noise on a count that moves by 1/2 (C31); without one it is ``sqrt(T) / z``.
     """
-    return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + count_shift(adaptive_clipping_sigma)))
+    return mp.sqrt(steps * (mp.mpf(noise_multiplier) ** -2 + adaptive_count_shift(adaptive_clipping_sigma)))
 
 
-def count_shift(adaptive_clipping_sigma: Real) -> Real:
+def adaptive_count_shift(adaptive_clipping_sigma: Real) -> Real:
     """Return ``1/(2 S)^2``, the squared shift of a count that moves by 1/2 in units of its noise (C31)."""
     return (2 * mp.mpf(adaptive_clipping_sigma)) ** -2
 

@@ -14,7 +14,7 @@ from reference.special import beta_tail, gaussian_delta, normal_density, two_sid
 def _captured_law(dim: int, rank: int, noise_multiplier: Real, adaptive_clipping_sigma: Real) -> ReferenceLaw:
     """Return the law of ``X = mu^2 B``, the squared shift of a change of rank one (C7), with that of a count (C31)."""
     energy = beta_law(mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, gaussian_mu(noise_multiplier) ** 2)
-    return shifted_law(energy, composition.count_shift(adaptive_clipping_sigma))
+    return shifted_law(energy, composition.adaptive_count_shift(adaptive_clipping_sigma))
 
 
 def exact_rank1(
@@ -154,7 +154,7 @@ def mixture_rdp(
     The curve of one release is ``ln 1F1(r/2; d/2; alpha (alpha-1) mu^2/2) / (alpha-1)``. On Poisson samples it is a
     binomial mixture of these moments, at whole orders.
     """
-    mu, count = gaussian_mu(noise_multiplier), composition.count_shift(adaptive_clipping_sigma)
+    mu, count = gaussian_mu(noise_multiplier), composition.adaptive_count_shift(adaptive_clipping_sigma)
 
     def moment(alpha: Real) -> Real:
         pairs = alpha * (alpha - 1) / 2

@@ -9,7 +9,7 @@ from privproj import training
 from privproj.training import Method
 from privproj.training.algorithms.prism import Point, from_products
 from privproj.training.algorithms.projected import Projected
-from privproj.training.nested import take
+from privproj.training.containers import take
 from privproj.training.plan import KINDS
 from privproj.training.release import SLACK
 
@@ -144,7 +144,7 @@ def released_sums(name, x, y, **more):
     _, optimizer, _ = private(module, x, y, **{**options_of(name), **more})
     optimizer._turn.open(len(x))
     optimizer.backward_on(own(module), (x, y))
-    return torch.cat([s.flatten() for s in optimizer._boundary.sums])
+    return torch.cat([s.flatten() for s in optimizer._noisy_sum.sums])
 
 
 class Twice(nn.Module):
@@ -255,7 +255,7 @@ def check_gradients(model, loss_of, batch, records, rtol=1e-9, **options):
     optimizer.backward_on(lambda part: loss_of(model, part), batch)
     if options["algorithm"] == "m2":
         wanted = iter(clipped_sums)
-        pairs = list(zip(optimizer._views, optimizer._boundary.sums, strict=True))
+        pairs = list(zip(optimizer._views, optimizer._noisy_sum.sums, strict=True))
         for view, found in pairs:
             parts = [view.tap.laid_out(p, next(wanted)) for p in view.parameters]
             want = view.sketched(torch.cat([part.flatten(1) for part in parts], 1))

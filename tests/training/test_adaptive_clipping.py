@@ -138,7 +138,7 @@ def test_one_record_there_or_not_moves_the_count_by_a_half(clip):
         _, run, _ = private(module, x, y, adaptive_clipping=SURE, max_grad_norm=clip)
         run._turn.open(records)
         run.backward_on(own(module), (x[:records], y[:records]))
-        found.append(float(run._boundary.count))
+        found.append(float(run._noisy_sum.count))
     assert abs(found[1] - found[0]) == 0.5
 
 
@@ -148,9 +148,9 @@ def test_the_noise_follows_the_clip(relation, times):
     _, run, _ = private(mlp(), x, y, adaptive_clipping=SURE, noise_multiplier=2.5, relation=relation, insecure_seed=3)
     draws = []
     for clip in (1.0, 40.0):
-        run._boundary.set_clip(clip)
-        run._boundary.record = lambda: None
-        means = torch.cat([mean.flatten() for mean in run._boundary.release()])
+        run._noisy_sum.set_clip(clip)
+        run._noisy_sum.record = lambda: None
+        means = torch.cat([mean.flatten() for mean in run._noisy_sum.release()])
         draws.append(means * run._plan.expected_batch / (2.5 * times * clip))
     for found in draws:
         assert abs(float(found.std()) - 1.0) < 5.0 / math.sqrt(2 * found.numel())

@@ -160,7 +160,7 @@ def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
     seen = train(run)
     assert seen.keys() <= set(range(2 * BATCHES, 3 * BATCHES)) and records_of(seen, 2) == list(range(RECORDS))
     account = read_ledger(book)
-    assert account.spent == BATCHES * EPOCHS and account.made()[0].run.steps == EPOCHS
+    assert account.spent == BATCHES * EPOCHS and account.released_phases()[0].run.steps == EPOCHS
     assert json.loads(beside.read_text())["epochs"]["secret"] != secret
 
 

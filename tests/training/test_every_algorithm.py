@@ -195,10 +195,10 @@ class PrivateRun:
             module=self.module, optimizer=torch.optim.SGD(trained, lr=1.0), algorithm=name, insecure_seed=SEED,
             data_loader=DataLoader(TensorDataset(x, y)), **{**chosen, **shares, **self.definition.options(), **options},
         )  # fmt: skip
-        self.boundary, self.plan = self.optimizer._boundary, self.optimizer._plan
+        self.noisy_sum, self.plan = self.optimizer._noisy_sum, self.optimizer._plan
         self.layers = [self.module[0], self.module[2]]
         if fault is not None:
-            fault(self.boundary)
+            fault(self.noisy_sum)
 
     def take_in(self, rows):
         """The losses of some records, as a batch of their own."""
@@ -212,8 +212,8 @@ class PrivateRun:
         """The released sum of these records: each tensor in a row."""
         if len(rows):
             self.take_in(list(rows))
-        self.boundary.record = lambda: None
-        return [mean.flatten() * self.plan.expected_batch for mean in self.boundary.release()]
+        self.noisy_sum.record = lambda: None
+        return [mean.flatten() * self.plan.expected_batch for mean in self.noisy_sum.release()]
 
     def weights(self):
         """Weight and bias of both layers, with what the adapters add to them: outputs x (inputs + 1)."""
@@ -385,96 +385,96 @@ def test_the_noise_is_what_the_plan_says(name, clipping):
 # --- planted faults: negative controls --------------------------------------------------------------------
 
 
-def no_clipping(boundary):
-    plain = boundary.factors
-    boundary.factors = lambda squared, finite: torch.ones_like(plain(squared, finite))
+def no_clipping(noisy_sum):
+    plain = noisy_sum.factors
+    noisy_sum.factors = lambda squared, finite: torch.ones_like(plain(squared, finite))
 
 
-def norms_understated(boundary):
-    plain = boundary.factors
-    boundary.factors = lambda squared, finite: plain(0.0625 * squared, finite)
+def norms_understated(noisy_sum):
+    plain = noisy_sum.factors
+    noisy_sum.factors = lambda squared, finite: plain(0.0625 * squared, finite)
 
 
-def the_whole_clip_for_every_tensor(boundary):
-    boundary.clips = (boundary.plan.clip,) * len(boundary.views)
+def the_whole_clip_for_every_tensor(noisy_sum):
+    noisy_sum.clips = (noisy_sum.plan.clip,) * len(noisy_sum.views)
 
 
-def clip_after_the_sum(boundary):
-    no_clipping(boundary)
-    plain = boundary.release
+def clip_after_the_sum(noisy_sum):
+    no_clipping(noisy_sum)
+    plain = noisy_sum.release
 
     def release():
-        sums = [part for part in boundary.sums if part is not None]
+        sums = [part for part in noisy_sum.sums if part is not None]
         size = math.hypot(*(float(part.norm()) for part in sums)) if sums else 0.0
-        factor = min(1.0, boundary.plan.clip / size) if size else 1.0
-        boundary.sums = [None if part is None else factor * part for part in boundary.sums]
+        factor = min(1.0, noisy_sum.plan.clip / size) if size else 1.0
+        noisy_sum.sums = [None if part is None else factor * part for part in noisy_sum.sums]
         return plain()
 
-    boundary.release = release
+    noisy_sum.release = release
 
 
-def the_mean_of_the_batch(boundary):
-    plain_add, plain_release, counted = boundary.add, boundary.release, [0]
+def the_mean_of_the_batch(noisy_sum):
+    plain_add, plain_release, counted = noisy_sum.add, noisy_sum.release, [0]
 
     def add(examples):
         counted[0] += examples
         plain_add(examples)
 
     def release():
-        size, counted[0] = counted[0] or boundary.plan.expected_batch, 0
-        return [mean * boundary.plan.expected_batch / size for mean in plain_release()]
+        size, counted[0] = counted[0] or noisy_sum.plan.expected_batch, 0
+        return [mean * noisy_sum.plan.expected_batch / size for mean in plain_release()]
 
-    boundary.add, boundary.release = add, release
-
-
-def half_the_noise(boundary):
-    plan = boundary.plan
-    boundary.plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.5 * plan.noise_multiplier))
+    noisy_sum.add, noisy_sum.release = add, release
 
 
-def noise_on_the_first_tensor_only(boundary):
-    plain, loud = boundary.noisy_means, boundary.plan
+def half_the_noise(noisy_sum):
+    plan = noisy_sum.plan
+    noisy_sum.plan = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=0.5 * plan.noise_multiplier))
+
+
+def noise_on_the_first_tensor_only(noisy_sum):
+    plain, loud = noisy_sum.noisy_means, noisy_sum.plan
 
     def noisy_means(sums):
         first = plain([None if total is None else total.clone() for total in sums])[:1]
-        boundary.plan = replace(loud, mechanism=replace(loud.mechanism, noise_multiplier=SILENT))
+        noisy_sum.plan = replace(loud, mechanism=replace(loud.mechanism, noise_multiplier=SILENT))
         rest = plain(sums)[1:]
-        boundary.plan = loud
+        noisy_sum.plan = loud
         return first + rest
 
-    boundary.noisy_means = noisy_means
+    noisy_sum.noisy_means = noisy_means
 
 
-def the_same_noise_again(boundary):
-    noise = boundary.streams.noise.on(torch.device("cpu"))
-    plain, state = boundary.release, noise.get_state()
+def the_same_noise_again(noisy_sum):
+    noise = noisy_sum.streams.noise.on(torch.device("cpu"))
+    plain, state = noisy_sum.release, noise.get_state()
 
     def release():
         noise.set_state(state)
         return plain()
 
-    boundary.release = release
+    noisy_sum.release = release
 
 
-def a_count_over_the_batch_itself(boundary):
-    plain_add, plain, counted = boundary.add, boundary.noisy_count, [0]
+def a_count_over_the_batch_itself(noisy_sum):
+    plain_add, plain, counted = noisy_sum.add, noisy_sum.noisy_count, [0]
 
     def add(examples):
         counted[0] += examples
         plain_add(examples)
 
-    boundary.add = add
-    boundary.noisy_count = lambda *given: plain(*given) * boundary.plan.expected_batch / max(counted[0], 1)
+    noisy_sum.add = add
+    noisy_sum.noisy_count = lambda *given: plain(*given) * noisy_sum.plan.expected_batch / max(counted[0], 1)
 
 
-def a_count_of_the_records_beside_it(boundary):
+def a_count_of_the_records_beside_it(noisy_sum):
     """A record is counted by the average norm of its part of the batch."""
-    plain = boundary.factors
-    boundary.factors = lambda squared, finite: plain(squared.mean(0, keepdim=True).expand_as(squared), finite)
+    plain = noisy_sum.factors
+    noisy_sum.factors = lambda squared, finite: plain(squared.mean(0, keepdim=True).expand_as(squared), finite)
 
 
-def a_count_without_noise(boundary):
-    boundary.noisy_count = lambda count, adaptive: float(count)
+def a_count_without_noise(noisy_sum):
+    noisy_sum.noisy_count = lambda count, adaptive: float(count)
 
 
 FAULTS = {

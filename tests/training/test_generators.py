@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import data, mlp, one_step, own, private, step  # noqa: E402
 
 from privproj.errors import PrivprojError  # noqa: E402
+from privproj.training.fixed_randomness import fix_randomness  # noqa: E402
 from privproj.training.generators import (  # noqa: E402
     LARGEST_OFFSET,
     STATE_BYTES,
@@ -26,7 +27,6 @@ from privproj.training.generators import (  # noqa: E402
     philox_state,
     streams,
 )
-from privproj.training.quiet import quiet  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -154,7 +154,7 @@ def test_a_stream_has_no_copy(double):
 
 def test_nothing_that_holds_a_stream_is_copied():
     _, optimizer, _ = private(mlp(), *data())
-    for part in (optimizer._boundary.streams, optimizer._boundary):
+    for part in (optimizer._noisy_sum.streams, optimizer._noisy_sum):
         with pytest.raises(PrivprojError, match="not copied or pickled"):
             copy.deepcopy(part)
 
@@ -176,6 +176,6 @@ def test_a_frame_lengthens_nothing(rows, columns):
 def test_noise_is_drawn_where_a_checked_loss_is_quiet():
     """A loss function may make the step of another private run."""
     stream, like = streams().noise, torch.zeros(1)
-    with quiet(mlp()):
+    with fix_randomness(mlp()):
         assert not torch.randn(4).any()
         assert normal((4,), like, stream).all()

@@ -58,7 +58,7 @@ def sums(module, optimizer, x, y):
     """The sums of a batch inside the boundary, before any noise."""
     optimizer._turn.open(len(x))
     optimizer.backward_on(own(module), (x, y))
-    return torch.cat([part.flatten().cpu() for part in optimizer._boundary.sums])
+    return torch.cat([part.flatten().cpu() for part in optimizer._noisy_sum.sums])
 
 
 def share_draws(optimizer, twin):
@@ -121,7 +121,7 @@ def test_no_step_waits_for_the_gpu(name):
 
     for _ in range(5):
         step()
-    optimizer.own_loss.due = lambda *form: False
+    optimizer.own_loss.checks_more = lambda *form: False
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -182,5 +182,5 @@ def test_a_model_on_several_devices_has_noise_on_each(name):
         optimizer._turn.open(len(x))
         optimizer.backward_on(own(module), (x, y))
         optimizer.step()
-    assert {device.type for device in optimizer._boundary.streams.noise.generators} == {"cuda", "cpu"}
+    assert {device.type for device in optimizer._noisy_sum.streams.noise.generators} == {"cuda", "cpu"}
     assert all(math.isfinite(float(p.sum())) for p in module.parameters())

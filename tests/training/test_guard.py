@@ -151,7 +151,7 @@ def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
     batch = next(iter(loader))
     with pytest.raises(InvalidParameter, match=r"by the forward pass|other tensors than before"):
         optimizer.step_on(own(module), batch)
-    assert optimizer._steps == 0 and all(total is None for total in optimizer._boundary.sums)
+    assert optimizer._steps == 0 and all(total is None for total in optimizer._noisy_sum.sums)
 
 
 @pytest.mark.parametrize("parts", [{"strict": True}, {"micro_batch_size": 3}])

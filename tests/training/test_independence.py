@@ -285,7 +285,7 @@ def test_strict_makes_the_loss_a_records_own_by_construction():
             parts = torch.autograd.grad(loss((one[None], other[None])).sum(), tensors, allow_unused=True)
             pairs = zip(parts, tensors, strict=True)
             rows.append(torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for g, p in pairs]))
-        found = torch.cat([total.flatten() for total in optimizer._boundary.sums if total is not None])
+        found = torch.cat([total.flatten() for total in optimizer._noisy_sum.sums if total is not None])
         expected = clipped(torch.stack(rows))
         matrices = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in split(expected, module)])
         assert torch.allclose(found, matrices, rtol=1e-9, atol=1e-12)
@@ -332,7 +332,7 @@ def test_strict_takes_any_number_of_rows_of_a_record(layer, form, parts):
     rows = alone(model, taps, lambda _, part: own(model)(part), batch, 6)
     expected = clipped(torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]))
     optimizer.backward_on(own(model), batch, strict=True)
-    pairs = zip(taps.taps, optimizer._boundary.sums, strict=True)
+    pairs = zip(taps.taps, optimizer._noisy_sum.sums, strict=True)
     found = [tap.shaped(p, part).flatten() for tap, total in pairs for p, part in tap.split(total)]
     assert torch.allclose(torch.cat(found), expected, rtol=1e-9, atol=1e-12)
 
@@ -380,7 +380,7 @@ def test_a_batch_of_any_form_in_any_parts_gives_the_clipped_sum(size):
         )  # fmt: skip
         batch = next(iter(private_loader))
         optimizer.backward_on(lambda p, parts=parts, module=module: own(module)(parts(p)), batch, size)
-        found = torch.cat([total.flatten() for total in optimizer._boundary.sums])
+        found = torch.cat([total.flatten() for total in optimizer._noisy_sum.sums])
         matrices = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in split(expected, module)])
         assert torch.allclose(found, matrices, rtol=1e-9, atol=1e-12)
 
@@ -423,9 +423,9 @@ def test_a_batch_that_failed_is_taken_in_again():
         try:
             optimizer.backward_on(loss, batch, 1)
         except RuntimeError:
-            assert all(total is None for total in optimizer._boundary.sums)
+            assert all(total is None for total in optimizer._noisy_sum.sums)
             continue
-        sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
+        sums.append(torch.cat([total.flatten() for total in optimizer._noisy_sum.sums]))
     (found,) = sums
     assert torch.allclose(found.norm(), expected.double().norm(), rtol=1e-5)
 
@@ -561,8 +561,8 @@ def test_compiled_modules_give_the_same_sums_and_mixing_is_seen_in_them():
         sums = []
         for called in (compiled, module):
             optimizer.backward_on(own(called), batch)
-            sums.append([total.clone() for total in optimizer._boundary.sums])
-            optimizer._boundary.forget()
+            sums.append([total.clone() for total in optimizer._noisy_sum.sums])
+            optimizer._noisy_sum.forget()
             optimizer._turn.taken = False
         assert all(torch.allclose(one, other) for one, other in zip(*sums, strict=True))
         optimizer.step_on(own(compiled), batch)
@@ -853,7 +853,7 @@ def test_a_loss_function_may_write_into_its_part():
         optimizer.backward_on(
             (lambda part, module=module: loss(part, module)) if writes else own(module), next(batches)
         )
-        sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
+        sums.append(torch.cat([total.flatten() for total in optimizer._noisy_sum.sums]))
     assert torch.allclose(sums[0], sums[1], rtol=1e-5)
 
 
@@ -1007,7 +1007,7 @@ def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
         module, optimizer, batches = whole(Between(lambda _, h: h), x, y)
         optimizer._independence.steps, optimizer._independence.spot = 9, False
         batch = next(batches)
-        optimizer._independence.is_due = lambda *_: False
+        optimizer._independence.should_check_more = lambda *_: False
         optimizer._independence.chosen = 7
 
         def losses(part, module=module, share=share, everyone=everyone):
@@ -1032,7 +1032,7 @@ def test_a_public_seed_tells_nothing_of_dropout():
         module, optimizer, batches = whole(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 3)), x, y)
         torch.manual_seed(0)
         optimizer.backward_on(own(module), next(batches))
-        sums.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
+        sums.append(torch.cat([total.flatten() for total in optimizer._noisy_sum.sums]))
     assert not torch.allclose(*sums)
 
 
@@ -1293,7 +1293,7 @@ def test_a_pass_back_within_the_loss_is_no_gradient_of_it(strict):
 
     moved = worst([x, y])
     optimizer.backward_on(lambda part: own(module)((worst(part), part[1])), next(batches), strict=strict)
-    found = torch.cat([total.flatten() for total in optimizer._boundary.sums])
+    found = torch.cat([total.flatten() for total in optimizer._noisy_sum.sums])
     parts = split(clipped(gradients(module, moved, y)), module)
     expected = torch.cat([torch.cat([w, b[:, None]], 1).flatten() for w, b in parts])
     assert torch.allclose(found.to(expected), expected, rtol=1e-3, atol=1e-5)

@@ -162,7 +162,7 @@ def test_positions_are_shared_in_a_part_of_one_record_too(tied):
     for options in ({"micro_batch_size": 4}, {"micro_batch_size": 1}, {"strict": True}):
         _, optimizer, loader = private(model, ids, ids)
         optimizer.backward_on(lambda part: next_token(model, part[0]), next(iter(loader)), **options)
-        found.append(torch.cat([total.flatten() for total in optimizer._boundary.sums]))
+        found.append(torch.cat([total.flatten() for total in optimizer._noisy_sum.sums]))
         optimizer.close()
     assert all(torch.allclose(one, found[2], rtol=1e-9) for one in found)
 
@@ -257,7 +257,7 @@ def test_every_algorithm_projects_the_inputs_of_every_matrix(kind, algorithm):
     )()
     want = sum(g * p if isinstance(p, float) else g @ p for g in expected)
     assert optimizer._taps.taps[0].shape == expected[0].shape
-    assert (optimizer._boundary.sums[0] - want).norm() <= 1e-9 * want.norm()
+    assert (optimizer._noisy_sum.sums[0] - want).norm() <= 1e-9 * want.norm()
     before = flat_weights(optimizer._taps)
     optimizer.step()
     assert not torch.equal(before, flat_weights(optimizer._taps))
@@ -321,7 +321,7 @@ def test_coordinates_in_a_subspace_are_those_of_the_weights_as_they_are_kept(kin
     ]
     optimizer._turn.open(5)
     optimizer.backward_on(lambda part: loss_of(model, part), batch)
-    assert torch.allclose(optimizer._boundary.sums[0], sum(expected), rtol=1e-9)
+    assert torch.allclose(optimizer._noisy_sum.sums[0], sum(expected), rtol=1e-9)
 
 
 # --- attention and other layers of torch -----------------------------------------------------------

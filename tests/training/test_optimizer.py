@@ -76,15 +76,15 @@ def test_a_step_that_fails_leaves_nothing_for_the_next():
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    fine, optimizer._boundary.record = optimizer._boundary.record, full
+    fine, optimizer._noisy_sum.record = optimizer._noisy_sum.record, full
     optimizer._turn.open(12)
     optimizer.backward_on(own(module), (x, y))
     with pytest.raises(OSError, match="No space"):
         optimizer.step()
-    optimizer._boundary.record = fine
+    optimizer._noisy_sum.record = fine
     optimizer._turn.open(1)
     optimizer.backward_on(own(module), (x[:1], y[:1]))
-    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 1e-3
+    assert torch.cat([s.flatten() for s in optimizer._noisy_sum.sums]).norm() <= 1e-3
     optimizer.step()
 
 

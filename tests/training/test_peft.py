@@ -73,9 +73,9 @@ def test_clipped_sums_of_a_peft_model_are_those_of_single_records(peft_model):
     def sums(rows):
         optimizer._turn.drawn = None
         optimizer._turn.open(len(rows))
-        optimizer._boundary.begin()
+        optimizer._noisy_sum.begin()
         optimizer.backward_on(lambda part: text_losses(model, part), rows)
-        return torch.cat([s.flatten() for s in optimizer._boundary.sums])
+        return torch.cat([s.flatten() for s in optimizer._noisy_sum.sums])
 
     alone = [sums(tokens[i : i + 1]) for i in range(5)]
     assert all(abs(float(part.norm()) - 1e-3) < 1e-6 for part in alone)
@@ -231,9 +231,9 @@ def test_adapters_in_single_precision_over_a_base_in_half(peft_model, dtype):
     def sums(rows):
         optimizer._turn.drawn = None
         optimizer._turn.open(len(rows))
-        optimizer._boundary.begin()
+        optimizer._noisy_sum.begin()
         optimizer.backward_on(lambda part: text_losses(model, part).float(), rows)
-        return torch.cat([s.flatten() for s in optimizer._boundary.sums])
+        return torch.cat([s.flatten() for s in optimizer._noisy_sum.sums])
 
     single = [sums(tokens[i : i + 1]) for i in range(5)]
     assert all(abs(float(part.norm()) / 1e-3 - 1.0) < 1e-5 for part in single)
@@ -253,7 +253,7 @@ def test_a_head_in_half_precision_is_refused_and_trained_in_single_under_autocas
     optimizer._turn.open(6)
     with torch.autocast("cpu", torch.bfloat16):
         optimizer.backward_on(lambda part: label_losses(model, part).float(), batch)
-    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 6e-3
+    assert torch.cat([s.flatten() for s in optimizer._noisy_sum.sums]).norm() <= 6e-3
 
 
 # --- models of transformers, all of whose tensors are trained ----------------------------------------

@@ -192,7 +192,7 @@ def test_autocast_norms_are_those_of_the_trained_type():
     optimizer._turn.open(12)
     with torch.autocast("cpu", torch.bfloat16):
         optimizer.backward_on(own(module), (x, y))
-    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 12e-3
+    assert torch.cat([s.flatten() for s in optimizer._noisy_sum.sums]).norm() <= 12e-3
 
 
 def test_an_input_changed_in_place_is_noticed():

@@ -71,7 +71,7 @@ def test_an_empty_batch_releases_noise_of_the_planned_size(name):
     )
     optimizer._turn.open(0)
     optimizer.backward_on(own(module), (x[:0], y[:0]))
-    draws = torch.cat([mean.flatten() for mean in optimizer._boundary.release()]) * 12
+    draws = torch.cat([mean.flatten() for mean in optimizer._noisy_sum.release()]) * 12
     assert stats.kstest(draws.numpy() / 7.5, "norm").pvalue > 1e-3
     optimizer.step()
     assert optimizer._steps == 2
@@ -85,7 +85,7 @@ def test_the_noise_is_twice_as_large_under_replace():
     module = mlp(hidden=200)
     _, optimizer, _ = private(module, x, y, noise_multiplier=2.0, relation="replace", max_grad_norm=0.5)
     optimizer._turn.open(0)
-    draws = torch.cat([mean.flatten() for mean in optimizer._boundary.release()]) * 12
+    draws = torch.cat([mean.flatten() for mean in optimizer._noisy_sum.release()]) * 12
     assert stats.kstest(draws.numpy() / 2.0, "norm").pvalue > 1e-3
 
 
@@ -127,7 +127,7 @@ def test_many_parts_lose_no_record_to_rounding():
     weights = torch.full((600,), 0.1)
     weights[0] = 1e7
     optimizer.backward_on(lambda part: part[2] * losses_of(module, *part[:2]), (x, y, weights), 1)
-    assert optimizer._boundary.sums[0].dtype is torch.float64
+    assert optimizer._noisy_sum.sums[0].dtype is torch.float64
 
 
 def test_rows_that_are_no_records_are_refused_at_the_boundary():
@@ -136,7 +136,7 @@ def test_rows_that_are_no_records_are_refused_at_the_boundary():
     _, optimizer, _ = private(module, x, y)
     with optimizer._taps.armed(12), pytest.raises(InvalidParameter, match="one row for each record"):
         losses_of(module, x, y).sum().backward()
-        optimizer._boundary.add(11)
+        optimizer._noisy_sum.add(11)
 
 
 def test_sums_without_asking_whether_all_records_are_finite():
@@ -154,7 +154,7 @@ def test_sums_without_asking_whether_all_records_are_finite():
                 norms = torch.stack([view.squared_norms() for view in optimizer._views], 1)
                 finite = torch.isfinite(norms).all(1)
                 assert bool(finite.all()) == (poison is None)
-                c = optimizer._boundary.factors(norms, finite)[:, 0]
+                c = optimizer._noisy_sum.factors(norms, finite)[:, 0]
                 kept = finite if masked or poison is not None else None
                 found.append(torch.cat([view.clipped_sum(c, kept).flatten() for view in optimizer._views]))
         assert torch.equal(*found)

@@ -19,7 +19,7 @@ from privproj.assumptions import THIS_LEDGER_ALONE, THIS_RUN_ALONE  # noqa: E402
 from privproj.records.ledger import read_ledger, verify_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, Subspace, Trajectory, add_frozen_lora, add_prism  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS  # noqa: E402
-from privproj.training.data_identity import STAMP  # noqa: E402
+from privproj.training.dataset import STAMP  # noqa: E402
 
 from .helpers import DOUBLE, data, mlp, orthonormal, own, private, state  # noqa: E402
 

@@ -13,7 +13,7 @@ from privproj.numerics.enclosure import Enclosure, widen_outward
 def representation(mechanism: ClippedSum) -> PrivacyProfile:
     """The exact profile of one release at ``mu = 1/z``."""
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
-    return gaussian_profile(mechanism.joint_mu)
+    return gaussian_profile(mechanism.mu_with_count)
 
 
 ANALYTIC = Bound(
@@ -25,19 +25,19 @@ ANALYTIC = Bound(
     proof="C3",
     representation=representation,
     version=4,
-    allows=lambda mechanism: (representation(mechanism),),
+    worst_changes=lambda mechanism: (representation(mechanism),),
     # T releases are one at mu = sqrt(T)/z (C3).
-    provable=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
-    columns=lambda mechanism, mu: (GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)),
-    provable_steps=True,
+    ball_profile=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
+    law_row=lambda mechanism, mu: (GAUSSIAN_COLUMNS, (mechanism.mus_with_count(mu),)),
+    certifies_runs=True,
     exact=True,
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
 )
 
 
 def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
     """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
-    mu = mechanism.joint_mu
+    mu = mechanism.mu_with_count
 
     def log_delta(eps: float) -> Enclosure:
         if eps == 0.0:
@@ -56,7 +56,7 @@ TWO_SIDED = Bound(
     source="arXiv 2601.21719, Equation 10",
     representation=_two_sided_of,
     version=3,
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
 )
 
 
@@ -68,8 +68,8 @@ GDP = Bound(
     source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
     # T releases are mu sqrt(T)-GDP (Corollary 3.3).
-    representation=lambda mechanism: replace(gaussian_profile(mechanism.joint_mu), can_be_subsampled=False),
+    representation=lambda mechanism: replace(gaussian_profile(mechanism.mu_with_count), can_be_subsampled=False),
     version=2,
     exact=True,
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
 )

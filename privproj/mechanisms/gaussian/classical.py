@@ -27,8 +27,8 @@ CLASSICAL = Bound(
     source="Dwork, Roth 2014, Theorem A.1",
     options="--noise-multiplier 10",
     # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
-    representation=lambda mechanism: _classical_rule(mechanism.joint_mu, 1.25),
-    counts_clipped=True,
+    representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 1.25),
+    supports_adaptive_clipping=True,
 )
 
 
@@ -40,6 +40,6 @@ CLASSICAL_2 = Bound(
     source="arXiv 2601.21719, early version, Lemma 1",
     options="--noise-multiplier 10",
     # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
-    representation=lambda mechanism: _classical_rule(mechanism.joint_mu, 2.0),
-    counts_clipped=True,
+    representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 2.0),
+    supports_adaptive_clipping=True,
 )

@@ -119,8 +119,8 @@ EXACT = Bound(
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=3,
-    allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
-    provable=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
+    worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    ball_profile=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
     exact=True,
     **OF_ONE_RECORD,
 )
@@ -144,6 +144,6 @@ ANY_RECORDS = Bound(
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     version=5,
-    allows=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

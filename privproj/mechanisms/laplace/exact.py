@@ -42,7 +42,7 @@ BOUND = Bound(
     source="the likelihood ratio of two Laplace laws at distance mu",
     representation=representation,
     version=3,
-    allows=lambda mechanism: (representation(mechanism),),
-    provable=in_balls("BallLaplaceProfile", lambda mechanism, steps: (mechanism.z,)),
+    worst_changes=lambda mechanism: (representation(mechanism),),
+    ball_profile=in_balls("BallLaplaceProfile", lambda mechanism, steps: (mechanism.z,)),
     exact=True,
 )

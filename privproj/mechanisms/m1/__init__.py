@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Lift, NoisyMechanism
-from privproj.validation import WHOLE, flag, number, parameter, whole, whole_number
+from privproj.validation import WHOLE, flag, integer, number, parameter, whole_number
 
 SIZE = number()
 """The range of a norm."""
@@ -84,7 +84,7 @@ class M1(NoisyMechanism):
         super().__post_init__()
         if self.span_dim is not None:
             expected = f"a span dimension from 0 to dim-1={(self.dim or 1) - 1}"
-            object.__setattr__(self, "span_dim", whole("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
+            object.__setattr__(self, "span_dim", integer("span_dim", self.span_dim, expected, 0, (self.dim or 1) - 1))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -21,7 +21,7 @@ def law(mechanism: M1) -> "ScaledEnergy":
     return ScaledEnergy(ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank), mechanism.mu**2)
 
 
-def allowed(mechanism: M1) -> tuple[PrivacyProfile, ...]:
+def worst_changes(mechanism: M1) -> tuple[PrivacyProfile, ...]:
     """The profile of a change of rank one, which is allowed whatever is promised of the rank."""
     # delta(eps) = E[h_eps(X)] (C4)
     return (rank_one_profile(law(mechanism), LOWER_END_REFINEMENT),)
@@ -37,7 +37,7 @@ KNOWN_PROJECTION = Bound(
     proof="C5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
-    allows=allowed,
+    worst_changes=worst_changes,
     version=7,
 )
 
@@ -52,8 +52,8 @@ KNOWN_PROJECTION_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
-    allows=allowed,
-    sees_projection=True,
+    worst_changes=worst_changes,
+    adversary_sees_projection=True,
     version=6,
     **OF_RANK_ONE,
 )

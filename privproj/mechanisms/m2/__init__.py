@@ -9,7 +9,7 @@ from typing import Any, Literal
 from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import ClippedSum, Lift
-from privproj.validation import LAYERS, flag, one_of, parameter, real, whole, whole_number
+from privproj.validation import LAYERS, flag, integer, one_of, parameter, real, whole_number
 
 LAYER_TEXT = re.compile(
     r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?::([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE
@@ -46,11 +46,11 @@ class Layer:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "dim", whole("layer", self.dim, "a whole number dim >= 1 in a layer", 1, 10**12))
-        set_field(self, "rank", whole("layer", self.rank, f"a rank from 1 to dim={self.dim} in a layer", 1, self.dim))
-        set_field(self, "count", whole("layer", self.count, "a count from 1 to 1e5 in a layer", 1, 10**5))
+        set_field(self, "dim", integer("layer", self.dim, "a whole number dim >= 1 in a layer", 1, 10**12))
+        set_field(self, "rank", integer("layer", self.rank, f"a rank from 1 to dim={self.dim} in a layer", 1, self.dim))
+        set_field(self, "count", integer("layer", self.count, "a count from 1 to 1e5 in a layer", 1, 10**5))
         if self.columns is not None:
-            set_field(self, "columns", whole("layer", self.columns, "columns from 1 to 1e12 in a layer", 1, 10**12))
+            set_field(self, "columns", integer("layer", self.columns, "columns from 1 to 1e12 in a layer", 1, 10**12))
         if self.share is not None:
             set_field(self, "share", real("layer", self.share, "a share in (0, 1] in a layer", 0, 1, open_low=True))
 

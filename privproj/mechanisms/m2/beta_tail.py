@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from privproj.curves.columns import KernelColumns, RowOfLaw, profile_of_kernels
+from privproj.curves.columns import KernelColumns, LawRow, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound
@@ -120,7 +120,7 @@ def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mu, float(sharp)
 
 
-def _columns(mechanism: M2, mu: Any, sharp: bool) -> RowOfLaw | None:
+def _law_row(mechanism: M2, mu: Any, sharp: bool) -> LawRow | None:
     """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
     if mechanism.unprojected or mechanism.layers:
         return None
@@ -203,8 +203,8 @@ BETA_TAIL = Bound(
     # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
     representation=lambda mechanism: _profile(mechanism, sharp=False),
     version=3,
-    provable=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
-    columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=False),
+    ball_profile=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
+    law_row=lambda mechanism, mu: _law_row(mechanism, mu, sharp=False),
     baseline=Baseline("published (k={k})", "single"),
     **OF_CHANGE_RANK,
 )
@@ -218,7 +218,7 @@ BETA_TAIL_SHARP = Bound(
     # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
     representation=lambda mechanism: _profile(mechanism, sharp=True),
     version=3,
-    provable=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
-    columns=lambda mechanism, mu: _columns(mechanism, mu, sharp=True),
+    ball_profile=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
+    law_row=lambda mechanism, mu: _law_row(mechanism, mu, sharp=True),
     **OF_CHANGE_RANK,
 )

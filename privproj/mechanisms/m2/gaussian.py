@@ -14,9 +14,9 @@ BOUND = Bound(
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3): projecting is post-processing (F2).
     representation=representation,
     version=4,
-    provable=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
-    provable_steps=True,
-    any_projection=True,
+    ball_profile=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
+    certifies_runs=True,
+    holds_for_fixed_projection=True,
     baseline=Baseline("plain Gaussian"),
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
 )

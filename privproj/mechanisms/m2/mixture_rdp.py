@@ -7,7 +7,7 @@ from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.gaussian.rdp import rdp_of as gaussian_form
-from privproj.mechanisms.m2.rank_free import allowed
+from privproj.mechanisms.m2.rank_free import worst_changes
 from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
 
@@ -67,7 +67,7 @@ def representation(mechanism: M2) -> RenyiCurve:
     """The Renyi curve of one release, of the worst layer or, under per-layer clips, of all layers together."""
     if mechanism.unprojected:
         return gaussian_form(mechanism)
-    mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.count_shift
+    mu, joint, count = mechanism.mu, mechanism.clipping == "joint", mechanism.adaptive_count_shift
 
     def log_moment(alpha: float) -> float:
         # c = alpha (alpha - 1) mu^2/2, rounded up (C15).
@@ -92,9 +92,9 @@ BOUND = Bound(
     source="privproj: the Gaussian moment is convex in the captured energy, so one direction is the worst case",
     proof="C15",
     representation=representation,
-    allows=allowed,
+    worst_changes=worst_changes,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     renyi=True,
     version=3,
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
 )

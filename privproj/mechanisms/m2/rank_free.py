@@ -22,31 +22,31 @@ from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
+    from privproj.curves.columns import LawRow
     from privproj.rigorous.profiles import BallProfile
 
 
 def law(mechanism: M2) -> SensitivityLaw:
     """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
-    return shifted_law(ScaledBeta(*mechanism.beta_shape, mechanism.mu**2), mechanism.count_shift)
+    return shifted_law(ScaledBeta(*mechanism.beta_shape, mechanism.mu**2), mechanism.adaptive_count_shift)
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
     """The any-rank profile; with ``r = d`` the projection is the identity and the profile Gaussian."""
     if mechanism.unprojected:
-        return gaussian_profile(mechanism.joint_mu)
+        return gaussian_profile(mechanism.mu_with_count)
     if mechanism.alike.layers:
         return _layered_profile(mechanism)
     # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism.alike))
 
 
-def columns(mechanism: M2, mu: Any, any_rank: float = 1.0) -> "RowOfLaw | None":
+def law_row(mechanism: M2, mu: Any, any_rank: float = 1.0) -> "LawRow | None":
     """The profile over columns and the row of one release; none for layers of several shapes, or with a count."""
     if mechanism.unprojected:
-        return GAUSSIAN_COLUMNS, (mechanism.joint_mus(mu),)
-    if mechanism.alike.layers or mechanism.count_shift:
+        return GAUSSIAN_COLUMNS, (mechanism.mus_with_count(mu),)
+    if mechanism.alike.layers or mechanism.adaptive_count_shift:
         return None
     return SHIFT_COLUMNS, (*mechanism.alike.beta_shape, mu**2, any_rank)
 
@@ -63,7 +63,7 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
     # min_p max_l E[g_p(mu^2 B_l)] (C5, joint clip over layers).
     shapes = _largest_shapes({(dim, rank) for dim, rank, _, _ in mechanism.parts})
     bins = (beta_bins(0.5 * r, 0.5 * (d - r), scale) for d, r in shapes)
-    return any_rank_profile_of_bins(tuple(law.shifted(mechanism.count_shift) for law in bins))
+    return any_rank_profile_of_bins(tuple(law.shifted(mechanism.adaptive_count_shift) for law in bins))
 
 
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -76,11 +76,11 @@ def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def allowed(mechanism: M2) -> tuple[PrivacyProfile, ...]:
+def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     """Profiles of changes that are allowed, as whoever sees the projections has them: rank one, and spread evenly."""
     if mechanism.unprojected:
-        return (gaussian_profile(mechanism.joint_mu),)
-    scale, parts, count = mechanism.mu**2, mechanism.parts, mechanism.count_shift
+        return (gaussian_profile(mechanism.mu_with_count),)
+    scale, parts, count = mechanism.mu**2, mechanism.parts, mechanism.adaptive_count_shift
     if mechanism.clipping == "per-layer" and mechanism.alike.layers:
         from privproj.laws.binned import convolve_layers_below
 
@@ -104,11 +104,11 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     shares = [(rank / dim, count * share) for dim, rank, count, share in mechanism.parts]
     apart = mechanism.clipping == "per-layer"
     captured = math.fsum(part * share for part, share in shares) if apart else max(part for part, _ in shares)
-    count = math.sqrt(mechanism.count_shift)
+    count = math.sqrt(mechanism.adaptive_count_shift)
     return (gaussian_profile(math.hypot(mechanism.mu * math.sqrt(captured), count) * (1.0 - 1e-15)),)
 
 
-def provable(mechanism: M2, steps: int, *, rank_one: bool = False) -> "BallProfile":
+def ball_profile(mechanism: M2, steps: int, *, rank_one: bool = False) -> "BallProfile":
     """The bound in balls, its tangent the witness, or that of rank one; Gaussian where nothing is projected."""
     from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile, BallRandomSensitivity
 
@@ -125,19 +125,19 @@ RANK_FREE = Bound(
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C5",
     representation=representation,
-    allows=allowed,
-    provable=provable,
-    columns=columns,
+    worst_changes=worst_changes,
+    ball_profile=ball_profile,
+    law_row=law_row,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     version=6,
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
 )
 
 
 def _rank_one_of(mechanism: M2) -> PrivacyProfile:
     """The profile of the pair (projection, release) for a change of rank one."""
     if mechanism.unprojected:
-        return gaussian_profile(mechanism.joint_mu)
+        return gaussian_profile(mechanism.mu_with_count)
     # delta(eps) = E[h_eps(mu^2 B)], B ~ Beta(r/2, (d-r)/2) (C4, C7).
     return rank_one_profile(law(mechanism.alike))
 
@@ -166,13 +166,13 @@ EXACT_RANK1 = Bound(
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",
     representation=_rank_one_of,
-    allows=lambda mechanism: allowed(mechanism)[:1],
-    provable=lambda mechanism, steps: provable(mechanism, steps, rank_one=True),
-    columns=lambda mechanism, mu: columns(mechanism, mu, any_rank=0.0),
-    sees_projection=True,
+    worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
+    ball_profile=lambda mechanism, steps: ball_profile(mechanism, steps, rank_one=True),
+    law_row=lambda mechanism, mu: law_row(mechanism, mu, any_rank=0.0),
+    adversary_sees_projection=True,
     refuses=refuses,
     notes=notes,
     version=6,
-    counts_clipped=True,
+    supports_adaptive_clipping=True,
     **OF_RANK_ONE,
 )

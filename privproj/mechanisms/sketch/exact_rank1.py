@@ -38,7 +38,7 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
-def attained(mechanism: Sketch) -> bool:
+def is_attained(mechanism: Sketch) -> bool:
     """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.
@@ -56,18 +56,18 @@ BOUND = Bound(
     representation=representation,
     version=3,
     # T releases are one of rank T r (C14).
-    provable=in_balls(
+    ball_profile=in_balls(
         "BallSecretSketch",
         lambda mechanism, steps: (
             steps * mechanism.needed_rank * mechanism.layer_count,
             mechanism.gamma_of_one_column,
         ),
     ),
-    provable_steps=True,
+    certifies_runs=True,
     independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
     exact=True,
-    attained=attained,
+    is_attained=is_attained,
     promises_of=column_promises,
     default_relation=NeighbouringRelation.ZERO_OUT,
     **OF_ONE_RECORD,

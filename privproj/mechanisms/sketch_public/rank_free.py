@@ -11,7 +11,7 @@ from privproj.mechanisms import PublicSketch
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound, in_balls
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import RowOfLaw
+    from privproj.curves.columns import LawRow
 
 
 def law(mechanism: PublicSketch) -> ScaledGamma:
@@ -26,12 +26,12 @@ def _law_at(mechanism: PublicSketch, mu: Any) -> ScaledGamma:
     return ScaledGamma(0.5 * rank, 2.0 * mu**2 / rank)
 
 
-def _columns(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "RowOfLaw":
+def _law_row(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "LawRow":
     """The profile over columns and the row of one release."""
     return SHIFT_COLUMNS, (*_law_at(mechanism, mu).row, any_rank)
 
 
-def allowed(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
+def worst_changes(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
     """The profile of a change of rank one and, as the limit of ever more directions, of one that is spread evenly."""
     # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
     even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
@@ -47,9 +47,9 @@ RANK_FREE = Bound(
     proof="C5",
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
-    allows=allowed,
-    provable=in_balls("BallAnyRank", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
-    columns=_columns,
+    worst_changes=worst_changes,
+    ball_profile=in_balls("BallAnyRank", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
+    law_row=_law_row,
     version=5,
 )
 
@@ -63,9 +63,9 @@ EXACT_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
-    allows=lambda mechanism: allowed(mechanism)[:1],
-    provable=in_balls("BallRandomSensitivity", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
-    columns=lambda mechanism, mu: _columns(mechanism, mu, any_rank=0.0),
+    worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
+    ball_profile=in_balls("BallRandomSensitivity", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
+    law_row=lambda mechanism, mu: _law_row(mechanism, mu, any_rank=0.0),
     exact=True,
     version=5,
     **OF_RANK_ONE,

@@ -31,7 +31,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     return VectorWishart(dim, rank, misalignment).profile()
 
 
-def provable(mechanism: Wishart, steps: int) -> "BallProfile":
+def ball_profile(mechanism: Wishart, steps: int) -> "BallProfile":
     """The integral in balls; raises :class:`Refused` for norms that differ."""
     from privproj.rigorous.wishart import BallWishartProfile
 
@@ -48,7 +48,7 @@ BOUND = Bound(
     source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly",
     proof="C9",
     representation=representation,
-    provable=provable,
+    ball_profile=ball_profile,
     exact=True,
     version=5,
     **OF_ALIGNMENT,

@@ -19,7 +19,7 @@ from privproj.training.generators import Streams, normal, streams
 from privproj.training.plan import Plan
 from privproj.training.taps import AnyTap, check_variants, is_matrix
 from privproj.training.view import Algorithm
-from privproj.validation import whole
+from privproj.validation import integer
 
 Picks = Callable[[str, nn.Linear], bool]
 """Called with the name of a linear layer and the layer; returns True if it is to be adapted."""
@@ -53,7 +53,7 @@ class FrozenLoRA(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, alpha: float | None, stream: torch.Generator) -> None:
         super().__init__()
         inputs = base.in_features
-        rank = whole("rank", rank, f"a whole rank from 1 to {inputs}, the inputs of a layer", 1, inputs)
+        rank = integer("rank", rank, f"a whole rank from 1 to {inputs}, the inputs of a layer", 1, inputs)
         self.base = base.requires_grad_(False)
         self.rank, self.scale = rank, 1.0 if alpha is None else alpha / rank
         weight = base.weight

@@ -19,7 +19,7 @@ from privproj.training.generators import Streams, orthonormal, streams
 from privproj.training.plan import Plan
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
-from privproj.validation import whole
+from privproj.validation import integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class PrismLinear(nn.Module):
         super().__init__()
         self.base, self.steps = base.requires_grad_(False), steps
         smaller = min(base.in_features, base.out_features)
-        rank = whole("rank", rank, f"a whole rank from 1 to {smaller}, the smaller side of a layer", 1, smaller)
+        rank = integer("rank", rank, f"a whole rank from 1 to {smaller}, the smaller side of a layer", 1, smaller)
         weight = base.weight
         self.u = nn.Parameter(orthonormal(base.out_features, rank, weight, stream)[0])
         self.s = nn.Parameter(torch.zeros(rank, dtype=weight.dtype, device=weight.device))

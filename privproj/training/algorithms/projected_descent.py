@@ -10,7 +10,7 @@ from torch import nn
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.training.generators import normal, streams
-from privproj.validation import whole
+from privproj.validation import integer
 
 
 class ProjectedDescent:
@@ -45,7 +45,7 @@ class ProjectedDescent:
         if not self.parameters:
             raise InvalidParameter("module", type(module).__name__, "a module with tensors that require a gradient")
         total = sum(p.numel() for p in self.parameters)
-        rank, like = whole("rank", rank, "a whole number rank >= 1"), self.parameters[0]
+        rank, like = integer("rank", rank, "a whole number rank >= 1"), self.parameters[0]
         # Z = N/sqrt(r), so that E Z Z^T = I.
         self.z = normal((total, rank), like, streams(insecure_seed).projection) / rank**0.5
         self.lr = lr

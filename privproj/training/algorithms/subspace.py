@@ -17,7 +17,7 @@ from privproj.training.generators import Streams
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
-from privproj.validation import whole
+from privproj.validation import integer
 
 SMALLEST_LENGTH = 1e-5
 """A direction whose singular value is below this share of the largest is taken to be rounding. Speed only: every
@@ -96,7 +96,7 @@ def leading(rows: Tensor, k: int) -> Tensor:
     >>> [[round(abs(entry), 3) for entry in row] for row in basis.tolist()]
     [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
-    k = whole("k", k, "a whole number k >= 1")
+    k = integer("k", k, "a whole number k >= 1")
     if not rows.isfinite().all():
         raise InvalidParameter("rows", "infinite or undefined", "snapshots of a run that did not diverge")
     # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
@@ -141,7 +141,7 @@ class Trajectory:
     """
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
-        self.optimizer, self.k = optimizer, whole("rank", k, "a whole number of directions >= 1")
+        self.optimizer, self.k = optimizer, integer("rank", k, "a whole number of directions >= 1")
         if self.k > optimizer._plan.steps:
             raise InvalidParameter(
                 "rank", self.k, f"at most one direction for each of the {optimizer._plan.steps} steps"

@@ -92,8 +92,8 @@ def test_the_energy_of_the_noise():
     for _ in range(400):
         optimizer._turn.open(0)
         optimizer._turn.close()
-        optimizer._boundary.record = lambda: None
-        (mean,) = optimizer._boundary.release()
+        optimizer._noisy_sum.record = lambda: None
+        (mean,) = optimizer._noisy_sum.release()
         energies.append(float(fixed_rank.from_flat(mean, view.point).flat().norm()))
     known = 3.0 / 12 * math.sqrt(4 * (20 + 30 - 4))
     assert abs(np.mean(np.square(energies)) - known**2) < 5 * np.std(np.square(energies)) / math.sqrt(400)

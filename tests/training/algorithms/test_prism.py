@@ -163,7 +163,7 @@ def test_bases_that_were_edited_are_mended_or_refused():
     assert torch.allclose((module[0].u * module[0].s) @ module[0].v.T, before, atol=1e-12)
     optimizer._turn.open(1)
     optimizer.backward_on(own(module), (x[:1], y[:1]))
-    assert torch.cat([s.flatten() for s in optimizer._boundary.sums]).norm() <= 1e-3
+    assert torch.cat([s.flatten() for s in optimizer._noisy_sum.sums]).norm() <= 1e-3
     optimizer.step()
     module.load_state_dict({**module.state_dict(), "0.u": 2.0 * module[0].u})
     optimizer._turn.open(1)

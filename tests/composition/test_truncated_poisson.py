@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import privproj
-from privproj import M2, Gaussian
-from privproj.accounting.question import ask_by_name
-from privproj.composition.truncated import (
+from privproj.composition.with_cut_batches import (
     HARMLESS_SHARE,
     TruncatedCurve,
     log_binomial_tail,
     log_probability_of_cut,
     smallest_harmless_cap,
-    truncated,
+    with_cut_batches,
 )
+
+import privproj
+from privproj import M2, Gaussian
+from privproj.accounting.question import ask_by_name
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
@@ -264,4 +264,4 @@ def test_the_smallest_harmless_cap_is_harmless_and_the_smallest():
 
 def test_a_run_without_a_cap_keeps_its_curve():
     curve = ask_by_name(Gaussian(noise_multiplier=1.0), None, {"steps": 3}).curve()
-    assert truncated(curve, [Run(steps=3)]) is curve
+    assert with_cut_batches(curve, [Run(steps=3)]) is curve

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from privproj.training.quiet import quiet  # noqa: E402
+from privproj.training.fixed_randomness import fix_randomness  # noqa: E402
 
 
 class Noisy(nn.Module):
@@ -31,7 +31,7 @@ class Noisy(nn.Module):
 
 def test_a_quiet_pass_is_the_same_again_for_any_records():
     module, x = Noisy(), torch.randn(5, 4, 6)
-    with quiet(module) as still:
+    with fix_randomness(module) as still:
         whole = module(x)
         assert torch.equal(module(x), whole) and module.training
         assert torch.allclose(module(x[2:3]), whole[2:3], rtol=1e-4, atol=1e-6)
@@ -43,7 +43,7 @@ def test_generators_go_on_as_if_nothing_had_been_drawn():
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    with quiet(module):
+    with fix_randomness(module):
         module(x)
         torch.randperm(9)
     assert torch.equal(torch.rand(4), expected)
@@ -53,7 +53,7 @@ def test_generators_go_on_as_if_nothing_had_been_drawn():
 def test_what_is_recomputed_on_the_way_back_is_quiet_too(reentrant):
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     x = torch.randn(3, 4, requires_grad=True)
-    with quiet(module):
+    with fix_randomness(module):
         (plain,) = torch.autograd.grad(module(x).sum(), x)
         checkpoint(module, x, use_reentrant=reentrant).sum().backward()
     assert torch.allclose(x.grad, plain)
@@ -84,14 +84,14 @@ DRAWS = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_functions_of_a_record_are_the_same_beside_other_records(name, level):
     x = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(0))
-    with quiet(nn.Identity(), level):
+    with fix_randomness(nn.Identity(), level):
         whole = DRAWS[name](x)
         assert whole.isfinite().all() and torch.allclose(DRAWS[name](x[2:3]), whole[2:3], rtol=1e-5, atol=1e-6)
     assert not torch.equal(DRAWS[name](x), DRAWS[name](x))
 
 
 def test_what_is_drawn_has_the_size_that_it_is_drawn_with():
-    with quiet(nn.Identity(), 0.9):
+    with fix_randomness(nn.Identity(), 0.9):
         found = [torch.empty(3).normal_(1.0, 2.0), torch.normal(1.0, 2.0, (3,)), 1.0 + 2.0 * torch.randn(3)]
         assert all(torch.allclose(one, found[0]) for one in found) and float(found[0][0]) > 3.0
         assert torch.equal(torch.empty(2).uniform_(2.0, 4.0), torch.full((2,), 3.8))
@@ -106,6 +106,6 @@ def test_what_is_drawn_has_the_size_that_it_is_drawn_with():
 
 
 def test_a_loop_that_waits_for_a_draw_ends():
-    with quiet(nn.Identity(), 0.98):
+    with fix_randomness(nn.Identity(), 0.98):
         while torch.rand(1) > 0.5:
             pass

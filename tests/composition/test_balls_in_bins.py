@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, Laplace
-from privproj.composition import allocation
-from privproj.composition.allocation import EpochEnds, SumLaw, add_sum
+from privproj.composition import balls_in_bins
+from privproj.composition.balls_in_bins import EpochEnds, SumLaw, add_sum
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
@@ -91,7 +91,7 @@ def test_any_grid_is_sound(points, monkeypatch):
     release, at = gaussian_profile(1.0), np.array([0.05, 0.4, 1.5, -0.05, -0.4])
     ends = EpochEnds(release, 21)
     fine = ends.above.excess(at), ends.below.excess(at)
-    monkeypatch.setattr(allocation, "POINTS_PER_SCORE", points)
+    monkeypatch.setattr(balls_in_bins, "POINTS_PER_SCORE", points)
     ends = EpochEnds(release, 21)
     above, below = ends.above.excess(at), ends.below.excess(at)
     assert np.all(below <= fine[0]) and np.all(fine[1] <= above)

@@ -78,7 +78,7 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
     return 1 + (largest_integer(lambda cap: log_probability_of_cut(run, cap).upper > goal, 0, most) or 0)
 
 
-def truncated(curve: Curve, runs: Sequence[Run]) -> Curve:
+def with_cut_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
     """The curve of these phases with their batches cut, from that of the same phases with whole batches (C26)."""
     cuts = [log_probability_of_cut(run) for run in runs]
     lower, upper = (reduce(kernels.log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))

@@ -5,9 +5,9 @@ magnitude more. No lattice of equal cells holds both. Here a law has a few hundr
 of this is claim C23.
 
 **A law** is a pair as in :mod:`privproj.composition.dominating_pairs`: ``P``-masses ``p_j`` at losses ``x_j``
-(``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``lost`` at ``-inf``. Its profile in
+(``Q``-masses ``q_j = p_j e^-x_j``), ``P``-mass ``m`` at ``+inf`` and ``Q``-mass ``m_q`` at ``-inf``. Its profile in
 ``t = e^eps >= 0`` is ``D(t) = m + sum_j p_j max(0, 1 - t e^-x_j)``. That of the other order is
-``lost + sum_j q_j max(0, 1 - t e^x_j)``.
+``m_q + sum_j q_j max(0, 1 - t e^x_j)``.
 
 **Product.** The atoms of two releases together are ``p_i p_j`` at ``x_i + x_j``. Each is moved to a grid, in one of
 these ways:
@@ -117,7 +117,7 @@ KNOT_LOSS_SHARE = 0.02
 
 
 @dataclass(frozen=True)
-class AtomLaw:
+class LossPmf:
     """Two measures ``P`` and ``Q`` with atoms at any losses. Whoever makes one guarantees what it dominates (C23)."""
 
     losses: FloatArray
@@ -126,10 +126,10 @@ class AtomLaw:
     masses: FloatArray
     """The ``P``-masses ``p_j`` at these losses."""
 
-    at_infinity: float
+    infinity_mass: float
     """``P``-mass at the loss ``+inf``."""
 
-    lost: float
+    infinity_mass_q: float
     """``Q``-mass at the loss ``-inf``."""
 
     unit: float
@@ -148,20 +148,22 @@ class AtomLaw:
         """The largest absolute loss in nats, and at least one unit."""
         return float(max(-self.losses[0], self.losses[-1], self.unit))
 
-    def mirrored(self) -> "AtomLaw":
+    def mirrored(self) -> "LossPmf":
         """The pair ``(Q, P)``: the law of the add order, where this one is that of the remove order."""
         growth = self.growth + 8.0 * UNIT_ROUNDING
-        return AtomLaw(-self.losses[::-1], self.others[::-1], self.lost, self.at_infinity, self.unit, growth)
+        return LossPmf(
+            -self.losses[::-1], self.others[::-1], self.infinity_mass_q, self.infinity_mass, self.unit, growth
+        )
 
 
 class DoubledCurve:
     """The profile of a composed law, moved up (``above``) or down by what rounding may have cost (C23, "Rounding")."""
 
-    def __init__(self, law: AtomLaw, *, above: bool = True) -> None:
+    def __init__(self, law: LossPmf, *, above: bool = True) -> None:
         self.law = law
         # Rounding (vi): a factor e^growth from above, e^-growth from below.
         self.factor = math.exp(law.growth + 1e-12 if above else -law.growth - 1e-12)
-        self.at_infinity = law.at_infinity * self.factor
+        self.infinity_mass = law.infinity_mass * self.factor
 
     def delta(self, eps: float) -> DeltaValue:
         """The finite part of delta at ``eps`` (nats), on the safe side already, so that its error is 0."""
@@ -173,7 +175,7 @@ class DoubledCurve:
 
     def chernoff(self, eps: float) -> float:
         """``ln delta(eps)`` with its infinite part: the value, which is as cheap here as a bound is on a lattice."""
-        return math.log(max(self.delta(eps).value + self.at_infinity, SMALLEST_UPPER_BOUND))
+        return math.log(max(self.delta(eps).value + self.infinity_mass, SMALLEST_UPPER_BOUND))
 
     def epsilon(self, delta: float, *, above: bool, near: float | None = None) -> float:
         """An end of the inverse ``eps(delta)`` in nats; the search starts at ``near``.
@@ -198,12 +200,12 @@ def first_bounds(shape: Outline) -> ExcessBounds:
     return excess_bounds(shape.profile, shape.run, _first_knots(shape, unit), unit)
 
 
-def law_from_pair(pair: DominatingPair, sign: float) -> AtomLaw:
+def law_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
     """The pair as a law; the absolute error of its cell 0 is added (``sign`` 1, from above) or taken away (-1)."""
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
     kept = masses > 0.0
     losses = pair.step * pair.cells[kept]
-    return AtomLaw(losses, masses[kept], pair.at_infinity, pair.lost, pair.step, pair.rounding)
+    return LossPmf(losses, masses[kept], pair.infinity_mass, pair.infinity_mass_q, pair.step, pair.rounding)
 
 
 def _first_knots(shape: Outline, unit: float) -> Cells:
@@ -270,7 +272,7 @@ class _PilotLaw:
     """The highest loss of the grid, in nats."""
 
 
-def _thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _thin_atoms(law: LossPmf) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """``(mean loss, mass, least loss, largest loss)`` of at most :data:`PILOT_ATOMS` groups of neighbouring atoms."""
     count = len(law.losses)
     starts = np.unique(np.linspace(0, count, min(PILOT_ATOMS, count), endpoint=False).astype(int))
@@ -279,7 +281,7 @@ def _thin_atoms(law: AtomLaw) -> tuple[FloatArray, FloatArray, FloatArray, Float
     return np.clip(np.add.reduceat(law.masses * law.losses, starts) / masses, first, last), masses, first, last
 
 
-def _thin_product(one: AtomLaw, two: AtomLaw, cut: float) -> _PilotLaw:
+def _thin_product(one: LossPmf, two: LossPmf, cut: float) -> _PilotLaw:
     """The pilot of the product of both laws; beyond its ends lies about the mass ``cut`` of either side."""
     ours = _thin_atoms(one)
     theirs = ours if one is two else _thin_atoms(two)
@@ -351,7 +353,7 @@ def _choose_grid(sight: _PilotLaw, care: _GridCare) -> FloatArray:
 # --- products --------------------------------------------------------------------------------------
 
 
-def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool = False) -> AtomLaw:
+def _multiply_laws(one: LossPmf, two: LossPmf, care: _GridCare, *, below: bool = False) -> LossPmf:
     """A law that dominates both releases together or, with ``below``, one that they dominate (C23, "Products").
 
     Raises :class:`GridLimit` where losses reach :data:`LARGEST_REACH`.
@@ -372,14 +374,12 @@ def _multiply_laws(one: AtomLaw, two: AtomLaw, care: _GridCare, *, below: bool =
     return move(_product_atoms(one, two, care.depth, below=below), _round_to_unit(points, unit), unit)
 
 
-def _without_far_atoms(law: AtomLaw, *, below: bool) -> AtomLaw:
+def _without_far_atoms(law: LossPmf, *, below: bool) -> LossPmf:
     """The law with the atoms beyond :data:`FARTHEST_LOSS` at infinity (iv) or, with ``below``, without them."""
     far = law.losses > FARTHEST_LOSS
-    at_infinity, lost = (
-        0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (law.masses, law.others)
-    )
+    m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (law.masses, law.others))
     kept = {"losses": law.losses[~far], "masses": law.masses[~far]}
-    return replace(law, **kept, at_infinity=law.at_infinity + at_infinity, lost=law.lost + lost)
+    return replace(law, **kept, infinity_mass=law.infinity_mass + m, infinity_mass_q=law.infinity_mass_q + m_q)
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
@@ -390,8 +390,8 @@ def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:
 
 
 def _fit_to_unit(
-    law: AtomLaw, unit: float, care: _GridCare, move: Callable[[AtomLaw, FloatArray, float], AtomLaw]
-) -> AtomLaw:
+    law: LossPmf, unit: float, care: _GridCare, move: Callable[[LossPmf, FloatArray, float], LossPmf]
+) -> LossPmf:
     """The law, moved by ``move`` to a coarser unit where its own is too fine for exact sums (C23, "Rounding")."""
     if law.unit * 2.0 ** (52 - LOSS_BITS) >= unit or law is IDENTITY_LAW:
         return law
@@ -399,7 +399,7 @@ def _fit_to_unit(
     return move(law, _round_to_unit(points, unit), unit)
 
 
-def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> AtomLaw:
+def _product_atoms(one: LossPmf, two: LossPmf, depth: float, *, below: bool) -> LossPmf:
     """The product of both laws, atom by atom and unsorted; laws from ``below`` have no infinite parts (C23)."""
     if one is two:
         i, j = np.triu_indices(len(one.losses))
@@ -411,16 +411,16 @@ def _product_atoms(one: AtomLaw, two: AtomLaw, depth: float, *, below: bool) -> 
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
     kept = ((masses > NEGLIGIBLE_MASS * depth) | (others > NEGLIGIBLE_MASS * depth)) & (masses > LEAST_PLACED_MASS)
     # m_1 (|P_2| + m_2) + |P_1| m_2, and (iv) negligible atoms, which from below are dropped.
-    at_infinity = one.at_infinity * (float(np.sum(two.masses)) + two.at_infinity)
-    lost = one.lost * (float(np.sum(two.others)) + two.lost)
-    at_infinity += float(np.sum(one.masses)) * two.at_infinity + (0.0 if below else float(np.sum(masses[~kept])))
-    lost += float(np.sum(one.others)) * two.lost + (0.0 if below else float(np.sum(others[~kept])))
+    m = one.infinity_mass * (float(np.sum(two.masses)) + two.infinity_mass)
+    m_q = one.infinity_mass_q * (float(np.sum(two.others)) + two.infinity_mass_q)
+    m += float(np.sum(one.masses)) * two.infinity_mass + (0.0 if below else float(np.sum(masses[~kept])))
+    m_q += float(np.sum(one.others)) * two.infinity_mass_q + (0.0 if below else float(np.sum(others[~kept])))
     losses, growth = one.losses[i[kept]] + two.losses[j[kept]], one.growth + two.growth
-    at_infinity, lost = at_infinity * INFINITE_PART_MARGIN, lost * INFINITE_PART_MARGIN
-    return AtomLaw(losses, masses[kept], at_infinity, lost, min(one.unit, two.unit), growth)
+    m, m_q = m * INFINITE_PART_MARGIN, m_q * INFINITE_PART_MARGIN
+    return LossPmf(losses, masses[kept], m, m_q, min(one.unit, two.unit), growth)
 
 
-def split_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
+def split_atoms(law: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     """A law on these points that dominates the given one: its atoms split between neighbours (C23, "Splitting").
 
     ``points`` are losses in nats, increasing multiples of ``unit``.
@@ -440,16 +440,16 @@ def split_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
     masses[-1] += float(np.sum(law.masses[over] * np.exp(far)))
     # (iii) Below the first point b: p there, and Q-mass p (e^-x - e^-b) = e^-b p expm1(b - x) at -inf.
     masses[0] += float(np.sum(law.masses[under]))
-    at_infinity = law.at_infinity - float(np.sum(law.masses[over] * np.expm1(far)))
-    lost = law.lost + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
+    m = law.infinity_mass - float(np.sum(law.masses[over] * np.expm1(far)))
+    m_q = law.infinity_mass_q + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
     kept = masses > 0.0
     # Rounding (vi): of a placed mass, and of sums of N terms. Infinite parts get a margin, and what underflow can take.
     growth = law.growth + (SPLIT_ROUNDINGS + 2.0 * len(law.losses)) * UNIT_ROUNDING
-    at_infinity, lost = (float(end) * INFINITE_PART_MARGIN + UNDERFLOWN_MASS for end in (at_infinity, lost))
-    return AtomLaw(points[kept], masses[kept], at_infinity, lost, unit, growth)
+    m, m_q = (float(end) * INFINITE_PART_MARGIN + UNDERFLOWN_MASS for end in (m, m_q))
+    return LossPmf(points[kept], masses[kept], m, m_q, unit, growth)
 
 
-def merge_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
+def merge_atoms(law: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     """A law that the given one dominates: all atoms from one point to the next made one, the rest dropped (C23).
 
     ``points`` are losses in nats, increasing multiples of ``unit``. It is for the remove order only.
@@ -465,28 +465,28 @@ def merge_atoms(law: AtomLaw, points: FloatArray, unit: float) -> AtomLaw:
     width = -np.log1p(np.maximum(fall[kept] / masses[kept], -1.0 + 1e-15))
     slack = 2.0 * unit + 4.0 * UNIT_ROUNDING * np.abs(points[kept]) + 4.0 * error * np.expm1(width)
     places = points[kept] + np.floor(np.maximum(width - slack, 0.0) / unit) * unit
-    return AtomLaw(places, masses[kept], 0.0, 0.0, unit, law.growth + error)
+    return LossPmf(places, masses[kept], 0.0, 0.0, unit, law.growth + error)
 
 
-IDENTITY_LAW = AtomLaw(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
+IDENTITY_LAW = LossPmf(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)
 """The law of no release: all mass at loss 0, exactly, with a unit finer than every other. Soundness."""
 
 
-def _compose_steps(law: AtomLaw, steps: int, depth: float, *, below: bool = False) -> AtomLaw:
+def _compose_steps(law: LossPmf, steps: int, depth: float, *, below: bool = False) -> LossPmf:
     """A law that dominates ``steps`` releases of one law or, with ``below``, that they dominate: repeated squaring."""
     levels = steps.bit_length() + steps.bit_count() - 1
     error, (fewest, limit) = GRID_RELATIVE_ERROR / levels, GRID_POINT_LIMITS
     most = int(min(max(math.sqrt(MOST_ATOM_PRODUCTS / levels), fewest), limit))
     most = 2 * most // 3 if below else most
 
-    def multiply(one: AtomLaw, two: AtomLaw, done: int) -> AtomLaw:
+    def multiply(one: LossPmf, two: LossPmf, done: int) -> LossPmf:
         care = _GridCare(error, ROUGH_EXCESS * depth * min(1.0, done / steps), most, depth)
         return _multiply_laws(one, two, care, below=below)
 
     return repeat(multiply(law, IDENTITY_LAW, 1), steps, multiply)
 
 
-def compose_laws(laws: list[tuple[AtomLaw, int]], depth: float = 1.0, *, below: bool = False) -> AtomLaw:
+def compose_laws(laws: list[tuple[LossPmf, int]], depth: float = 1.0, *, below: bool = False) -> LossPmf:
     """A law that dominates a run or, with ``below``, that the run dominates (C23).
 
     The phases of the run are given as the law of one release and its number of releases. ``depth`` says by what factor

@@ -29,9 +29,9 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.files import parse_json, read_bounded, write_atomically
 from privproj.records.ledger import Account
-from privproj.training.capture import Taps
+from privproj.training.containers import parts_of
 from privproj.training.generators import unchanged_numbers
-from privproj.training.nested import parts_of
+from privproj.training.hooks import Taps
 
 SAMPLE_SIZE = 60
 """Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
@@ -67,7 +67,7 @@ def check_distinct(dataset: Dataset) -> None:
     >>> import torch
     >>> from torch.utils.data import ConcatDataset, TensorDataset
     >>> from privproj.errors import InvalidParameter
-    >>> from privproj.training.data_identity import check_distinct
+    >>> from privproj.training.dataset import check_distinct
     >>> records = TensorDataset(torch.randn(100, 8))
     >>> check_distinct(records)
     >>> try:
@@ -124,7 +124,7 @@ def identity(dataset: Dataset) -> Identity:
 
     >>> import torch
     >>> from torch.utils.data import TensorDataset
-    >>> from privproj.training.data_identity import identity
+    >>> from privproj.training.dataset import identity
     >>> x = torch.arange(12.0).view(6, 2)
     >>> identity(TensorDataset(x)) == identity(TensorDataset(x.clone())), identity(TensorDataset(x[1:])).records
     (True, 5)

@@ -20,8 +20,8 @@ import privproj  # noqa: E402
 from privproj import Gaussian  # noqa: E402
 from privproj.composition.compose import releases_of  # noqa: E402
 from privproj.curves.gaussian import gaussian_profile  # noqa: E402
-from privproj.rigorous import allocation  # noqa: E402
-from privproj.rigorous.allocation import (  # noqa: E402
+from privproj.rigorous import balls_in_bins  # noqa: E402
+from privproj.rigorous.balls_in_bins import (  # noqa: E402
     BallEpochs,
     EpochGrid,
     epochs_in_balls,
@@ -112,10 +112,10 @@ def test_any_grid_is_sound_at_any_precision(grids, infinite, batches, bits):
         assert_sound(BallEpochs(Coin(infinite), batches, 1, grids), infinite, LOSS, batches)
 
 
-@pytest.mark.parametrize("share", [allocation.SLACK_SHARE, 0.0])
+@pytest.mark.parametrize("share", [balls_in_bins.SLACK_SHARE, 0.0])
 def test_what_lies_outside_of_a_window_counts_on_the_safe_side(share, monkeypatch):
     """Short windows moved over the law of the sum, which ends at 3 e = 8.2, with orders that are good or poor."""
-    monkeypatch.setattr(allocation, "SLACK_SHARE", share)
+    monkeypatch.setattr(balls_in_bins, "SLACK_SHARE", share)
     for first, (size, order) in product(range(-48, 300, 24), ((1, 1.0), (8, 3.0), (64, 10.0), (256, 10.0))):
         grid = EpochGrid(-5, tuple(range(1, 120)), Window(first, size, order, order))
         with ctx.workprec(BITS):

@@ -240,7 +240,7 @@ _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 @contextmanager
-def quiet(module: nn.Module, level: float | None = 0.5) -> Iterator[Still]:
+def fix_randomness(module: nn.Module, level: float | None = 0.5) -> Iterator[Still]:
     """Switch off all randomness of a module that torch can be told to switch off, and leave its generators untouched.
 
     Modules stay in their mode, so that what they do in training only is still done. Compiled code runs uncompiled.

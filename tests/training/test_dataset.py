@@ -20,7 +20,7 @@ torch = needs("torch", "opacus")
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
 from training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
 
-from privproj.training.data_identity import (  # noqa: E402
+from privproj.training.dataset import (  # noqa: E402
     Identity,
     check_distinct,
     check_identity,

@@ -1,4 +1,4 @@
-"""Capture: hooks that tell every tap what its layers see and what gradient comes back.
+"""Hooks that tell every tap what its layers see and what gradient comes back.
 
 The gradient of a whole batch is never computed for a trained matrix: it does not ask for gradients meanwhile, and its
 tap makes those of single records from what is captured here.

@@ -8,7 +8,7 @@ from helpers import needs
 
 torch = needs("torch", "opacus")
 
-from privproj.training.nested import has_rows, leaves, move, take  # noqa: E402
+from privproj.training.containers import has_rows, leaves, move, take  # noqa: E402
 
 Point = namedtuple("Point", "x y")
 

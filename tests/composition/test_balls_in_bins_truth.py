@@ -13,7 +13,7 @@ from reference.special import gaussian_delta
 
 import privproj
 from privproj import M2, Gaussian
-from privproj.composition.allocation import allocate
+from privproj.composition.balls_in_bins import allocate
 from privproj.runs import Run
 
 M2_OF_TWO = (("exact-rank1", 0.3, 0.3, 0.00909452782625, 0.0084207964812),)

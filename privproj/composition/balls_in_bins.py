@@ -23,8 +23,8 @@ Every mean of an increasing or decreasing convex function of ``S`` grows with th
 * (iii) *Beyond* the last point ``B`` only the mass and the mean are kept. There ``Z - c`` is positive for every ``c <=
   B``, whatever is added to it, so that nothing is lost for such ``c``. For a larger ``c`` the value at ``B`` is taken
   from above, and 0 from below.
-* (iv) ``Q``-mass ``lost`` at ``W = 0`` is moved to ``w``. That only enlarges ``E (S/t - s)_+``. It lowers
-  ``E (s - S/t)_+`` by at most ``lost w``, which is added.
+* (iv) ``Q``-mass ``m_q`` at ``W = 0`` is moved to ``w``. That only enlarges ``E (S/t - s)_+``. It lowers
+  ``E (s - S/t)_+`` by at most ``m_q w``, which is added.
 
 By Jensen (i) enlarges every mean of a convex function and (ii) makes it smaller, whatever the grid; no proof rests on
 :func:`_choose_points`.
@@ -50,7 +50,7 @@ from privproj.composition.dominating_pairs import (
     outline_step,
     repeat,
 )
-from privproj.curves.profile import PrivacyProfile, SplitTable
+from privproj.curves.profile import LazyBounds, PrivacyProfile
 from privproj.errors import PrecisionLimit, Refused
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
@@ -163,7 +163,7 @@ class _Epoch:
         if self.above:
             share = (share + far) * (1.0 + law.drift) + UNDERFLOWN_MASS * self.top
             # m |Q|^(t - 1), with |Q| the mass of a release
-            return (share / self.batches + self.pair.at_infinity * max(1.0, self.total)) * self.factor
+            return (share / self.batches + self.pair.infinity_mass * max(1.0, self.total)) * self.factor
         share = (share + np.where(c <= self.top, far, 0.0)) * (1.0 - law.drift) - UNDERFLOWN_MASS * self.top
         return np.maximum(share, 0.0) / self.batches * self.factor
 
@@ -178,7 +178,7 @@ class _Epoch:
         # The far atoms as if they were at the end of the grid, and (iv) for the mass at W = 0 that was moved to w.
         share += law.far_mass * np.maximum(c - self.top, 0.0) / self.batches
         s = np.exp(losses)
-        moved = self.pair.lost * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
+        moved = self.pair.infinity_mass_q * np.minimum(math.exp(self.log_least) * (1.0 + 1e-9), self.batches * s)
         # times |Q|^(t - 1), with |Q| the mass of a release
         return (share + moved * max(1.0, self.total)) * self.factor + s * UNDERFLOWN_NEAR_ZERO
 
@@ -259,7 +259,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
         lambda eps: ends.log_delta(eps, release),
         resolution=64.0,
         can_be_subsampled=False,
-        excess=SplitTable(ends.excess_below, ends.above.excess),
+        excess=LazyBounds(ends.excess_below, ends.above.excess),
         numerics={"epoch": "sum of likelihood ratios", "atoms": len(ends.above.law.places)},
     )
     found = replace(at_this_depth, log_delta=log_delta, inverse=inverse, deeper=deeper)
@@ -354,7 +354,7 @@ def _first_law(pair: DominatingPair, log_least: float, *, above: bool) -> SumLaw
     places = np.exp(losses) * -np.expm1(log_least - losses)
     masses: Array = (pair.masses + error)[kept].astype(float) * np.exp(-losses)
     if above:  # (iv)
-        places, masses = np.concatenate([[0.0], places]), np.concatenate([[pair.lost], masses])
+        places, masses = np.concatenate([[0.0], places]), np.concatenate([[pair.infinity_mass_q], masses])
     largest = float(np.max(np.abs(losses)))
     growth = pair.rounding + UNIT_ROUNDING * (16.0 + 4.0 * largest)
     return SumLaw(places, masses, 0.0, 0.0, growth, UNIT_ROUNDING * (16.0 + 8.0 * largest))

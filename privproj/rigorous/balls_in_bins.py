@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 from flint import arb, ctx
 
-from privproj.composition.allocation import blocks_of
+from privproj.composition.balls_in_bins import blocks_of
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step
 from privproj.curves.profile import PrivacyProfile
