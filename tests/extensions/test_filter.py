@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import privproj
 from privproj import M1, M2, Filter, Gaussian, InvalidParameter, Laplace, Refused, Sketch
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
-from privproj.audit.epsilon_lower import at_least, at_most
+from privproj.audit.epsilon_lower import clopper_pearson_lower, clopper_pearson_upper
 from privproj.curves.inversion import meets
 from privproj.curves.renyi import OneOrder
 from privproj.runs.targets import full_target
@@ -382,7 +382,8 @@ def test_an_audit_of_an_adaptive_adversary_does_not_refute_a_filter(kind):
     # P(E) - e^eps Q(E) <= delta for the event that the loss reached epsilon, with both rates at 1 - 1e-4.
     inside, outside = (sum(loss_of_run(member) >= epsilon for _ in range(trials)) for member in (True, False))
     assert inside > 0.5 * delta * trials
-    measured = at_least(inside, trials, 1e-4) - math.exp(epsilon) * at_most(outside, trials, 1e-4)
+    true, false = clopper_pearson_lower(inside, trials, 1e-4), clopper_pearson_upper(outside, trials, 1e-4)
+    measured = true - math.exp(epsilon) * false
     assert measured <= delta
 
 

@@ -73,7 +73,7 @@ def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
     last = loss.epsilon(delta=1e-9).value
     above, below = loss.above, loss.below
     assert above.masses.min() >= 0 and above.masses.sum() + above.infinity_mass >= 1 - 1e-9
-    assert float(above.masses @ np.exp(-above.losses)) + above.lost >= 1 - 1e-9
+    assert float(above.masses @ np.exp(-above.losses)) + above.infinity_mass_q >= 1 - 1e-9
     for eps in (0.0, *(rng.uniform(0.0, last) for _ in range(40))):
         truth = truth_of(name, eps) * (1 - 1e-9)
         assert delta_of(above, eps) >= truth and delta_of(above.mirrored(), eps) >= truth
