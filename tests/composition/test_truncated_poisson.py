@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privproj.composition.with_cut_batches import (
+from privproj.composition.truncated_poisson import (
     HARMLESS_SHARE,
     TruncatedCurve,
     log_binomial_tail,
