@@ -187,8 +187,8 @@ class DoubledCurve:
         if self.chernoff(0.0) <= limit:
             return 0.0
         ends = {"low": 1e-300, "high": float(np.max(self.law.losses, initial=1e-300)), "rtol": 1e-13}
-        found = find_crossing(lambda eps: self.chernoff(eps) - limit, near or ends["high"], **ends)
-        return found.upper if above else found.lower
+        crossing = find_crossing(lambda eps: self.chernoff(eps) - limit, near or ends["high"], **ends)
+        return crossing.upper if above else crossing.lower
 
 
 # --- one release -----------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ def first_bounds(shape: Outline) -> ExcessBounds:
 def law_from_pair(pair: DominatingPair, sign: float) -> LossPmf:
     """The pair as a law; the absolute error of its cell 0 is added (``sign`` 1, from above) or taken away (-1)."""
     masses = np.maximum(pair.masses + np.where(pair.cells == 0, sign * pair.rounding, 0.0), 0.0)
-    kept = masses > 0.0
-    losses = pair.step * pair.cells[kept]
-    return LossPmf(losses, masses[kept], pair.infinity_mass, pair.infinity_mass_q, pair.step, pair.rounding)
+    positive = masses > 0.0
+    losses = pair.step * pair.cells[positive]
+    return LossPmf(losses, masses[positive], pair.infinity_mass, pair.infinity_mass_q, pair.step, pair.rounding)
 
 
 def _first_knots(shape: Outline, unit: float) -> Cells:
@@ -409,15 +409,15 @@ def _product_atoms(one: LossPmf, two: LossPmf, depth: float, *, below: bool) -> 
         times = np.ones(len(i))
     # P-masses p_i p_j and Q-masses q_i q_j at x_i + x_j; in a square the pairs (i, j) and (j, i) together.
     masses, others = times * one.masses[i] * two.masses[j], times * one.others[i] * two.others[j]
-    kept = ((masses > NEGLIGIBLE_MASS * depth) | (others > NEGLIGIBLE_MASS * depth)) & (masses > LEAST_PLACED_MASS)
+    placed = ((masses > NEGLIGIBLE_MASS * depth) | (others > NEGLIGIBLE_MASS * depth)) & (masses > LEAST_PLACED_MASS)
     # m_1 (|P_2| + m_2) + |P_1| m_2, and (iv) negligible atoms, which from below are dropped.
     m = one.infinity_mass * (float(np.sum(two.masses)) + two.infinity_mass)
     m_q = one.infinity_mass_q * (float(np.sum(two.others)) + two.infinity_mass_q)
-    m += float(np.sum(one.masses)) * two.infinity_mass + (0.0 if below else float(np.sum(masses[~kept])))
-    m_q += float(np.sum(one.others)) * two.infinity_mass_q + (0.0 if below else float(np.sum(others[~kept])))
-    losses, growth = one.losses[i[kept]] + two.losses[j[kept]], one.growth + two.growth
+    m += float(np.sum(one.masses)) * two.infinity_mass + (0.0 if below else float(np.sum(masses[~placed])))
+    m_q += float(np.sum(one.others)) * two.infinity_mass_q + (0.0 if below else float(np.sum(others[~placed])))
+    losses, growth = one.losses[i[placed]] + two.losses[j[placed]], one.growth + two.growth
     m, m_q = m * INFINITE_PART_MARGIN, m_q * INFINITE_PART_MARGIN
-    return LossPmf(losses, masses[kept], m, m_q, min(one.unit, two.unit), growth)
+    return LossPmf(losses, masses[placed], m, m_q, min(one.unit, two.unit), growth)
 
 
 def split_atoms(law: LossPmf, points: FloatArray, unit: float) -> LossPmf:
@@ -442,11 +442,11 @@ def split_atoms(law: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     masses[0] += float(np.sum(law.masses[under]))
     m = law.infinity_mass - float(np.sum(law.masses[over] * np.expm1(far)))
     m_q = law.infinity_mass_q + math.exp(-points[0]) * float(np.sum(law.masses[under] * np.expm1(near)))
-    kept = masses > 0.0
+    positive = masses > 0.0
     # Rounding (vi): of a placed mass, and of sums of N terms. Infinite parts get a margin, and what underflow can take.
     growth = law.growth + (SPLIT_ROUNDINGS + 2.0 * len(law.losses)) * UNIT_ROUNDING
     m, m_q = (float(end) * INFINITE_PART_MARGIN + UNDERFLOWN_MASS for end in (m, m_q))
-    return LossPmf(points[kept], masses[kept], m, m_q, unit, growth)
+    return LossPmf(points[positive], masses[positive], m, m_q, unit, growth)
 
 
 def merge_atoms(law: LossPmf, points: FloatArray, unit: float) -> LossPmf:
@@ -460,12 +460,12 @@ def merge_atoms(law: LossPmf, points: FloatArray, unit: float) -> LossPmf:
     # (v) x' = -ln(sum Q / sum P) = a - ln(1 + sum p expm1(a - x) / sum p), moved down by its rounding and to a unit.
     masses = np.bincount(at, p, len(points)).astype(float)
     fall = np.bincount(at, p * np.expm1(points[at] - x), len(points))
-    kept = masses > 0.0
+    positive = masses > 0.0
     error = (SPLIT_ROUNDINGS + 2.0 * len(x)) * UNIT_ROUNDING
-    width = -np.log1p(np.maximum(fall[kept] / masses[kept], -1.0 + 1e-15))
-    slack = 2.0 * unit + 4.0 * UNIT_ROUNDING * np.abs(points[kept]) + 4.0 * error * np.expm1(width)
-    places = points[kept] + np.floor(np.maximum(width - slack, 0.0) / unit) * unit
-    return LossPmf(places, masses[kept], 0.0, 0.0, unit, law.growth + error)
+    width = -np.log1p(np.maximum(fall[positive] / masses[positive], -1.0 + 1e-15))
+    slack = 2.0 * unit + 4.0 * UNIT_ROUNDING * np.abs(points[positive]) + 4.0 * error * np.expm1(width)
+    places = points[positive] + np.floor(np.maximum(width - slack, 0.0) / unit) * unit
+    return LossPmf(places, masses[positive], 0.0, 0.0, unit, law.growth + error)
 
 
 IDENTITY_LAW = LossPmf(np.zeros(1), np.ones(1), 0.0, 0.0, 1e-300)

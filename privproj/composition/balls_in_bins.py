@@ -139,12 +139,12 @@ class _Epoch:
 
     def excess(self, losses: Array) -> Array:
         """The excess of the remove order at ``ln s = losses`` (nats), on the safe side."""
-        found = np.empty(len(losses))
+        bounds = np.empty(len(losses))
         for read, chosen in ((self.right, losses >= 0.0), (self.left, losses < 0.0)):
             # Products of atoms and epsilons that are held in memory at a time. Speed only.
             parts = 1 + np.count_nonzero(chosen) * len(self.law.places) // 2**22
-            found[chosen] = np.concatenate([read(part) for part in np.array_split(losses[chosen], parts)])
-        return found
+            bounds[chosen] = np.concatenate([read(part) for part in np.array_split(losses[chosen], parts)])
+        return bounds
 
     def thresholds(self, losses: Array) -> tuple[Array, Array]:
         """``c = t (s - w)`` at ``ln s = losses``, below and above its rounding; 0 where ``s <= w``."""
@@ -205,9 +205,9 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
     """
     if not profile.can_be_subsampled:
         raise Refused("this bound has no theorem for sampled batches; expected a bound with one, or sampling=partition")
-    whole = replace(run, sampling=None, batches=None, batches_per_record=1)
+    unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
     return [
-        (profile if batches == 1 else _epoch_profile(profile, batches), replace(whole, steps=steps))
+        (profile if batches == 1 else _epoch_profile(profile, batches), replace(unsampled, steps=steps))
         for batches, steps in blocks_of(run)
     ]
 
@@ -233,16 +233,16 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
     def deeper(mass: float) -> PrivacyProfile:
         further = next((k for k, least in enumerate(EPOCH_CUTS) if least <= mass), len(EPOCH_CUTS) - 1)
         try:
-            return _epoch_profile(release, batches, further) if further > depth else found
+            return _epoch_profile(release, batches, further) if further > depth else profile
         except PrecisionLimit:  # masses would underflow
-            return found
+            return profile
 
     def next_depth(log_delta: float) -> PrivacyProfile | None:
         """The profile at the next depth where this delta is better looked for there, and there is one."""
         if depth + 1 == len(EPOCH_CUTS) or log_delta >= math.log(cut) + NATS_ABOVE_CUT:
             return None
         further = deeper(EPOCH_CUTS[depth + 1])
-        return None if further is found else further
+        return None if further is profile else further
 
     def log_delta(eps: float) -> Enclosure:
         lower, upper = at_this_depth.log_delta(eps)
@@ -262,8 +262,8 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
         excess=LazyBounds(ends.excess_below, ends.above.excess),
         numerics={"epoch": "sum of likelihood ratios", "atoms": len(ends.above.law.places)},
     )
-    found = replace(at_this_depth, log_delta=log_delta, inverse=inverse, deeper=deeper)
-    return found
+    profile = replace(at_this_depth, log_delta=log_delta, inverse=inverse, deeper=deeper)
+    return profile
 
 
 def _log(x: float) -> float:
@@ -277,11 +277,11 @@ class EpochEnds:
     def __init__(self, release: PrivacyProfile, batches: int, cut: float = TRUNCATED_RUN_MASS) -> None:
         self.batches = batches
         # Tails are cut as if there were so many epochs: a little mass, which is counted. Speed only.
-        whole = Run(steps=batches * 10**4)
-        shape = outline_step(release, whole, cut)
+        run = Run(steps=batches * 10**4)
+        shape = outline_step(release, run, cut)
         finest = min(release.resolution, KNOTS_PER_DEVIATION)
         step = 2.0 ** math.floor(math.log2(shape.deviation / finest))
-        self.bounds = excess_bounds(release, whole, shape.knots(step, finest), step)
+        self.bounds = excess_bounds(release, run, shape.knots(step, finest), step)
         pair = self.bounds.above
         log_least = _least_loss(pair)
         # A profile with few values, where only a first guess is needed, has fewer points. Speed only.
@@ -348,11 +348,11 @@ def _least_loss(pair: DominatingPair) -> float:
 def _first_law(pair: DominatingPair, log_least: float, *, above: bool) -> SumLaw:
     """The law of ``W - w`` under ``Q``; the absolute error of the pair's cell 0 goes to the safe side."""
     error = np.where(pair.cells == 0, pair.rounding if above else -pair.rounding, 0.0)
-    kept = pair.masses + error > 0.0
-    losses: Array = pair.step * pair.cells[kept].astype(float)  # exact: the step is a power of two
+    positive = pair.masses + error > 0.0
+    losses: Array = pair.step * pair.cells[positive].astype(float)  # exact: the step is a power of two
     # z = e^x (1 - e^(ln w - x)),  q = p e^-x
     places = np.exp(losses) * -np.expm1(log_least - losses)
-    masses: Array = (pair.masses + error)[kept].astype(float) * np.exp(-losses)
+    masses: Array = (pair.masses + error)[positive].astype(float) * np.exp(-losses)
     if above:  # (iv)
         places, masses = np.concatenate([[0.0], places]), np.concatenate([[pair.infinity_mass_q], masses])
     largest = float(np.max(np.abs(losses)))
@@ -384,12 +384,12 @@ def add_sum(one: SumLaw, two: SumLaw, points: Array, *, above: bool) -> SumLaw:
         masses = np.zeros(len(points))
         masses[:-1] += right[:-1] / gap
         masses[1:] += left[:-1] / gap
-        kept = masses > 0.0
-        return SumLaw(points[kept], masses[kept], far_mass, far_excess, growth, drift)
+        positive = masses > 0.0
+        return SumLaw(points[positive], masses[positive], far_mass, far_excess, growth, drift)
     # (ii) a + sum q (z - a) / sum q
-    kept = mass > 0.0
-    places = points[kept] + left[kept] / mass[kept]
-    return SumLaw(places, mass[kept], far_mass, far_excess, growth, drift + 2.0 * terms)
+    positive = mass > 0.0
+    places = points[positive] + left[positive] / mass[positive]
+    return SumLaw(places, mass[positive], far_mass, far_excess, growth, drift + 2.0 * terms)
 
 
 def _choose_points(one: SumLaw, two: SumLaw, top: float, least: float, density: float, score: float) -> Array:

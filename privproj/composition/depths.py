@@ -168,18 +168,18 @@ class DepthCurve:
         if self.log_sampled <= log_delta:
             return Enclosure(0.0, 0.0)
         try:
-            found = self.composed_epsilon(log_delta)
+            composed = self.composed_epsilon(log_delta)
         except PrecisionLimit as error:
-            found = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
+            composed = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
             has_no_grid = isinstance(error, GridLimit) or isinstance(self.first, NoGrid)
-            if self.log_basic(0.0 if has_no_grid else found.upper) > log_delta:
+            if self.log_basic(0.0 if has_no_grid else composed.upper) > log_delta:
                 raise
-        upper = found.upper
+        upper = composed.upper
         if upper and self.log_basic(upper) <= log_delta:
             ends = {"low": LEAST_CAPPED_EPSILON, "high": upper, "rtol": 1e-12}
             zero = self.log_basic(0.0) <= log_delta
             upper = 0.0 if zero else find_crossing(lambda e: self.log_basic(e) - log_delta, upper, **ends).upper
-        return LateEnclosure(lambda: found.lower, upper) if upper else Enclosure(0.0, 0.0)
+        return LateEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
 
     def composed_epsilon(self, log_delta: float) -> Enclosure:
         """The composed ``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
@@ -189,12 +189,12 @@ class DepthCurve:
         while k > 0 and self.boundary(k - 1) == math.inf:
             k -= 1
         self.used = used = self.level(k)
-        found = used.epsilon(log_delta)
-        upper = found.upper if k == 0 else max(found.upper, next_up(self.boundary(k - 1)))
+        ends = used.epsilon(log_delta)
+        upper = ends.upper if k == 0 else max(ends.upper, next_up(self.boundary(k - 1)))
         upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
         if used is self.first or _are_costly(self.phases):
-            return LateEnclosure(lambda: found.lower, upper)
-        return LateEnclosure(lambda: self.from_larger_deltas(used, found.lower, upper, log_delta), upper)
+            return LateEnclosure(lambda: ends.lower, upper)
+        return LateEnclosure(lambda: self.from_larger_deltas(used, ends.lower, upper, log_delta), upper)
 
     def from_larger_deltas(
         self, used: "GridCurve | NoGrid | _Level", lower: float, upper: float, log_delta: float
@@ -267,11 +267,11 @@ class _Level:
             shapes = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
         except PrecisionLimit as error:
             return error
-        found, best, least, last = GridCurve(shapes, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
-        levels, costly = range(len(found.steps)), _are_costly(self.phases)
+        grids, best, least, last = GridCurve(shapes, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        levels, costly = range(len(grids.steps)), _are_costly(self.phases)
         for level in reversed(levels) if costly else levels:
             try:
-                curve = found.level(level)
+                curve = grids.level(level)
                 logs = LEAST_LOGS[self.k - 1 : self.k + 1]
                 ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in logs]
             except PrecisionLimit as error:
@@ -295,13 +295,13 @@ class _Level:
 
     def read(self, on_grid: Callable[[Grid], Enclosure], by_moments: float) -> Enclosure:
         """What is found on the grid and, next to the first level, on the ordinary one, and the bound by moments."""
-        found: list[tuple[Enclosure, Grid]] = []
+        answers: list[tuple[Enclosure, Grid]] = []
         for grid in (self.grid, self.ordinary):
             with suppress(PrecisionLimit):
-                found += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
-        upper = min([by_moments, *(ends.upper for ends, _ in found)])
-        self.numerics = next((grid.numerics for ends, grid in found if ends.upper == upper), MOMENTS_NUMERICS)
-        return LateEnclosure(lambda: max((lower_end(ends) for ends, _ in found), default=-math.inf), upper)
+                answers += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
+        upper = min([by_moments, *(ends.upper for ends, _ in answers)])
+        self.numerics = next((grid.numerics for ends, grid in answers if ends.upper == upper), MOMENTS_NUMERICS)
+        return LateEnclosure(lambda: max((lower_end(ends) for ends, _ in answers), default=-math.inf), upper)
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
@@ -309,10 +309,10 @@ class _Level:
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where no upper end is known."""
-        found = self.read(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
-        if found.upper == math.inf:
+        ends = self.read(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
+        if ends.upper == math.inf:
             raise self.grid if isinstance(self.grid, PrecisionLimit) else PrecisionLimit(NOTHING_SO_SMALL)
-        return found
+        return ends
 
 
 def _are_costly(phases: Phases) -> bool:

@@ -179,12 +179,12 @@ Law = TypeVar("Law")
 
 def repeat(first: Law, count: int, compose: Callable[[Law, Law, int], Law]) -> Law:
     """``count`` releases of one law, by repeated doubling; ``compose`` gets two laws and how many both are together."""
-    whole, done = first, 1
+    law, done = first, 1
     for bit in bin(count)[3:]:
-        whole, done = compose(whole, whole, 2 * done), 2 * done
+        law, done = compose(law, law, 2 * done), 2 * done
         if bit == "1":
-            whole, done = compose(whole, first, done + 1), done + 1
-    return whole
+            law, done = compose(law, first, done + 1), done + 1
+    return law
 
 
 # --- one step, before the lattice is chosen ---------------------------------------------------------
@@ -280,8 +280,8 @@ def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[],
     """:func:`_read_table` of delta at these ``eps >= 0``, guaranteed by the profile."""
     if profile.table is not None:
         return _read_table(profile.table, np.asarray(eps, float))
-    found = [profile.log_delta(float(e)) for e in eps.tolist()]
-    lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in found]) for i in (0, 1))
+    log_deltas = [profile.log_delta(float(e)) for e in eps.tolist()]
+    lower, upper = (np.array([math.exp(x[i]) if x[i] > -690.0 else 0.0 for x in log_deltas]) for i in (0, 1))
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
@@ -338,8 +338,8 @@ def _cut_tail(losses: FloatArray, log_excess: FloatArray, log_least: float) -> t
     At least three points are kept. A floor (see :data:`PLATEAU_NATS`) is cut because it would put a little mass at very
     large losses. That mass makes no bound smaller, and a tilt of the law would give it all the weight.
     """
-    kept = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
-    losses, log_excess = losses[kept], log_excess[kept]
+    distinct = np.concatenate([[True], np.diff(losses) > 1e-12 * losses[1:]])
+    losses, log_excess = losses[distinct], log_excess[distinct]
     rate = -np.diff(log_excess) / np.diff(losses)
     slow = (rate < 0.5 * np.maximum.accumulate(rate)) & (log_excess[:-1] < log_least + PLATEAU_NATS)
     ended = np.append(slow, True) | (log_excess < log_least)
@@ -401,7 +401,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     is added to it for the upper bound.
     """
     q = max(run.sampling_rate, LEAST_GRID_RATE)
-    known = 1.0 - SAMPLING_MAP_RELATIVE_ERROR if q == run.sampling_rate else 0.0
+    lower_factor = 1.0 - SAMPLING_MAP_RELATIVE_ERROR if q == run.sampling_rate else 0.0
     if profile.excess is not None:
         find_lower, upper = _read_table(profile.excess, step * cells)
         return ExcessBounds(cells, upper, find_lower, step)
@@ -415,7 +415,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
             return np.concatenate([weight * end[:0:-1], end]) * (q * factor)
 
         cells, above = np.concatenate([-right[:0:-1], right]), mirror(upper, 1.0 + SAMPLING_MAP_RELATIVE_ERROR)
-        return ExcessBounds(cells, above, lambda: mirror(find_delta(), known), step)
+        return ExcessBounds(cells, above, lambda: mirror(find_delta(), lower_factor), step)
     # E = q delta(log1p(tau)) for tau >= 0, q (1 + tau) delta(-log1p(tau)) for -1 < tau < 0, and 0 for tau <= -1 (C17).
     inside = np.expm1(step * cells) / q > -1.0
     beyond = [] if inside.all() else [math.floor(math.log1p(-q) / step * (1.0 + 1e-12))]
@@ -426,7 +426,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     find_delta, upper = delta_bounds(profile, np.where(tau < -0.5, -np.log(share), np.abs(np.log1p(tau))))
 
     def find_lower() -> FloatArray:
-        lower = q * share * find_delta() * known
+        lower = q * share * find_delta() * lower_factor
         return np.concatenate([first, np.where(share < LEAST_SAMPLED_SHARE, 0.0, lower)])
 
     upper = np.concatenate([first, q * share * upper * (1.0 + SAMPLING_MAP_RELATIVE_ERROR)])
@@ -441,10 +441,10 @@ def pair_above(cells: Cells, upper: FloatArray, step: float) -> DominatingPair:
     cells, upper = _lower_hull(cells, upper, step)
     # m is the last value. Left of the first knot the line to (t, E) = (0, 0) has the slope m_q = E_first / t_first.
     m_q = float(upper[0] * np.exp(-step * cells[0])) * (1.0 + 1e-14)
-    found = _scale_polygon(cells, upper, step, float(upper[-1]), m_q)
-    if found is None:
+    pair = _scale_polygon(cells, upper, step, float(upper[-1]), m_q)
+    if pair is None:
         raise PrecisionLimit(f"expected losses below {LARGEST_LOSS:g} in one step, got larger ones; {REMEDY}")
-    return found
+    return pair
 
 
 def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) -> DominatingPair | None:
@@ -468,8 +468,8 @@ def pair_below(cells: Cells, lower: FloatArray, upper: FloatArray, step: float) 
     # At each knot the smaller of the two ends that meet there; 0 beyond the first segment that is not positive.
     value = np.concatenate([[0.0], np.minimum(at_right[:-1], at_left[1:]), [0.0]])
     cells, zero = cells[0::2], (zero - start) // 2
-    known = np.concatenate([[False], np.minimum(at_left, at_right) > 0.0, [False]])
-    first, last = zero - int(np.argmin(known[zero::-1])), zero + int(np.argmin(known[zero + 1 :]))
+    positive = np.concatenate([[False], np.minimum(at_left, at_right) > 0.0, [False]])
+    first, last = zero - int(np.argmin(positive[zero::-1])), zero + int(np.argmin(positive[zero + 1 :]))
     if not first < zero < last:
         return None
     cells, value = cells[first : last + 1], value[first : last + 1]
@@ -557,9 +557,9 @@ def _scale_polygon(
     return DominatingPair(cells, masses, step, m, m_q, rounding)
 
 
-def _ratios(wanted: FloatArray, found: FloatArray) -> FloatArray:
-    """``wanted / found``, and a huge number where ``found`` is 0."""
-    return wanted / np.maximum(found, SMALLEST_UPPER_BOUND)
+def _ratios(wanted: FloatArray, sums: FloatArray) -> FloatArray:
+    """``wanted / sums``, and a huge number where a sum is 0."""
+    return wanted / np.maximum(sums, SMALLEST_UPPER_BOUND)
 
 
 def _excess_sums(losses: FloatArray, gap: FloatArray, masses: FloatArray, zero: int) -> tuple[FloatArray, FloatArray]:

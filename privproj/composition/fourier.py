@@ -269,10 +269,10 @@ class LatticeComposition:
         The last few spectra are kept, and so are the errors that were raised. A spectrum depends on its rung alone, so
         the value is the same whether it was kept or not.
         """
-        found = self.tilt_at(math.floor(math.log(theta) / self.spacing))
-        if isinstance(found, GridLimit):
-            raise found
-        return found
+        tilted = self.tilt_at(math.floor(math.log(theta) / self.spacing))
+        if isinstance(tilted, GridLimit):
+            raise tilted
+        return tilted
 
     def _tilt_at(self, rung: int) -> "TiltedSum | GridLimit":
         """The spectrum at a rung of the ladder, or why there is none."""
@@ -319,9 +319,9 @@ class LatticeComposition:
             return 0.0
 
         def excess(eps: float) -> tuple[float, float]:
-            found = self.delta(eps)
-            end = found.value + sign * found.error + (self.infinity_mass if above else 0.0)
-            end, fall = max(end, LEAST_SEARCHED_DELTA), max(-found.slope, LEAST_SEARCHED_DELTA)
+            finite = self.delta(eps)
+            end = finite.value + sign * finite.error + (self.infinity_mass if above else 0.0)
+            end, fall = max(end, LEAST_SEARCHED_DELTA), max(-finite.slope, LEAST_SEARCHED_DELTA)
             return math.log(end) - math.log(delta), fall / end
 
         if near is None and not self.single:
@@ -367,13 +367,13 @@ class TiltedSum:
     ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
     """
 
-    def __init__(self, whole: LatticeComposition, theta: float) -> None:
-        self.whole, self.theta, self.step = whole, theta, whole.step
-        self.steps = sum(phase.steps for phase in whole.phases)
+    def __init__(self, composition: LatticeComposition, theta: float) -> None:
+        self.composition, self.theta, self.step = composition, theta, composition.step
+        self.steps = sum(phase.steps for phase in composition.phases)
         self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0
-        for phase in whole.phases:
+        for phase in composition.phases:
             self.add(phase)
-        logs = [p.steps * k for p, k in zip(whole.phases, self.logs, strict=True)]
+        logs = [p.steps * k for p, k in zip(composition.phases, self.logs, strict=True)]
         self.log_mass, self.log_sizes = math.fsum(logs), math.fsum(map(abs, logs))
         # ln |R_k| up to which a frequency may be left out, even before all factors are known (C19): of those not known
         # yet, prod |phi_i|^T_i is at most e^log_growth.
@@ -414,7 +414,7 @@ class TiltedSum:
 
         The last number is what errors (i) and (ii) are made of.
         """
-        phases = self.whole.phases
+        phases = self.composition.phases
         mean = math.fsum(p.steps * float(m @ p.pair.cells) for p, m in zip(phases, self.masses, strict=True))
         deviation = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True))) + 1e-3
         low = sum(p.steps * int(p.pair.cells[0]) for p in phases)
@@ -448,7 +448,7 @@ class TiltedSum:
 
         def reach_of(order: float) -> float:
             growth = 0.0
-            for phase, masses in zip(self.whole.phases, self.tops, strict=True):
+            for phase, masses in zip(self.composition.phases, self.tops, strict=True):
                 power = np.exp((sign * order) * (phase.pair.cells - middle))
                 growth += phase.steps * math.log(float(np.sum(np.maximum(masses, UNDERFLOWN_TILTED_MASS) * power)))
             margin = 1e-13 * (abs(growth) + self.steps + order * abs(mean))
@@ -463,26 +463,26 @@ class TiltedSum:
 
         Raises :class:`GridLimit` where the FFT would be longer than the composition allows.
         """
-        n, phases = self.length, self.whole.phases
+        n, phases = self.length, self.composition.phases
         wanted = None if n <= 2**16 else self.wanted_frequencies()
         atoms = sum(len(m) for m in self.masses)
-        most = max(10 * n, MOST_OF_A_PHASE if n > self.whole.most_fft else 0) * len(phases)
+        most = max(10 * n, MOST_OF_A_PHASE if n > self.composition.most_fft else 0) * len(phases)
         by_fft = wanted is None or len(wanted) * atoms > most
-        if by_fft and n > self.whole.most_fft:
-            raise _too_long(n, self.whole.most_fft, self.step)
-        kept = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
-        value = np.ones(len(kept), complex)
-        bound, log_size, relative = np.zeros((3, len(kept)))
+        if by_fft and n > self.composition.most_fft:
+            raise _too_long(n, self.composition.most_fft, self.step)
+        frequencies = np.arange(n // 2 + 1) if by_fft or wanted is None else wanted
+        value = np.ones(len(frequencies), complex)
+        bound, log_size, relative = np.zeros((3, len(frequencies)))
         # Phase by phase, so that one spectrum at a time is held.
         for i, phase in enumerate(phases):
-            phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, kept, n)
-            phi = phi[kept] if len(kept) < len(phi) else phi
+            phi, e = self.transform_by_fft(i, n) if by_fft else self.transform_by_sums(i, frequencies, n)
+            phi = phi[frequencies] if len(frequencies) < len(phi) else phi
             squares = _squared_size(phi)
             # Error (vi), skipped frequencies: those with prod |phi_i|^T_i <= SKIPPED_SPECTRUM are left out.
             bound = bound + 0.5 * phase.steps * np.log(_squared_size_bound(squares, e))
             if not np.all(above := bound > self.least_bound):
                 at = np.flatnonzero(above)
-                kept, phi, squares, value = kept[at], phi[at], squares[at], value[at]
+                frequencies, phi, squares, value = frequencies[at], phi[at], squares[at], value[at]
                 bound, log_size, relative = bound[at], log_size[at], relative[at]
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
             # taken as exp(sum T_i ln r_i + 8 T u).
@@ -491,11 +491,11 @@ class TiltedSum:
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
         powers = 8.0 * UNIT_ROUNDING * self.steps
-        return kept, value, (powers + relative) * np.exp(log_size + powers)
+        return frequencies, value, (powers + relative) * np.exp(log_size + powers)
 
     def transform_by_fft(self, i: int, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at the frequencies ``k = 0..n/2`` by FFT, and ``e_i``, the sum of errors (iii) and (iv)."""
-        wrapped = np.bincount(self.whole.phases[i].pair.cells % n, self.masses[i], n)
+        wrapped = np.bincount(self.composition.phases[i].pair.cells % n, self.masses[i], n)
         # Error (iv), transform by FFT: g log2(n) sqrt(n) |p~|_2 + N u, the latter for sums of masses on one cell.
         error = (
             FFT_RELATIVE_ERROR_PER_DOUBLING * math.log2(n) * math.sqrt(n) * math.sqrt(float(np.sum(wrapped * wrapped)))
@@ -504,32 +504,32 @@ class TiltedSum:
 
     def transform_by_sums(self, i: int, wanted: Cells, n: int) -> tuple[Spectrum, float]:
         """``phi_i`` at the angles ``2 pi k / n``, ``k`` in ``wanted``, in bins, and ``e_i``: errors (iii) and (iv)."""
-        cells, masses = self.whole.phases[i].pair.cells, self.masses[i]
+        cells, masses = self.composition.phases[i].pair.cells, self.masses[i]
         # Windows of frequencies so wide that there are few bins, and the turns of most are 1
         few_bins = 8.0 * n / (int(cells[-1] - cells[0]) + 1)
         # At least so many frequencies about one are evaluated by the same sums. Speed only.
         wide = max(256, 2 ** math.floor(math.log2(few_bins)))
         windows = np.rint(wanted / wide).astype(np.int64) * wide
-        found, most, start = np.empty(len(wanted), complex), 0, 0
+        phi, most, start = np.empty(len(wanted), complex), 0, 0
         for stop in (np.flatnonzero(np.diff(windows, append=-1)) + 1).tolist():
             middle = int(windows[start])
             turned = _turn_masses(masses, cells, middle, n)
-            found[start:stop], bins = _transform_in_bins(turned, cells, wanted[start:stop] - middle, n)
+            phi[start:stop], bins = _transform_in_bins(turned, cells, wanted[start:stop] - middle, n)
             start, most = stop, max(most, bins)
         # Error (iv), transform in bins: u max(1064 + N, 3 (N/4 + 3 B/2 + 101)).
         count = len(masses)
-        return found, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
+        return phi, self.errors[i] + UNIT_ROUNDING * max(1064.0 + count, 3.0 * (0.25 * count + 1.5 * most + 101.0))
 
     def wanted_frequencies(self) -> Cells | None:
         """The frequencies ``k <= n / 2`` that may matter, or None where a shorter FFT cannot tell or leaves too many.
 
         What it leaves out is counted as error (vi).
         """
-        n, phases = self.length, self.whole.phases
+        n, phases = self.length, self.composition.phases
         # Fine enough for the phase that spreads most, and for all together.
-        one = math.sqrt(max(self.variances))
-        whole = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
-        wide = max(16.0, min(256.0 * one, max(32.0 * one, 0.7 * whole)))
+        widest = math.sqrt(max(self.variances))
+        total = math.sqrt(math.fsum(p.steps * v for p, v in zip(phases, self.variances, strict=True)))
+        wide = max(16.0, min(256.0 * widest, max(32.0 * widest, 0.7 * total)))
         short = min(2 ** math.ceil(math.log2(wide)), MOST_FFT_CELLS)
         if short >= n:
             return None

@@ -137,10 +137,10 @@ def _upper_end(order: LatticeComposition | DoubledCurve, eps: float) -> tuple[fl
     return finite.value + error, error
 
 
-def lower_end(found: Enclosure) -> float:
-    """The lower end of what one curve found, or ``-inf`` where it would take too much memory or time."""
+def lower_end(ends: Enclosure) -> float:
+    """The lower end of what one curve answers, or ``-inf`` where it would take too much memory or time."""
     try:
-        return found.lower
+        return ends.lower
     except GridLimit:
         return -math.inf
 
@@ -163,7 +163,7 @@ class GridCurve:
         self.shapes, self.most_fft = shapes, MOST_FFT_CELLS if step else QUICK_FFT_CELLS
         # The ways to compose (levels), in the order of trial: a lattice's step in nats, or 0 for doubling.
         self.steps = [step] if step else _default_ways(shapes)
-        self.found = cache(self._found)
+        self.compose_level = cache(self._compose_level)
         self.used = 0
 
     @property
@@ -173,12 +173,12 @@ class GridCurve:
 
     def level(self, level: int) -> ComposedCurve:
         """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0."""
-        found = self.found(level)
-        if isinstance(found, PrecisionLimit):
-            raise found
-        return found
+        curve = self.compose_level(level)
+        if isinstance(curve, PrecisionLimit):
+            raise curve
+        return curve
 
-    def _found(self, level: int) -> ComposedCurve | PrecisionLimit:
+    def _compose_level(self, level: int) -> ComposedCurve | PrecisionLimit:
         """The same, or why there is none; kept, so that what takes too much work is not tried at every epsilon."""
         step = self.steps[level]
         try:
@@ -192,7 +192,7 @@ class GridCurve:
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
-        return self.answer(lambda curve: curve.epsilon(log_delta), lambda found: found.upper)
+        return self.answer(lambda curve: curve.epsilon(log_delta), lambda ends: ends.upper)
 
     def answer(self, read: Callable[[ComposedCurve], Enclosure], epsilon_of: Callable[[Enclosure], float]) -> Enclosure:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it.
@@ -201,16 +201,16 @@ class GridCurve:
         less, and the least counts. Near an epsilon from which on it is loose, the two readings may come from different
         ways: the doors move an answer until it holds when asked back (C24).
         """
-        self.used, found = self.first_answer(read, 0)
+        self.used, ends = self.first_answer(read, 0)
         # What cannot be looked at more closely stands as it was found.
         with suppress(PrecisionLimit):
-            while self.level(self.used).is_loose(epsilon_of(found)) and self.used + 1 < len(self.steps):
+            while self.level(self.used).is_loose(epsilon_of(ends)) and self.used + 1 < len(self.steps):
                 level, other = self.first_answer(read, self.used + 1)
-                if other.upper >= found.upper:
+                if other.upper >= ends.upper:
                     break
-                self.used, found = level, other
+                self.used, ends = level, other
         first = self.used
-        return LateEnclosure(lambda: self.answer_below(found, read, first), found.upper)
+        return LateEnclosure(lambda: self.answer_below(ends, read, first), ends.upper)
 
     def first_answer(self, read: Callable[[ComposedCurve], Enclosure], level: int) -> tuple[int, Enclosure]:
         """The first level from this one on that raises no :class:`GridLimit`, and what ``read`` finds there."""
@@ -222,14 +222,14 @@ class GridCurve:
                 if level == len(self.steps):
                     raise
 
-    def answer_below(self, found: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
-        """The lower end of what was ``found`` at this level or, where that has none, at a later one.
+    def answer_below(self, ends: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
+        """The lower end of ``ends``, which were read at this level or, where those have none, at a later one.
 
         It is ``-inf`` where none has one.
         """
         for level in range(first, len(self.steps)):
             with suppress(PrecisionLimit):
-                lower = (found if level == first else read(self.level(level))).lower
+                lower = (ends if level == first else read(self.level(level))).lower
                 if lower > -math.inf or not self.has_lower_ends:
                     return lower
         return -math.inf
@@ -281,15 +281,15 @@ def _compose_adaptively(shapes: list[Outline]) -> ComposedCurve:
     cut = min(shape.truncated_mass for shape in shapes)
     if cut < LEAST_DOUBLED_CUT:
         raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_DOUBLED_CUT:g}; {REMEDY}")
-    depth, found = cut / TRUNCATED_RUN_MASS, [(first_bounds(shape), shape.run.steps) for shape in shapes]
-    law = compose_laws([(law_from_pair(ends.above, 1.0), steps) for ends, steps in found], depth)
+    depth, bounds = cut / TRUNCATED_RUN_MASS, [(first_bounds(shape), shape.run.steps) for shape in shapes]
+    law = compose_laws([(law_from_pair(ends.above, 1.0), steps) for ends, steps in bounds], depth)
     above = (DoubledCurve(law), DoubledCurve(law.mirrored())) if _has_two_orders(shapes) else (DoubledCurve(law),)
 
     def compose_below() -> tuple[BelowOrder, ...]:
-        known = [(law_from_pair(ends.below, -1.0), steps) for ends, steps in found if ends.below]
-        if len(known) < len(found):
+        laws = [(law_from_pair(ends.below, -1.0), steps) for ends, steps in bounds if ends.below]
+        if len(laws) < len(bounds):
             return ()
-        law_below = compose_laws(known, depth, below=True)
+        law_below = compose_laws(laws, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
     return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
@@ -303,7 +303,7 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
     """
     if step > LARGEST_GRID_STEP:
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
-    found = [(shape.pairs(step), shape.run.steps) for shape in shapes]
+    bounds = [(shape.pairs(step), shape.run.steps) for shape in shapes]
     deep = min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
     orders = (False, True) if _has_two_orders(shapes) else (False,)
 
@@ -312,10 +312,10 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
         return LatticeComposition(pairs, most_fft, deep=deep)
 
     def compose_below() -> tuple[BelowOrder, ...]:
-        known = [(ends.below, steps) for ends, steps in found if ends.below]
-        return tuple(partial(compose_order, known, order) for order in orders) if len(known) == len(found) else ()
+        below = [(ends.below, steps) for ends, steps in bounds if ends.below]
+        return tuple(partial(compose_order, below, order) for order in orders) if len(below) == len(bounds) else ()
 
-    above = [(ends.above, steps) for ends, steps in found]
+    above = [(ends.above, steps) for ends, steps in bounds]
     points = sum(len(pair.cells) for pair, _ in above)
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
     return ComposedCurve(tuple(compose_order(above, order) for order in orders), compose_below, numerics)

@@ -143,8 +143,8 @@ def fixed_size_weights(records: int, batch: int, size: int) -> Array:
 def _shared_sizes(tails: Array, count: int) -> list[int]:
     """The sizes that have a profile of their own: all likely ones, and ever fewer of the others."""
     # Probability of at least ``j`` records in a batch below which sizes share the profile of the largest. Speed only.
-    own = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
-    sizes, step = [*range(1, max(own, 1) + 1)], 2
+    unshared = int(np.argmax(np.append(tails[: count + 1], -np.inf) < math.log(1e-14))) - 1
+    sizes, step = [*range(1, max(unshared, 1) + 1)], 2
     while sizes[-1] < count:
         sizes.append(min(sizes[-1] + step, count))
         step *= 2
@@ -181,8 +181,8 @@ class _Step:
         top = self.members[-1].epsilon(MATCHED_LOG_DELTAS[-1]).upper
         right = np.geomspace(1e-4, max(min(top, 600.0), 1.0), PILOT_LOSSES)
         losses = np.concatenate([np.linspace(self.log_weights[0], 0.0, PILOT_LOSSES)[:-1], right])
-        found = self.above(np.tile(losses, len(tried)), np.repeat(tried, len(losses)))
-        return losses, tried[np.argmin(found.reshape(len(tried), -1), axis=0)]
+        upper = self.above(np.tile(losses, len(tried)), np.repeat(tried, len(losses)))
+        return losses, tried[np.argmin(upper.reshape(len(tried), -1), axis=0)]
 
     @property
     def excess(self) -> LazyBounds:
@@ -193,8 +193,8 @@ class _Step:
         """Upper bounds of the excess, with an ``m`` for each loss."""
         upper, inside = np.zeros(len(losses)), losses > self.log_weights[0]
         at = np.maximum(losses[inside], self.log_weights[0] + LEAST_GAP)
-        found, _ = self.sum_of_members(at, np.exp(log_shifts[inside]), 1)
-        upper[inside] = (found + np.where(at >= 0.0, self.lost, 0.0)) * (1.0 + MARGIN)
+        total, _ = self.sum_of_members(at, np.exp(log_shifts[inside]), 1)
+        upper[inside] = (total + np.where(at >= 0.0, self.lost, 0.0)) * (1.0 + MARGIN)
         return upper
 
     def below(self, losses: Array) -> Array:
@@ -202,10 +202,10 @@ class _Step:
         lower, inside = np.zeros(len(losses)), losses > self.log_weights[0] + LEAST_GAP
         if self.mu:
             at = losses[inside]
-            found, x = self.sum_of_members(at, np.full(len(at), self.mu), 0)
+            total, x = self.sum_of_members(at, np.full(len(at), self.mu), 0)
             # What the weights' sum is off costs t |sum alpha - 1| P_0(A), and the subsets left out at most their mass.
             off = 4.0 * MARGIN * np.exp(np.minimum(at + special.log_ndtr(np.where(at >= 0.0, -x, x)), 700.0))
-            lower[inside] = np.maximum(found * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
+            lower[inside] = np.maximum(total * (1.0 - MARGIN) - off - np.where(at < 0.0, self.lost, 0.0), 0.0)
         return lower
 
     def sum_of_members(self, at: Array, m: Array, end: int) -> tuple[Array, Array]:
@@ -267,33 +267,34 @@ def _matched_shifts(profile: PrivacyProfile) -> list[float]:
     """The ``m`` of Gaussians that have the same delta as this profile at one epsilon each."""
     from privproj.curves.gaussian import find_noise
 
-    found = []
+    shifts = []
     for log_delta in MATCHED_LOG_DELTAS:
         eps = profile.epsilon(log_delta).upper
         if not 0.0 < eps < 600.0:
             continue
         inverse = find_noise(eps, profile.log_delta(eps).upper, 1e-3).upper
-        found += [1.0 / inverse] if inverse < math.inf else []
-    if not found:
+        shifts += [1.0 / inverse] if inverse < math.inf else []
+    if not shifts:
         raise PrecisionLimit("expected a release that is private at some epsilon below 600")
-    return sorted({*found, found[0] * 0.5})
+    return sorted({*shifts, shifts[0] * 0.5})
 
 
-def curve_of_group(own: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
+def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
     """The curve of a run for a group of this size, from that of the group's own steps and from that of one record.
 
-    ``own`` may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where the other does too. Where
-    ``own`` ``is_true``, nothing is smaller. A rule that leads with epsilon has no delta to convert.
+    ``stepwise``, which makes the former, may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where
+    the other does too. Where that curve ``is_true``, nothing is smaller. A rule that leads with epsilon has no delta to
+    convert.
     """
-    found = _made_or_refused(own)
-    if is_true and not isinstance(found, PrivprojError):
-        return found
+    curve = _made_or_refused(stepwise)
+    if is_true and not isinstance(curve, PrivprojError):
+        return curve
     one = _made_or_refused(single)
     if not isinstance(one, PrivprojError) and not getattr(one, "leads_with_epsilon", False):
-        return _GroupCurve(None if isinstance(found, PrivprojError) else found, one, size)
-    if isinstance(found, PrivprojError):
-        raise found
-    return found
+        return _GroupCurve(None if isinstance(curve, PrivprojError) else curve, one, size)
+    if isinstance(curve, PrivprojError):
+        raise curve
+    return curve
 
 
 def _made_or_refused(make: Callable[[], Curve]) -> Curve | PrivprojError:
@@ -310,9 +311,9 @@ class _GroupCurve:
     It is as sound as both (C37, "A whole run").
     """
 
-    def __init__(self, own: Curve | None, single: Curve, size: int) -> None:
-        self.own, self.single, self.size = own, single, size
-        self.inverse_spacing = float(getattr(own or single, "inverse_spacing", 2.0**-20))
+    def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
+        self.stepwise, self.single, self.size = stepwise, single, size
+        self.inverse_spacing = float(getattr(stepwise or single, "inverse_spacing", 2.0**-20))
         # Where an inverse is searched for, its accuracy is that of the curve that is asked.
         convert = lru_cache(maxsize=256)(self.convert)
         self.converted = PrivacyProfile(convert, inverse_rtol=2.0**-30, guess=self.guess, guess_spread=0.05)
@@ -320,9 +321,9 @@ class _GroupCurve:
     @property
     def numerics(self) -> dict[str, object]:
         """How the curve was computed: that of the group itself where there is one."""
-        found = self.single if self.own is None else self.own
-        how = {"group": "group privacy of the curve of one record"} if self.own is None else {}
-        return {**getattr(found, "numerics", {}), **how}
+        source = self.single if self.stepwise is None else self.stepwise
+        how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
+        return {**getattr(source, "numerics", {}), **how}
 
     def convert(self, eps: float) -> Enclosure:
         """``ln delta_k(eps)`` by group privacy, enclosed."""
@@ -346,21 +347,23 @@ class _GroupCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
-        own, other = None if self.own is None else self.own.log_delta(eps), self.convert(eps)
-        return other if own is None else Enclosure(min(own.lower, other.upper), min(own.upper, other.upper))
+        stepwise, other = None if self.stepwise is None else self.stepwise.log_delta(eps), self.convert(eps)
+        return (
+            other if stepwise is None else Enclosure(min(stepwise.lower, other.upper), min(stepwise.upper, other.upper))
+        )
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed."""
         try:
-            found = None if self.own is None else self.own.epsilon(log_delta)
+            ends = None if self.stepwise is None else self.stepwise.epsilon(log_delta)
         except PrecisionLimit:
-            found = None
-        if found is None:
+            ends = None
+        if ends is None:
             return self.converted.epsilon(log_delta)
-        upper = found.upper
+        upper = ends.upper
         if upper == math.inf or self.may_be_less(upper, log_delta):
             upper = min(upper, self.converted.epsilon(log_delta).upper)
-        return LateEnclosure(lambda: found.lower, upper)
+        return LateEnclosure(lambda: ends.lower, upper)
 
     def may_be_less(self, upper: float, log_delta: float) -> bool:
         """True where group privacy passes at the epsilon ``upper`` or may pass below it."""
@@ -382,5 +385,5 @@ def _log_factor(eps: float, size: int) -> Enclosure:
         return Enclosure(math.log(size), math.log(size) + eps + 1e-14)
     # (e^eps - 1) / (e^(eps/k) - 1)
     part = eps / size
-    found = eps + math.log(-math.expm1(-eps)) - part - math.log(-math.expm1(-part))
-    return Enclosure(found - 1e-13 * (1.0 + eps), found + 1e-13 * (1.0 + eps))
+    middle = eps + math.log(-math.expm1(-eps)) - part - math.log(-math.expm1(-part))
+    return Enclosure(middle - 1e-13 * (1.0 + eps), middle + 1e-13 * (1.0 + eps))

@@ -72,8 +72,8 @@ class _Excess:
 
         Every chord is sound, and of a shorter one the width would have no digits.
         """
-        kept = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
-        losses, logs = losses[kept], logs[kept]
+        distinct = np.concatenate([[True], np.diff(losses) > LEAST_RELATIVE_GAP * np.abs(losses[1:])])
+        losses, logs = losses[distinct], logs[distinct]
         zero = int(np.searchsorted(losses, 0.0))
         right, left = np.minimum.accumulate(logs[zero:]), np.minimum.accumulate(logs[: zero + 1][::-1])[::-1]
         return _Excess(losses, np.concatenate([left[:-1], right]))
@@ -124,10 +124,10 @@ class MomentCurve:
     """
 
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spread: float = 1.0) -> None:
-        found = [_excess_of(profile, run, log_least - math.log(run.steps), spread) for profile, run in phases]
+        excesses = [_excess_of(profile, run, log_least - math.log(run.steps), spread) for profile, run in phases]
         self.steps = [run.steps for _, run in phases]
         one_order = not any(is_one_sided(*phase) for phase in phases)
-        self.orders = [found] if one_order else [found, [excess.mirrored() for excess in found]]
+        self.orders = [excesses] if one_order else [excesses, [excess.mirrored() for excess in excesses]]
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
         tails = [[float(e.logs[-1]) + math.log(t) for e, t in zip(o, self.steps, strict=True)] for o in self.orders]
@@ -224,10 +224,10 @@ def _knots(profile: PrivacyProfile, log_least: float, spread: float) -> tuple[Ar
         right = log_delta_columns(profile, eps)[1]
         return eps, right, right - eps
     # log_delta is that of the larger order: E(t) and E(1/t) t are at most that.
-    whole = np.array([profile.log_delta(float(e)).upper for e in eps])
+    log_deltas = np.array([profile.log_delta(float(e)).upper for e in eps])
     near = np.minimum(eps, LARGEST_LOSS)
     below, above = (np.log(np.maximum(profile.excess(sign * near)[1], 1e-300)) for sign in (-1.0, 1.0))
-    return eps, np.minimum(above, whole), np.minimum(below, whole - eps)
+    return eps, np.minimum(above, log_deltas), np.minimum(below, log_deltas - eps)
 
 
 def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:

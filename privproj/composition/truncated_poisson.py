@@ -47,9 +47,9 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
         return Enclosure(-math.inf, -math.inf)
     q, a, b = max(rate, LEAST_RATE), float(least), float(count - least + 1)
     # P[Bin(n, q) >= m] = P[Beta(m, n - m + 1) <= q]
-    found = kernels.log_beta_tail(b, a, 1.0 - q, q)
-    error = TAIL_RELATIVE_ERROR + TAIL_ERROR_PER_NAT * abs(found)
-    return Enclosure(found - error if rate >= LEAST_RATE else -math.inf, min(0.0, found + error))
+    log_tail = kernels.log_beta_tail(b, a, 1.0 - q, q)
+    error = TAIL_RELATIVE_ERROR + TAIL_ERROR_PER_NAT * abs(log_tail)
+    return Enclosure(log_tail - error if rate >= LEAST_RATE else -math.inf, min(0.0, log_tail + error))
 
 
 def log_probability_of_cut(run: Run, cap: int | None = None) -> Enclosure:

@@ -31,11 +31,11 @@ def scaled_tails(x: Array) -> Array:
     place -= piece
     place -= 0.5
     first, *others = _tail_coefficients()
-    found = first.take(piece)
+    tails = first.take(piece)
     for coefficients in others:
-        found *= place
-        found += coefficients.take(piece)
-    return found
+        tails *= place
+        tails += coefficients.take(piece)
+    return tails
 
 
 @lru_cache(maxsize=1)
@@ -78,9 +78,9 @@ def gaussian_deltas_below(eps: Array, mu: Array | float) -> Array:
 
 def _lower(value: Array, rounding: Array) -> Array:
     """Return lower bounds from these values: a factor for the special functions, less the rounding of differences."""
-    found = value * (2.0 - PROFILE_SAFETY)
-    found -= rounding
-    return np.maximum(found, 0.0, out=found)
+    lower = value * (2.0 - PROFILE_SAFETY)
+    lower -= rounding
+    return np.maximum(lower, 0.0, out=lower)
 
 
 def _raise(value: Array, rounding: Array) -> Array:

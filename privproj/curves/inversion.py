@@ -60,8 +60,8 @@ It rests on the width changing by less than this factor over a few roundings of 
 
 def spacing_of(curve: Curve, log_delta: float) -> float:
     """Distance of the points of ``H`` at this natural log of delta; a power of two."""
-    own = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
-    return own * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else own
+    spacing = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
+    return spacing * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else spacing
 
 
 def delta_value(log_delta: float) -> float:
@@ -107,25 +107,25 @@ def epsilon_at(curve: Curve, log_delta: float) -> Enclosure:
 
     The lower end is the curve's own. So is the upper end where it is ``inf``, or where the curve leads with epsilon.
     """
-    found = curve.epsilon(log_delta)
-    eps = _raise_to_pass(curve, log_delta, found.upper)
-    return LateEnclosure(lambda: found.lower, eps)
+    ends = curve.epsilon(log_delta)
+    eps = _raise_to_pass(curve, log_delta, ends.upper)
+    return LateEnclosure(lambda: ends.lower, eps)
 
 
-def _raise_to_pass(curve: Curve, log_delta: float, found: float) -> float:
-    """The upper end ``found`` of a curve's own inverse, moved up until ``D(E(h)) <= h`` (C24)."""
-    if found == math.inf or leads_with_epsilon(curve):
-        return found
+def _raise_to_pass(curve: Curve, log_delta: float, upper: float) -> float:
+    """The end ``upper`` of a curve's own inverse, moved up until ``D(E(h)) <= h`` (C24)."""
+    if upper == math.inf or leads_with_epsilon(curve):
+        return upper
 
     def passes(e: float) -> bool:
         return log_delta_unless(curve, e, log_delta) <= log_delta
 
     # Below this epsilon 0 itself is tried, as searches end just beside it. Speed only.
-    if found < 1e-6 and passes(0.0):
+    if upper < 1e-6 and passes(0.0):
         return 0.0
     spacing = spacing_of(curve, log_delta)
     # First relative step upwards where an inverse fell short, as a share of the lattice's spacing. Speed only.
-    eps = smallest_passing(passes, found, max(1e-15, 1e-3 * spacing))
+    eps = smallest_passing(passes, upper, max(1e-15, 1e-3 * spacing))
     # An epsilon whose delta lies more points than this below the one asked for is tightened. Speed only.
     if eps < math.inf and log_delta - curve.log_delta(eps).upper > 32.0 * spacing:
         eps = _tighten_to_last_bit(passes, eps)
@@ -148,20 +148,20 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     The lower end is of the inverse at ``d`` itself, as ``h`` lies a little below ``ln d``.
     """
     point = floor_log_delta(curve, target)
-    found = epsilon_at(curve, point)
-    if not 0.0 < found.lower < math.inf:
-        return found
-    ends = curve.log_delta(found.lower)
+    answer = epsilon_at(curve, point)
+    if not 0.0 < answer.lower < math.inf:
+        return answer
+    ends = curve.log_delta(answer.lower)
     if ends.lower == -math.inf:
-        return Enclosure(min(curve.epsilon(target.log_delta).lower, found.lower), found.upper)
+        return Enclosure(min(curve.epsilon(target.log_delta).lower, answer.lower), answer.upper)
     # Between both epsilons ln delta falls by about the width of its enclosure, and by that of h at first.
     fall, missing = ends.upper - ends.lower, target.log_delta - ends.lower
-    lower, step = found.lower, 1e-15
+    lower, step = answer.lower, 1e-15
     if 0.0 < missing < math.inf and 0.0 < fall < math.inf:
-        step = min(max(step, 1.1 * missing / fall * (found.upper / lower - 1.0)), 1e-3)
+        step = min(max(step, 1.1 * missing / fall * (answer.upper / lower - 1.0)), 1e-3)
     while lower > 0.0 and curve.log_delta(lower).lower < target.log_delta:
         lower, step = lower * (1.0 - min(step, 1.0)), 8.0 * step
-    return Enclosure(lower, found.upper)
+    return Enclosure(lower, answer.upper)
 
 
 def smallest_passing(
@@ -186,12 +186,12 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     Points are tried from ``D(e)`` upwards, or from a little below where the curve leads with epsilon. The printed delta
     is ``value(h)``. The lower end is the curve's.
     """
-    found = curve.log_delta(eps)
-    start = found.upper
+    ends = curve.log_delta(eps)
+    start = ends.upper
     if leads_with_epsilon(curve):
         start -= POINTS_BACK * spacing_of(curve, start)
-    inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, found.upper))
-    return Enclosure(found.lower, next(inside))
+    inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, ends.upper))
+    return Enclosure(ends.lower, next(inside))
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
@@ -203,15 +203,15 @@ def leads_with_epsilon(curve: Curve) -> bool:
     return bool(getattr(curve, "leads_with_epsilon", False))
 
 
-def _is_answered_within(curve: Curve, eps: float, log_delta: float, known: float) -> bool:
+def _is_answered_within(curve: Curve, eps: float, log_delta: float, upper: float) -> bool:
     """True where ``E(h) <= e`` for the point ``log_delta`` and ``eps``.
 
-    Where the curve has no answer for that point, it will do if ``D(e)``, which is ``known``, is not above it.
+    Where the curve has no answer for that point, it will do if ``D(e)``, which is ``upper``, is not above it.
     """
     try:
         return is_certainly_inside(curve, eps, log_delta) or epsilon_at(curve, log_delta).upper <= eps
     except PrivprojError:  # no answer there, so none that contradicts, and none that proves
-        return log_delta >= known
+        return log_delta >= upper
 
 
 def is_certainly_inside(curve: Curve, eps: float, log_delta: float) -> bool:
@@ -245,7 +245,7 @@ def log_excess(curve: Curve, target: FullTarget) -> float:
     Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta) - ln eps``.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
-        found = curve.epsilon(floor_log_delta(curve, target)).upper
+        eps = curve.epsilon(floor_log_delta(curve, target)).upper
         # The least epsilon whose log guides a search. Speed only.
-        return math.log(max(found, 1e-300) / target.epsilon)
+        return math.log(max(eps, 1e-300) / target.epsilon)
     return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

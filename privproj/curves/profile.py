@@ -50,8 +50,8 @@ class Curve(Protocol):
 
 def log_delta_unless(curve: Curve, eps: float, enough: float) -> float:
     """The upper end of ``curve.log_delta(eps)`` unless that is at most ``enough``: then any bound that is so too."""
-    own: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
-    return curve.log_delta(eps).upper if own is None else own(eps, enough)
+    shortcut: Callable[[float, float], float] | None = getattr(curve, "log_delta_unless", None)
+    return curve.log_delta(eps).upper if shortcut is None else shortcut(eps, enough)
 
 
 def shallow(curve: Curve) -> Curve:
@@ -153,9 +153,9 @@ class PrivacyProfile:
             ends = self.log_delta(inner * (1.0 + 1e-15)).lower, self.log_delta(inner * (1.0 - 1e-15)).upper
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
-        shown = {**self.numerics, "subsampling": "closed form"}
+        numerics = {**self.numerics, "subsampling": "closed form"}
         lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "deeper", "gaussian_mu", "guess"))
-        return replace(self, log_delta=log_delta, numerics=shown, **lost)
+        return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""

@@ -112,8 +112,8 @@ class RenyiCurve:
 
     def at(self, order: float) -> float:
         """The divergence in nats at an order above 1, ``inf`` where the curve does not hold."""
-        known = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
-        holds = known and self.low <= order < self.high
+        allowed = order in self.orders if self.orders else not self.integer_orders or float(order).is_integer()
+        holds = allowed and self.low <= order < self.high
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
@@ -239,16 +239,16 @@ class OneOrder:
         """``ln delta(eps)`` for ``eps`` in nats, enclosed."""
         a, share = self.order, self.log_share
         # (alpha - 1) (D - eps + ln(1 - 1/alpha)) - ln(alpha)
-        found = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
+        middle = (a - 1.0) * (self.divergence - eps + share) - math.log(a)
         margin = ONE_ORDER_ERROR * ((a - 1.0) * (self.divergence + eps + 1.0 + abs(share)) + math.log(a))
-        return Enclosure(min(0.0, found - margin), min(0.0, found + margin))
+        return Enclosure(min(0.0, middle - margin), min(0.0, middle + margin))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed."""
         a, share = self.order, self.log_share
-        found = self.divergence + self.price(log_delta)
+        middle = self.divergence + self.price(log_delta)
         margin = ONE_ORDER_ERROR * (self.divergence + (math.log(a) - log_delta) / (a - 1.0) + 1.0 + abs(share))
-        return Enclosure(max(0.0, found - margin), max(0.0, found + margin))
+        return Enclosure(max(0.0, middle - margin), max(0.0, middle + margin))
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,10 @@ def advantage(curve: Curve) -> float:
     """
     least = _least_risk(_reader(curve), _advantage_at)
     try:
-        whole = delta_value(read_log_delta(curve, 0.0).upper)
+        at_zero = delta_value(read_log_delta(curve, 0.0).upper)
     except PrivprojError:
         return least
-    return whole if whole <= least * CLEARLY_MORE else least
+    return at_zero if at_zero <= least * CLEARLY_MORE else least
 
 
 def gaussian_spread(risk: float, fpr: float | None) -> float:
@@ -137,19 +137,19 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
     def at(eps: float) -> float:
         return risk_at(eps, read(eps))
 
-    found = {0.0: at(0.0)}
+    risks = {0.0: at(0.0)}
     for factor in (READ_STEP, 1.0 / READ_STEP):
         # Where the search for the best epsilon begins, in nats. Speed only.
         eps, rises, least = 1.0, 0, math.inf
         # The scan ends where the risk has risen twice in a row, as of a convex profile it falls and then rises;
         # below an epsilon of 1e-4 nats only 0 itself is scanned. Speed only.
         while rises < 2 and 1e-4 < eps < LARGEST_READ_EPSILON:
-            found[eps] = at(eps)
+            risks[eps] = at(eps)
             # A risk of 1 says nothing of where the least one is.
-            rises = rises + 1 if least < found[eps] < 1.0 else 0
-            least, eps = min(least, found[eps]), eps * factor
-    scanned = sorted(found)
-    best = min(range(len(scanned)), key=lambda i: found[scanned[i]])
+            rises = rises + 1 if least < risks[eps] < 1.0 else 0
+            least, eps = min(least, risks[eps]), eps * factor
+    scanned = sorted(risks)
+    best = min(range(len(scanned)), key=lambda i: risks[scanned[i]])
     low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
     # Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only.
-    return min(found[scanned[best]], minimise(at, low, high, rtol=1e-6, points=3)[1])
+    return min(risks[scanned[best]], minimise(at, low, high, rtol=1e-6, points=3)[1])

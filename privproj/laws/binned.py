@@ -360,19 +360,19 @@ class _GammaLaw(_PositiveLaw):
             return math.log(share) - kernels.log_gamma_below(*place) if below else kernels.log_gamma_tail(*place) - rest
 
         rest = math.log1p(-share)
-        found = find_crossing(excess, 1.0, low=1e-40, high=1e9, spread=3.0 * self.width, rtol=1e-10)
-        return math.log(found.upper)
+        crossing = find_crossing(excess, 1.0, low=1e-40, high=1e9, spread=3.0 * self.width, rtol=1e-10)
+        return math.log(crossing.upper)
 
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a
-        found = []
+        ends = []
         for s, tail in ((first, kernels.log_gamma_below), (last, kernels.log_gamma_tail)):
             mass = tail(a, math.expm1(s), math.exp(s))
             moment = tail(a + 1.0, (a * math.expm1(s) - 1.0) / (a + 1.0), a * math.exp(s) / (a + 1.0))
-            found.append((math.exp(mass), a * math.exp(moment)))
-        return found[0], found[1]
+            ends.append((math.exp(mass), a * math.exp(moment)))
+        return ends[0], ends[1]
 
 
 def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
@@ -427,9 +427,9 @@ class _LatticeLaw(NamedTuple):
         # What is beyond the tail is moved down to where it begins.
         tail = np.cumsum(atoms[::-1])[::-1]
         last = int(np.max(np.nonzero(tail >= TAIL_BELOW)))
-        found = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
-        joined = max(0, math.ceil(math.log2(len(found.atoms) / most)))
-        return found.coarser(level + joined)
+        law = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
+        joined = max(0, math.ceil(math.log2(len(law.atoms) / most)))
+        return law.coarser(level + joined)
 
 
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
@@ -486,14 +486,14 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
 
 def _add_copies(law: Law, count: int, add: Callable[[Law, Law], Law]) -> Law:
     """Return the law of a sum of ``count`` copies, by repeated doubling."""
-    found = None
+    total = None
     while True:
         if count % 2:
-            found = law if found is None else add(found, law)
+            total = law if total is None else add(total, law)
         count //= 2
         if not count:
-            assert found is not None
-            return found
+            assert total is not None
+            return total
         law = add(law, law)
 
 

@@ -57,9 +57,9 @@ def _slopes(eps: Array, x: Array) -> Array:
 def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
     """Return ``evaluate(eps)``, called with the ``eps`` in increasing order."""
     order = np.argsort(eps)
-    found = np.empty(len(eps))
-    found[order] = evaluate(eps[order])
-    return found
+    values = np.empty(len(eps))
+    values[order] = evaluate(eps[order])
+    return values
 
 
 def _guides(count: int) -> NDArray[np.intp]:
@@ -83,10 +83,10 @@ def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
 
 def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
     """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
-    roots, found = np.sqrt(x), np.empty((len(eps), len(x)))
+    roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
     for i in range(0, len(eps), ROWS_AT_ONCE):
-        found[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
-    return found
+        table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
+    return table
 
 
 # --- any rank ---------------------------------------------------------------------------------------
@@ -119,36 +119,36 @@ def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
     columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
 
     def tabulate(rows: slice, near: slice) -> list[_Table]:
-        found = []
+        narrowed = []
         for law, k, (first, stop) in zip(laws, best, columns, strict=True):
             cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
             edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
-            found.append(_Table.of(eps[rows], law, edges, cuts))
-        return found
+            narrowed.append(_Table.of(eps[rows], law, edges, cuts))
+        return narrowed
 
-    found, pieces = np.empty(len(eps)), list(_pieces(guides))
+    deltas, pieces = np.empty(len(eps)), list(_pieces(guides))
     # Most tables of a law and a piece of rows that are kept at once. Speed only.
     together = max(1, 256 // len(laws))
     for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
         of_pieces = [tabulate(*piece) for piece in block]
-        whole = slice(block[0][0].start, block[-1][0].stop)
+        span = slice(block[0][0].start, block[-1][0].stop)
         points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
-        tangents = _tangents(eps[whole], np.concatenate([p for p, _, _ in points]), convex[whole])
-        at_least = _tangents(eps[whole], x0[whole], convex[whole]) if far.any() else tangents
+        tangents = _tangents(eps[span], np.concatenate([p for p, _, _ in points]), convex[span])
+        at_least = _tangents(eps[span], x0[span], convex[span]) if far.any() else tangents
         for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
-            here = slice(rows.start - whole.start, rows.stop - whole.start)
-            found[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
+            here = slice(rows.start - span.start, rows.stop - span.start)
+            deltas[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
             if far[near].any():
-                found[rows] = np.minimum(found[rows], _largest_means(tables, at_least[:, here]))
-    return np.minimum(PROFILE_SAFETY * found, 1.0)
+                deltas[rows] = np.minimum(deltas[rows], _largest_means(tables, at_least[:, here]))
+    return np.minimum(PROFILE_SAFETY * deltas, 1.0)
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
     """Return for every row ``p >= x0`` of the law with the largest dual value, that of each law, and each best cut."""
-    found = [table.find_largest_duals(x0) for table in tables]
-    worst = np.argmax([value for value, _, _ in found], axis=0)
-    points = np.maximum([p for _, p, _ in found], x0)
-    return points[worst, np.arange(len(x0))], points, [best for _, _, best in found]
+    duals = [table.find_largest_duals(x0) for table in tables]
+    worst = np.argmax([value for value, _, _ in duals], axis=0)
+    points = np.maximum([p for _, p, _ in duals], x0)
+    return points[worst, np.arange(len(x0))], points, [best for _, _, best in duals]
 
 
 def _largest_means(
@@ -160,9 +160,9 @@ def _largest_means(
     the means of the two are about equal. The smallest number is kept.
     """
     means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
-    found, first = means.max(axis=0), means.argmax(axis=0)
+    largest, first = means.max(axis=0), means.argmax(axis=0)
     if of_laws is None or convex is None or np.array_equal(of_laws[first, row], tangents[0]):
-        return found
+        return largest
     p, other = tangents[0], of_laws[first, row]
     again = np.array([table.means(_tangents(table.eps, other, convex)) for table in tables])
     second = again.argmax(axis=0)
@@ -170,15 +170,15 @@ def _largest_means(
     leads = (part[first, row] - part[second, row] for part in (means, again))
     lead, behind = (np.maximum(sign * part, 0.0) for sign, part in zip((1.0, -1.0), leads, strict=True))
     between = p + (other - p) * np.divide(lead, lead + behind, out=np.zeros(len(row)), where=lead + behind > 0.0)
-    found = np.minimum(found, again.max(axis=0))
-    return np.minimum(found, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
+    largest = np.minimum(largest, again.max(axis=0))
+    return np.minimum(largest, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
 
 
 def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
     """Return ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``, a row each; in convex rows a line below ``h``."""
-    found = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
-    found[1:, convex] = [[-1.0], [0.0]]
-    return found
+    tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
+    tangents[1:, convex] = [[-1.0], [0.0]]
+    return tangents
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ class _Table:
     def of(cls, eps: Array, law: Bins, edges: slice, cuts: slice) -> "_Table":
         """Return the table of these edges and cuts."""
         edges = slice(edges.start, min(edges.stop, len(law.edges)))
-        found = _tabulate(gaussian_deltas, eps, np.concatenate([law.edges[edges], law.above[1][cuts]]))
+        values = _tabulate(gaussian_deltas, eps, np.concatenate([law.edges[edges], law.above[1][cuts]]))
         count = edges.stop - edges.start
-        return cls(law, eps, edges, found[:, :count], cuts, found[:, count:])
+        return cls(law, eps, edges, values[:, :count], cuts, values[:, count:])
 
     def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
         """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c <= x0`` (C5)."""
@@ -238,15 +238,15 @@ class _Table:
         """
         # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
         p, height, slope = tangents[:, :, None]
-        found = self.law.edges[self.edges] - p
-        found *= slope
-        found += height
-        np.maximum(found, self.at_edges, out=found)
+        values = self.law.edges[self.edges] - p
+        values *= slope
+        values += height
+        np.maximum(values, self.at_edges, out=values)
         # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
-        if self.law.unbounded and self.edges.stop == len(self.law.edges) and found.shape[1] > 1:
-            beyond = found[:, -2] + tangents[2] * (self.law.edges[-1] - self.law.edges[-2])
-            found[:, -1] = np.maximum(found[:, -1], beyond)
-        return found
+        if self.law.unbounded and self.edges.stop == len(self.law.edges) and values.shape[1] > 1:
+            beyond = values[:, -2] + tangents[2] * (self.law.edges[-1] - self.law.edges[-2])
+            values[:, -1] = np.maximum(values[:, -1], beyond)
+        return values
 
     def means(self, tangents: Array) -> Array:
         """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangents of every row.
@@ -271,12 +271,12 @@ class _Table:
         return np.minimum(first, stop - 2), stop
 
 
-def _first_followed(values: Array, weights: Array, whole: Array) -> NDArray[np.intp]:
+def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
     """Return the first column that counts, for every row: the sum up to it is a negligible share of the whole.
 
     ``values`` increase along a row, and so do ``weights``, the summed weights of the columns up to each.
     """
-    return np.maximum((weights * values <= NEGLIGIBLE_SHARE * whole[:, None]).sum(axis=1) - 1, 0)
+    return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
 
 
 def any_rank_deltas_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
@@ -299,15 +299,15 @@ def _largest_duals_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
     worst = np.argmax([value for value, _, _ in tried], axis=0)
     if len(guides) == len(eps):
         return np.max([value for value, _, _ in tried], axis=0)
-    found = np.zeros(len(eps))
+    duals = np.zeros(len(eps))
     for index in np.unique(worst).tolist():
         law, (_, best, first) = laws[index], tried[index]
         for rows, near in _pieces(guides):
             cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, len(law.mass) + 1))
             bins = slice(min(int(first[near].min()), cuts.start), cuts.stop - 1)
             within, far = _dual_parts_below(eps[rows], x0[rows], law, bins, cuts)
-            found[rows] = np.maximum(found[rows], np.max(within + far, axis=1))
-    return found
+            duals[rows] = np.maximum(duals[rows], np.max(within + far, axis=1))
+    return duals
 
 
 def _try_cuts(eps: Array, x0: Array, law: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
@@ -333,8 +333,8 @@ def _dual_parts_below(eps: Array, x0: Array, law: Bins, bins: slice, cuts: slice
     np.cumsum(_tabulate(gaussian_deltas_below, eps, mean[bins]) * mass[bins], axis=1, out=within[:, 1:])
     within = within[:, cuts.start - bins.start :]
     far = tail * _tabulate(gaussian_deltas_below, eps, means)
-    known = ends <= x0[:, None]
-    return np.where(known, within, 0.0), np.where(known, far, 0.0)
+    convex = ends <= x0[:, None]
+    return np.where(convex, within, 0.0), np.where(convex, far, 0.0)
 
 
 # --- rank one ---------------------------------------------------------------------------------------
@@ -354,23 +354,23 @@ def rank_one_deltas_below(eps: Array, law: Bins) -> Array:
     return _in_order(lambda rows: _claimed(_rank_one_means(rows, law, _mean_below)), eps)
 
 
-def _claimed(found: Array) -> Array:
+def _claimed(lower: Array) -> Array:
     """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`, and 0 where little is left."""
-    return np.minimum(np.where(found > 1e3 * LEAST_LOWER_DELTA, found - LEAST_LOWER_DELTA, 0.0), 1.0)
+    return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
 
 
 def _rank_one_means(eps: Array, law: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
     """Return ``mean(eps, x0, law, bins)`` for increasing ``eps``, with the bins that count."""
     guides, x0 = _guides(len(eps)), _inflections(eps)
     at_left = _tabulate(gaussian_deltas, eps[guides], law.edges[:-1])
-    whole = at_left @ law.mass
-    first = _first_followed(at_left, np.cumsum(law.mass), whole)
-    stop = (law.above[0] > NEGLIGIBLE_SHARE * whole[:, None]).sum(axis=1)
-    found = np.empty(len(eps))
+    totals = at_left @ law.mass
+    first = _first_followed(at_left, np.cumsum(law.mass), totals)
+    stop = (law.above[0] > NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1)
+    means = np.empty(len(eps))
     for rows, near in _pieces(guides):
         bins = slice(int(first[near].min()), max(int(stop[near].max()), int(first[near].min()) + 1))
-        found[rows] = mean(eps[rows], x0[rows], law, bins)
-    return found
+        means[rows] = mean(eps[rows], x0[rows], law, bins)
+    return means
 
 
 def _bends(x0: Array, law: Bins, bins: slice) -> tuple[slice, slice, slice]:
@@ -391,16 +391,16 @@ def _mean_above(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
         at_edges[:, -1] = 1.0
     # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
     left, right = law.shares
-    found = at_edges[:, : some.start - bins.start] @ left[convex]
-    found += at_edges[:, 1 : some.start - bins.start + 1] @ right[convex]
-    found += at_means[:, some.stop - some.start :] @ law.mass[concave]
+    expected = at_edges[:, : some.start - bins.start] @ left[convex]
+    expected += at_edges[:, 1 : some.start - bins.start + 1] @ right[convex]
+    expected += at_means[:, some.stop - some.start :] @ law.mass[concave]
     if some.start < some.stop:
         near = at_edges[:, some.start - bins.start :]
         chord = left[some] * near[:, :-1] + right[some] * near[:, 1:]
         ends = np.append(law.edges[1:-1], law.supremum)[some]
         above = law.mass[some] * np.where(law.edges[some] >= x0, at_means[:, : some.stop - some.start], near[:, 1:])
-        found += np.where(ends <= x0, chord, above).sum(axis=1)
-    return found + law.mass[: bins.start].sum() * at_edges[:, 0] + law.mass[bins.stop :].sum()
+        expected += np.where(ends <= x0, chord, above).sum(axis=1)
+    return expected + law.mass[: bins.start].sum() * at_edges[:, 0] + law.mass[bins.stop :].sum()
 
 
 def _mean_below(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
@@ -418,9 +418,9 @@ def _mean_below(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
     # and of the tangent at the left edge, h(left) + min(h'(left), chord) (mean - left) (C28).
     width = np.append(law.edges[1:-1], law.supremum) - law.edges[:-1]
     share = BIN_SAFETY * (mean - law.edges[:-1]) / np.maximum(width, 1e-300)
-    found = at_means[:, : some.start - bins.start] @ mass[convex]
+    expected = at_means[:, : some.start - bins.start] @ mass[convex]
     far = at_edges[:, some.stop - some.start :]
-    found += far[:, :-1] @ (mass * (1.0 - share))[concave] + far[:, 1:] @ (mass * share)[concave]
+    expected += far[:, :-1] @ (mass * (1.0 - share))[concave] + far[:, 1:] @ (mass * share)[concave]
     if some.start < some.stop:
         near, left = at_edges[:, : some.stop - some.start + 1], law.edges[some]
         chord = np.maximum(near[:, 1:] - near[:, :-1], 0.0) * share[some]
@@ -428,5 +428,5 @@ def _mean_below(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
         bent = near[:, :-1] + np.where(left >= x0, chord, np.minimum(chord, tangent))
         ends = np.append(law.edges[1:-1], law.supremum)[some]
         values = np.where(ends <= x0, at_means[:, some.start - bins.start :], bent)
-        found += (mass[some] * values).sum(axis=1)
-    return found
+        expected += (mass[some] * values).sum(axis=1)
+    return expected

@@ -80,11 +80,11 @@ class EnforcedSketch:
         end = self.gamma - max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
         last = min(end / self.eigen_noise, WINDOW + (mu if present else 0.0))
         left, right, owner = self._first_panels(eps, present, last)
-        found, error = self._integrate(left, right, owner, eps, present)
+        logs, error = self._integrate(left, right, owner, eps, present)
         # The rounding of ln R, of the size of mu^2, counts beside that of the sketch.
         relative = error + QUADRATURE_RELATIVE_ERROR + 4e-15 * mu * mu
         with np.errstate(invalid="ignore"):
-            lower, upper = widen_outward_each(found, relative, 4.0 * np.abs(found) + 40.0)
+            lower, upper = widen_outward_each(logs, relative, 4.0 * np.abs(logs) + 40.0)
         beyond = self._log_tail(self.gamma / self.eigen_noise, present), self._log_tail(last, present)
         lower = np.logaddexp(lower, beyond[0] - TAIL_ERROR * (1.0 - beyond[0]))
         upper = np.logaddexp(upper, beyond[1] + TAIL_ERROR * (1.0 - beyond[1]))
@@ -116,15 +116,15 @@ class EnforcedSketch:
     @cached_property
     def _cuts(self) -> tuple[float, float]:
         """The losses below and above which the tails are cut."""
-        found = []
+        cuts = []
         for present in (False, True):
             log_excess = self.log_delta_ends(LADDER, present)[1]
             # A tail is cut, and counted as infinite losses in a composition, where its excess is so near its last, or
             # below 1e-40.
             # Speed only.
             ended = log_excess < max(log_excess[-1] + math.log(5.0), math.log(1e-40))
-            found.append(float(LADDER[np.argmax(ended)]))
-        return -found[0], found[1]
+            cuts.append(float(LADDER[np.argmax(ended)]))
+        return -cuts[0], cuts[1]
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
         """``ln R(u)``: the largest ratio of the densities of ``u`` over all ``rho``, or the least where not present."""
@@ -164,10 +164,10 @@ class EnforcedSketch:
                 spread = math.sqrt(0.5 * self.rank) / (self.gamma - self.eigen_noise * kink) / mu
                 near = list(_steps(min(0.25 * spread, WIDEST_PANEL)))
                 edges += [kink, *(kink + step for step in near), *(kink - step for step in near)]
-            kept = np.unique([edge for edge in edges if -WINDOW <= edge <= last])
-            lefts.append(kept[:-1])
-            rights.append(kept[1:])
-            owners.append(np.full(len(kept) - 1, i, np.intp))
+            inside = np.unique([edge for edge in edges if -WINDOW <= edge <= last])
+            lefts.append(inside[:-1])
+            rights.append(inside[1:])
+            owners.append(np.full(len(inside) - 1, i, np.intp))
         return np.concatenate(lefts), np.concatenate(rights), np.concatenate(owners)
 
     def _integrate(self, left: Array, right: Array, owner: Index, eps: Array, present: bool) -> tuple[Array, Array]:
@@ -177,8 +177,8 @@ class EnforcedSketch:
         height = np.maximum.reduce(ends) + np.log(right - left)
         top = np.full(len(eps), -np.inf)
         np.maximum.at(top, owner, height)
-        kept = height > top[owner] - NEGLIGIBLE_PANEL_NATS
-        left, right, owner = left[kept], right[kept], owner[kept]
+        counted = height > top[owner] - NEGLIGIBLE_PANEL_NATS
+        left, right, owner = left[counted], right[counted], owner[counted]
         total, error, top = np.zeros(len(eps)), np.zeros(len(eps)), np.where(np.isfinite(top), top, 0.0)
         for level in range(MOST_LEVELS + 1):
             if not len(left):
@@ -186,10 +186,10 @@ class EnforcedSketch:
             fine, check = (
                 self._panel_sums(left, right, owner, eps, present, n, top) for n in (NODES_FINE, NODES_CHECK)
             )
-            whole, apart = total.copy(), np.abs(fine - check)
-            np.add.at(whole, owner, fine)
+            estimate, apart = total.copy(), np.abs(fine - check)
+            np.add.at(estimate, owner, fine)
             # A panel whose error is above this share of the value is halved. What remains is added. Speed only.
-            done = (apart <= 1e-12 * whole[owner]) | (level == MOST_LEVELS)
+            done = (apart <= 1e-12 * estimate[owner]) | (level == MOST_LEVELS)
             np.add.at(total, owner[done], fine[done])
             np.add.at(error, owner[done], apart[done])
             left, right, owner = left[~done], right[~done], owner[~done]
@@ -222,10 +222,10 @@ class EnforcedSketch:
 
 def _steps(first: float) -> list[float]:
     """Distances from ``first`` (above 0) on, each four times the one before, up to a panel's width."""
-    found = [first]
-    while found[-1] < WIDEST_PANEL:
-        found.append(4.0 * found[-1])
-    return found
+    steps = [first]
+    while steps[-1] < WIDEST_PANEL:
+        steps.append(4.0 * steps[-1])
+    return steps
 
 
 def log_sketch(half_rank: float, nu: Array, eps: Array, present: bool) -> Array:
@@ -234,14 +234,14 @@ def log_sketch(half_rank: float, nu: Array, eps: Array, present: bool) -> Array:
     Its relative error is that of the quadrature. With ``present`` it is the record against none, else the other way.
     """
     size, half, k = np.abs(eps), half_rank * np.log1p(nu), nu / (1.0 + nu)
-    rises, found = (eps >= 0.0) == present, np.empty_like(nu)
+    rises, logs = (eps >= 0.0) == present, np.empty_like(nu)
     with np.errstate(all="ignore"):
         for rows, rate, start, sign in (
             (rises, nu, (half + size) / nu, 1.0),
             (~rises, k, np.where(size < half, np.maximum((half - size) / k, LEAST_START * half_rank), 0.0), -1.0),
         ):
             if rows.any():
-                found[rows] = log_gamma_hockey_stick(half_rank, rate[rows], start[rows], sign)
+                logs[rows] = log_gamma_hockey_stick(half_rank, rate[rows], start[rows], sign)
         # H_-e(A||B) = 1 - e^-e + e^-e H_e(B||A) (C1)
-        mirrored = np.logaddexp(np.log(-np.expm1(-size)), found - size)
-    return np.where(eps >= 0.0, found, mirrored)
+        mirrored = np.logaddexp(np.log(-np.expm1(-size)), logs - size)
+    return np.where(eps >= 0.0, logs, mirrored)

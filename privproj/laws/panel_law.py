@@ -143,29 +143,29 @@ class _LawPanels:
         nodes, fine = gauss_nodes(NODES_FINE)
         with np.errstate(all="ignore"):
             logs = np.log(self.base.weighted / (width * weights))
-            known, check = logs[:, :NODES_FINE], logs[:, NODES_FINE:]
-            error = np.abs(known @ _lagrange(gauss_nodes(NODES_CHECK)[0]).T - check).max(axis=1)
+            at_nodes, check = logs[:, :NODES_FINE], logs[:, NODES_FINE:]
+            error = np.abs(at_nodes @ _lagrange(gauss_nodes(NODES_CHECK)[0]).T - check).max(axis=1)
             # ln of the integrals from the Chebyshev points of a panel, and from its left edge, to its right edge (two
             # parts each), and of all that is beyond
             points = np.append(np.cos(np.pi * (np.arange(NODES_FINE) + 0.5) / NODES_FINE), -1.0)
             starts = 0.5 + 0.5 * points
             parts = np.concatenate([0.25 * nodes, 0.25 + 0.75 * nodes]), np.concatenate([0.25 * fine, 0.75 * fine])
             places = starts[:, None] + (1.0 - starts)[:, None] * parts[0]
-            inside = np.exp(known @ _lagrange(places.ravel()).T).reshape(len(known), *places.shape)
+            inside = np.exp(at_nodes @ _lagrange(places.ravel()).T).reshape(len(at_nodes), *places.shape)
             inside *= width * (1.0 - starts)[:, None] * parts[1]
             x = np.exp(self.base.left[:, None, None] + width * places)
             pieces = np.stack([(inside * v).sum(axis=2) for v in (1.0, x)], axis=1)
-            whole = np.stack([-np.diff(end) for end in self.above], axis=1)
-            whole = np.where(np.isfinite(pieces[..., -1]), pieces[..., -1], whole)
-            beyond = np.append(np.cumsum(whole[:0:-1], axis=0)[::-1], [[0.0, 0.0]], axis=0)
+            of_panels = np.stack([-np.diff(end) for end in self.above], axis=1)
+            of_panels = np.where(np.isfinite(pieces[..., -1]), pieces[..., -1], of_panels)
+            beyond = np.append(np.cumsum(of_panels[:0:-1], axis=0)[::-1], [[0.0, 0.0]], axis=0)
             values = np.log(pieces + beyond[..., None])
             good = np.isfinite(values).all(axis=(1, 2))
             values[~good] = 0.0
             solved = np.linalg.solve(np.vander(points[:-1]), values[..., :-1].reshape(-1, NODES_FINE).T)
-            polynomials = solved.T.reshape(len(known), 2, NODES_FINE)
+            polynomials = solved.T.reshape(len(at_nodes), 2, NODES_FINE)
             at_left = polynomials @ np.vander(points[-1:], NODES_FINE)[0]
             error = np.maximum(error, np.abs(at_left - values[..., -1]).max(axis=1))
-            most = INTERPOLATION_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(known).max(axis=1)
+            most = INTERPOLATION_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(at_nodes).max(axis=1)
         return polynomials, good & (error < most)
 
     @cached_property
@@ -173,13 +173,13 @@ class _LawPanels:
         """Their nodes. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
         low, width, count = self.grid
         left = np.asarray(low + width * np.arange(count), dtype=np.float64)
-        found = self.evaluate_panels(left, left + width)
-        mass = float(found.sums(np.ones_like(found.x))[0].sum())
+        nodes = self.evaluate_panels(left, left + width)
+        mass = float(nodes.sums(np.ones_like(nodes.x))[0].sum())
         if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
             raise NotConverged(
                 f"the law of the squared shift came out with mass {mass!r}; please report these parameters"
             )
-        return found
+        return nodes
 
     @cached_property
     def above(self) -> tuple[Array, Array]:
@@ -199,8 +199,8 @@ class _LawPanels:
         polynomials, fits = self.interpolants
         if fits[int(place)]:
             t = 2.0 * (place - int(place)) - 1.0
-            found = polynomials[int(place)].tolist()
-            return math.exp(_horner(found[0], t)), math.exp(_horner(found[1], t))
+            pair = polynomials[int(place)].tolist()
+            return math.exp(_horner(pair[0], t)), math.exp(_horner(pair[1], t))
         # P(X > x) = the part of its own panel above x, and all panels after it; E[X; X > x] likewise
         after = int(place) + 1
         part = self.evaluate_panels(np.array([math.log(x)]), np.array([low + after * width]))
@@ -211,10 +211,10 @@ class _LawPanels:
         """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
         low, width, count = self.grid
         place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
-        whole, base = max(int(place), 0), self.base
-        pieces = [_Nodes(*(part[:whole] for part in (base.left, base.right, base.x, base.weighted)))]
-        if place > whole:
-            pieces.append(self.evaluate_panels(np.array([low + whole * width]), np.array([low + place * width])))
+        full, base = max(int(place), 0), self.base
+        pieces = [_Nodes(*(part[:full] for part in (base.left, base.right, base.x, base.weighted)))]
+        if place > full:
+            pieces.append(self.evaluate_panels(np.array([low + full * width]), np.array([low + place * width])))
         value, error = np.sum([self.integrate_panels(eps, scale, piece) for piece in pieces], axis=0).tolist()
         return value, error / value if value > 0.0 else 0.0
 
@@ -308,8 +308,8 @@ class ScaledEnergy:
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(scale X > x)``, ``-inf`` where the panels have nothing beyond ``x``."""
-        found = self.panels.tails(x / self.scale)[0]
-        return math.log(min(found, 1.0)) if found > 0.0 else -math.inf
+        tail = self.panels.tails(x / self.scale)[0]
+        return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
 
     def mean_above(self, x: float) -> float:
         """Return ``E[scale X | scale X > x]``, or ``x`` where the panels have nothing beyond it."""
@@ -337,10 +337,10 @@ class ScaledEnergy:
 
 def _horner(coefficients: list[float], t: float) -> float:
     """Return the polynomial with these coefficients, highest power first, at ``t``."""
-    found = 0.0
+    total = 0.0
     for coefficient in coefficients:
-        found = found * t + coefficient
-    return found
+        total = total * t + coefficient
+    return total
 
 
 def _lagrange(places: Array) -> Array:

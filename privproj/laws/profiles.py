@@ -107,14 +107,14 @@ def _table_of_bins(
     def lower(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles as binned
 
-        found = (below or laws)()
-        return binned.any_rank_deltas_below(eps, found) if of_any_rank else binned.rank_one_deltas_below(eps, *found)
+        bins = (below or laws)()
+        return binned.any_rank_deltas_below(eps, bins) if of_any_rank else binned.rank_one_deltas_below(eps, *bins)
 
     def upper(eps: "Array") -> "Array":
         from privproj.laws import binned_profiles as binned
 
-        found = laws()
-        return binned.any_rank_deltas(eps, found) if of_any_rank else binned.rank_one_deltas(eps, *found)
+        bins = laws()
+        return binned.any_rank_deltas(eps, bins) if of_any_rank else binned.rank_one_deltas(eps, *bins)
 
     return LazyBounds(lower, upper)
 
@@ -150,8 +150,8 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
     cut = _tangent_cut(eps, law)
     if law.log_tail(cut) < law.least_tail:
-        whole = law.expected_profile(eps)
-        return Enclosure(whole.lower, min(0.0, kernels.log_add(whole.upper, law.least_tail)))
+        uncut = law.expected_profile(eps)
+        return Enclosure(uncut.lower, min(0.0, kernels.log_add(uncut.upper, law.least_tail)))
     above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
     # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
     most_below = log1m_exp(law.log_tail(cut)) + log_gaussian_delta_at(eps, cut)

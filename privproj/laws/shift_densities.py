@@ -78,9 +78,9 @@ class ProjectedEnergy:
         logs = a * log_b + b * log_rest
         logs = logs - log_sum_exp(logs)
         log_b = log_b + math.log(a / n)
-        whole = log_b > -1e-17
-        inside = (logs > -740.0) & ~whole
-        together = [log_sum_exp(logs[whole])] if whole.any() else []
+        at_one = log_b > -1e-17
+        inside = (logs > -740.0) & ~at_one
+        together = [log_sum_exp(logs[at_one])] if at_one.any() else []
         return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
 
     def density(self, y: Array) -> Array:

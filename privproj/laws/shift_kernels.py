@@ -359,10 +359,10 @@ def split_panel_sum(eps, law, left, right, height, most):
     return total, fall, error
 
 
-def integral_below(eps, law, cut, guess, whole):
+def integral_below(eps, law, cut, guess, log_other):
     """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, top)``.
 
-    ``whole`` is the log of what the result is added to: parts far below it may be rough.
+    ``log_other`` is the log of what the result is added to: parts far below it may be rough.
     """
     a, _, _, q, rest, _, _, _ = law
     top, width = top_of_hill(eps, law, guess)
@@ -379,7 +379,7 @@ def integral_below(eps, law, cut, guess, whole):
     bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + (1.0 - y) * y * max(k - a * rise, 0.0)
     left = left_edge(eps, law, s, max(y * (k - a * rise), 0.0), bend, height)
     # an error of 1e-13 of the sum, or of what it is added to
-    most = 1e-13 * max(0.1 * (s - left), exp(min(whole - height, 300.0)))
+    most = 1e-13 * max(0.1 * (s - left), exp(min(log_other - height, 300.0)))
     if cut - top <= 2.0 * width:
         total, fall, error = split_panel_sum(eps, law, left, cut, height, most)
         return height + log(total), fall / total, error / total + CUT_ERROR, top

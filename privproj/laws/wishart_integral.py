@@ -265,11 +265,11 @@ class WishartIntegral:
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
-        found, steep = np.empty_like(place), np.empty_like(place)
+        logs, steep = np.empty_like(place), np.empty_like(place)
         for part in np.unique(kind):
             here, gain = kind == part, (self.below, self.certain, self.above)[part]
-            found[here], steep[here] = gain(index[here], place[here])
-        return found, steep
+            logs[here], steep[here] = gain(index[here], place[here])
+        return logs, steep
 
     def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
         """Return ``w = ln(U2/k)``, ``x = -ln A`` and the sizes of the terms of ``U2``, for ``0 < place < 1``."""
@@ -304,8 +304,8 @@ class WishartIntegral:
         inside = (place > 0.0) & (place < 1.0)
         w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
         # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+] (C9), and e^E = e^(eps - (r-1) x) (C20)
-        found = self.gain.log_over(w, x, self.eps[index] - (self.rank - 1.0) * x)
-        return np.where(inside, found, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
+        log_g = self.gain.log_over(w, x, self.eps[index] - (self.rank - 1.0) * x)
+        return np.where(inside, log_g, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
 
     def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g_- = ln(1 - e^eps A^(r-1))`` and its steepness, where ``U2 <= 0``."""
@@ -317,8 +317,8 @@ class WishartIntegral:
         """Return ``ln g_+`` and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
         w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
         inside = place > 0.0
-        found = self.gain.log_under(w, np.where(inside, x, 1.0))
-        return np.where(inside, found, -np.inf), self.steepness(w, terms, -1.0)
+        log_g = self.gain.log_under(w, np.where(inside, x, 1.0))
+        return np.where(inside, log_g, -np.inf), self.steepness(w, terms, -1.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
         """Estimate ``terms |d ln g/d U|`` at ``U = k e^w``: the factor of a rounding of the threshold in ``ln g``.
@@ -339,18 +339,18 @@ class WishartIntegral:
         With it comes where the threshold is beyond the mean, in units of the deviation of ``U`` and within
         :data:`STEP_DEVIATIONS`.
         """
-        k, found, step = self.k, np.empty_like(place), np.zeros_like(place)
+        k, most, step = self.k, np.empty_like(place), np.zeros_like(place)
         for part in np.unique(kind):
             here, sign = kind == part, -1.0 if part == ABOVE_ONE else 1.0
             if part == CERTAIN_GAIN:
-                found[here] = self.certain(index[here], place[here])[0]
+                most[here] = self.certain(index[here], place[here])[0]
                 continue
             threshold = self.threshold_above if part == ABOVE_ONE else self.threshold_below
             w, x, _ = threshold(index[here], np.minimum(place[here], BEFORE_ZERO) if sign > 0.0 else place[here])
             rate = np.abs(np.expm1(np.minimum(sign * x, 600.0)))
-            found[here] = self.log_hockey_stick_size(k * np.exp(np.minimum(w, 600.0)), rate, sign)
+            most[here] = self.log_hockey_stick_size(k * np.exp(np.minimum(w, 600.0)), rate, sign)
             step[here] = np.clip(math.sqrt(k) * w, -STEP_DEVIATIONS, STEP_DEVIATIONS)
-        return np.minimum(found, 0.0), step
+        return np.minimum(most, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
@@ -414,11 +414,11 @@ class WishartIntegral:
         # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
         wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
         centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
-        found = np.empty_like(centre)
+        log_g = np.empty_like(centre)
         for part in np.unique(p.kind):
             here, bound = p.kind == part, (self.below_size, self.certain_size, self.above_size)[part]
-            found[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
-        return self.log_density_size(p.index, centre, wide, tall) + found
+            log_g[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
+        return self.log_density_size(p.index, centre, wide, tall) + log_g
 
     def log_density_size(self, index: Index, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
@@ -450,10 +450,10 @@ class WishartIntegral:
         real = np.where(valid, real, 1.0)
         # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
         rate = np.hypot(centre - wide, tall) / least
-        found = imaginary**2 / (2.0 * real) + LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(real, rate, 1.0)
+        log_g = imaginary**2 / (2.0 * real) + LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(real, rate, 1.0)
         if self.a > 0.0:
-            found = np.minimum(found, self.full_below(eps, box, real, imaginary))
-        return np.where(valid, found, np.inf)
+            log_g = np.minimum(log_g, self.full_below(eps, box, real, imaginary))
+        return np.where(valid, log_g, np.inf)
 
     def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
         """Return ``ln`` of another bound of ``|g_-|``, which is smaller where the gain is nearly 1.
@@ -517,8 +517,8 @@ class WishartIntegral:
             real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
         )
         gain = LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(size, -np.expm1(-np.hypot(x2, turn)), -1.0)
-        found = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
-        return np.where(valid, found, np.inf)
+        log_g = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
+        return np.where(valid, log_g, np.inf)
 
     def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
         """Return ``ln`` of another bound of ``|g_+|``, which is smaller where the gain is nearly 1.
@@ -544,15 +544,15 @@ class WishartIntegral:
         start, kink = FIRST_PLACE * np.minimum(spread, 1.0), self.kink[:, None]
         # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
         growing = np.minimum(start * PLACE_GROWTH ** np.arange(44), 0.5)
-        whole = np.broadcast_to(np.concatenate([[0.0, 1.0], 1.0 - 0.5 ** np.arange(1.0, 41.0)]), (len(m), 42))
-        edges = [whole, growing, np.clip(m + spread * BULK, 0.0, 1.0)]
+        towards_zero = np.broadcast_to(np.concatenate([[0.0, 1.0], 1.0 - 0.5 ** np.arange(1.0, 41.0)]), (len(m), 42))
+        edges = [towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)]
         turn = self.turn[:, None]
         if self.a <= 0.0:
             # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
             edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
-        found = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
+        parts = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
         if self.a <= 0.0:
-            found.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
+            parts.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
         elif np.any(self.kink <= FARTHEST_LOG_ALIGNMENT):
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
             scale = FIRST_PLACE * np.minimum(np.minimum(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
@@ -563,8 +563,8 @@ class WishartIntegral:
             farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
             fixed = np.broadcast_to([0.0, end], (len(m), 2))
             above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
-            found.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
-        return _IntegralPanels(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            parts.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
+        return _IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @staticmethod
     def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
@@ -584,10 +584,10 @@ class WishartIntegral:
         """
         top = np.full(len(self.eps), -np.inf)
         np.maximum.at(top, pieces.index, most)
-        kept = most > top[pieces.index] - WINDOW_NATS
-        p = pieces[kept]
+        covered = most > top[pieces.index] - WINDOW_NATS
+        p = pieces[covered]
         if not len(p.low):
-            return p, kept
+            return p, covered
         t = [
             (self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)
         ]
@@ -609,7 +609,7 @@ class WishartIntegral:
         # Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only.
         size += np.abs(steps[1] - steps[0]) / 5.0
         # First panels so many nats below the top are twice as wide. Speed only.
-        size /= 1.0 + (top[p.index] - most[kept]) / 40.0
+        size /= 1.0 + (top[p.index] - most[covered]) / 40.0
         parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
         # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
         p, size = p.cut(parts), np.repeat(size / parts, parts)
@@ -621,7 +621,7 @@ class WishartIntegral:
         label = np.floor((along - 0.5 * size - before) / total * np.ceil(total))
         first = new | np.append(True, np.diff(label) != 0.0)
         last = np.append(first[1:], True)
-        return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), kept
+        return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
     def log_beyond(self) -> Array:
         """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
@@ -644,20 +644,20 @@ class WishartIntegral:
         pieces = self.pieces()
         most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low) + 1e-9
         most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0]
-        panels, kept = self.first_panels(pieces, most)
-        rest, half = pieces[~kept], most[~kept] - math.log(2.0)
+        panels, covered = self.first_panels(pieces, most)
+        rest, half = pieces[~covered], most[~covered] - math.log(2.0)
         for _ in range(MOST_HALVINGS):
             value, steep = self.gauss(panels)
-            whole = _add_logs(sums.total, panels.index, value) + math.log(self.share)
+            allowed = _add_logs(sums.total, panels.index, value) + math.log(self.share)
             if len(rest.low):
                 # A piece left out is in [0, most]: half of that is the middle and its error.
-                small = half <= whole[rest.index]
+                small = half <= allowed[rest.index]
                 sums = sums.add(rest.index[small], half[small], half[small])
                 rest, more = rest[:0], rest[~small]
                 if len(more.low):
                     panels = panels.join(more)
                     value, steep = self.gauss(panels)
-            enough = whole[panels.index]
+            enough = allowed[panels.index]
             error = self.log_error(panels, enough)
             done = error <= enough
             sums = sums.add(panels.index[done], value[done], error[done], steep[done])

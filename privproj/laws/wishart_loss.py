@@ -92,19 +92,19 @@ def log_deltas(dim: int, rank: int, misalignment: Array, eps: Array, share: floa
     that come from the panels and from the tables of gains are proved, the part of rounding is estimated. ``share`` is
     what one panel may add to the error of one value without being halved. Raises :class:`NotConverged`.
     """
-    front, whole, error = log_gamma_ratio(rank) - 0.5 * math.log(rank), np.empty_like(eps), np.empty_like(eps)
+    front, logs, error = log_gamma_ratio(rank) - 0.5 * math.log(rank), np.empty_like(eps), np.empty_like(eps)
     infinite = {m: log_infinite(rank, m) for m in set(misalignment.tolist())}
     for i in range(0, len(eps), EPSILONS_TOGETHER):
         part = slice(i, i + EPSILONS_TOGETHER)
         m = misalignment[part]
         integral = WishartIntegral(dim, rank, m, np.array([infinite[x] for x in m.tolist()]), front, eps[part], share)
         with np.errstate(all="ignore"):
-            whole[part], missed, leaning = integral.log_delta()
+            logs[part], missed, leaning = integral.log_delta()
         # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
         error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
-    if not np.all(np.isfinite(whole)):
+    if not np.all(np.isfinite(logs)):
         raise NotConverged("the exact profile came out undefined; please report these parameters")
-    return whole, error
+    return logs, error
 
 
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
@@ -161,8 +161,8 @@ class VectorWishart:
             return Enclosure(
                 widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
             )
-        whole, error = self.log_deltas(np.array([eps]))
-        value = float(whole[0])
+        logs, error = self.log_deltas(np.array([eps]))
+        value = float(logs[0])
         return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
@@ -176,10 +176,10 @@ class VectorWishart:
         """
         if self.dim == 1:
             return np.zeros_like(eps), np.zeros_like(eps)
-        whole, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
+        logs, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
         lower, upper = widen_outward_each(
-            whole, error + 4e-15 * np.abs(whole), steepness(0.0, self.rank, self.misalignment)
+            logs, error + 4e-15 * np.abs(logs), steepness(0.0, self.rank, self.misalignment)
         )
         return np.where(lower > -690.0, np.exp(np.maximum(lower, -690.0)), 0.0), np.exp(np.maximum(upper, -690.0))
 
@@ -193,11 +193,11 @@ class VectorWishart:
         # Near A = 1, L is about (U - a)(1 - A), where U - a is about r - 1 give or take sqrt(k), and 1 - A about s
         m, r = self.misalignment, self.rank
         scale = math.sqrt(m * (2.0 - m) / r * (0.5 * (r + self.dim - 1.0) + r * r) * -2.0 * log_delta)
-        found, goal = scale, math.log(-log_delta)
+        guess, goal = scale, math.log(-log_delta)
         # What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
         # Speed only.
         for steps, share in zip((GUESS_LADDER, GUESS_STEPS), (1e-2, 1e-9), strict=True):
-            eps = found * steps
+            eps = guess * steps
             if not eps[-1] < FARTHEST_EPSILON:
                 return None
             depth = -self.log_deltas(eps, share)[0]
@@ -209,8 +209,8 @@ class VectorWishart:
                 return None
             near = min(max(0, int(np.searchsorted(depth, goal)) - GUESS_POINTS // 2), len(eps) - GUESS_POINTS)
             near = slice(near, near + GUESS_POINTS)
-            found = math.exp(_interpolate(goal, depth[near], np.log(eps[near])))
-        return found
+            guess = math.exp(_interpolate(goal, depth[near], np.log(eps[near])))
+        return guess
 
 
 def _interpolate(at: float, x: Array, y: Array) -> float:

@@ -329,17 +329,17 @@ def tails_on_grid(law: AlignmentLaw, grid: CellGrid) -> _AlignmentTails:
     # mean of T on a panel = mean of its ends -+ (h/8) (sup f - inf f), f unimodal (C12, step 3)
     slack = np.diff(x) / 8.0 * (highest - np.minimum(density[:, 1:], density[:, :-1]))
     low, high = 0.5 * (below[:, 1:] + below[:, :-1]), 0.5 * (above[:, 1:] + above[:, :-1])
-    passed, whole = (x > 0.0)[None, :].astype(float), (x[1:] > 0.0)[None, :].astype(float)
+    passed, passed_panels = (x > 0.0)[None, :].astype(float), (x[1:] > 0.0)[None, :].astype(float)
     return _AlignmentTails(
         np.vstack([passed, below]),
         np.vstack([1.0 - passed, above]),
         (
-            np.vstack([whole, np.minimum(low + slack, below[:, 1:])]),
-            np.vstack([whole, np.maximum(low - slack, below[:, :-1])]),
+            np.vstack([passed_panels, np.minimum(low + slack, below[:, 1:])]),
+            np.vstack([passed_panels, np.maximum(low - slack, below[:, :-1])]),
         ),
         (
-            np.vstack([1.0 - whole, np.minimum(high + slack, above[:, :-1])]),
-            np.vstack([1.0 - whole, np.maximum(high - slack, above[:, 1:])]),
+            np.vstack([1.0 - passed_panels, np.minimum(high + slack, above[:, :-1])]),
+            np.vstack([1.0 - passed_panels, np.maximum(high - slack, above[:, 1:])]),
         ),
         np.append(0.0, law.tails(m[:, 0], np.array(-np.inf))[0]),
     )
@@ -402,12 +402,12 @@ def _gain_layers(gain: ConditionalGain, grid: CellGrid, eps: Array) -> _GainLaye
     values, valley = np.zeros((shape[1], len(x), shape[2])), np.zeros(shape[1:])
     for i, tau in enumerate(grid.ratios):
         at, start = int(np.searchsorted(x, tau)), eps + gain.constants[2] * tau
-        own = -np.expm1(np.minimum(start, 0.0))[None, :]
+        at_tau = -np.expm1(np.minimum(start, 0.0))[None, :]
         y = np.append(0.0, (tau - x[:at])[::-1])
-        grown = np.maximum.accumulate(np.vstack([own, gain.at(y[1:], start, 1.0)]), axis=0)
+        grown = np.maximum.accumulate(np.vstack([at_tau, gain.at(y[1:], start, 1.0)]), axis=0)
         _fill_panels(gain, [None, parts[0].panels(slice(at), i, -1)], y, start, 1.0, grown)
         y = np.append(0.0, x[at + 1 :] - tau)
-        values[i, : at + 1], values[i, at:] = grown[::-1], np.vstack([own, gain.at(y[1:], start, -1.0)])
+        values[i, : at + 1], values[i, at:] = grown[::-1], np.vstack([at_tau, gain.at(y[1:], start, -1.0)])
         valley[i] = values[i, at:].min(axis=0)
         beyond = [part.panels(slice(at, None), i) for part in parts[1:]]
         _fill_panels(gain, beyond, y, start, -1.0, values[i, at:])
@@ -515,9 +515,9 @@ def bounds_on(gain: ConditionalGain, law: AlignmentLaw, grid: CellGrid, eps: Arr
     before, beyond = _sum_both_sides(layers, (cells.falling, cells.rising), edges)
     alone, kappa = before + beyond, _bend_between_ratios(gain, grid, eps, cells)
     overlap = np.maximum(cells.below_most[:, at[1:]] - cells.below_least[:, at[:-1]], 0.0)
-    own = layers.values[np.arange(len(at)), at]
+    at_tau = layers.values[np.arange(len(at)), at]
     # What falls before tau at t2, the rest at t1, and G_t2(t2) P_<(t2) - G_t1(t1) P_<(t1) from above (C12, step 5)
-    mixed = before[:, 1:] + beyond[:, :-1] + overlap[:, :, None] * own[None, 1:]
+    mixed = before[:, 1:] + beyond[:, :-1] + overlap[:, :, None] * at_tau[None, 1:]
     # The smaller of that and of max(delta(t1), delta(t2)) + K (t2 - t1)^2/8 (C12, steps 6 and 7)
     by_cells = np.minimum(mixed, np.maximum(alone[:, 1:], alone[:, :-1]) + kappa)
     upper, lower = _bounds_at_nodes(grid, tails, layers)

@@ -68,7 +68,7 @@ class UnequalNorms:
 
     def profile(self) -> PrivacyProfile:
         """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
-        found = {"worst_pair": "enclosed", "search_goal": SEARCH_GOAL}
+        numerics = {"worst_pair": "enclosed", "search_goal": SEARCH_GOAL}
         # Spacing of the log deltas that are answered: the enclosure is no narrower. Speed only.
         # Relative bracket of the epsilons that are answered: the enclosure is no narrower. Speed only.
         # Evaluations per deviation of the loss where releases are composed. Speed only.
@@ -76,7 +76,7 @@ class UnequalNorms:
             self.log_delta,
             table=self.table,
             resolution=8.0,
-            numerics=found,
+            numerics=numerics,
             inverse_spacing=2.0**-9,
             inverse_rtol=1e-5,
         )
@@ -223,11 +223,11 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
     worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
     rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
     (fall, rise), (fall_low, rise_low) = bounds.tails.weights(True), bounds.tails.weights(False)
-    found = np.zeros(len(bounds.layers.before.fine), bool)
+    costly = np.zeros(len(bounds.layers.before.fine), bool)
     for i, (row, column) in enumerate(zip(rows, columns, strict=True)):
         if not (todo[i] and bounds.upper[row, column, i] - bounds.lower[row, column, i] > 0.4 * allowed[i]):
             continue
-        cost = np.zeros(len(found))
+        cost = np.zeros(len(costly))
         for part, high, low in (
             (bounds.layers.before, fall, fall_low),
             (bounds.layers.falling, fall, fall_low),
@@ -237,8 +237,8 @@ def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> Cho
             cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
             cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
         # Panels with more than one part in so many of the error that is allowed are halved. Speed only.
-        found |= cost > 0.4 * allowed[i] / 600.0
-    return found
+        costly |= cost > 0.4 * allowed[i] / 600.0
+    return costly
 
 
 def _costly_cells(

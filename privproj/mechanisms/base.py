@@ -60,12 +60,13 @@ class Mechanism:
     deviation_over_scale: ClassVar[float] = 1.0
     noise_multiplier = None
 
-    def __new__(cls, **given: Any) -> Self:
+    def __new__(cls, **parameters: Any) -> Self:
         """Make a mechanism, or :class:`MechanismColumns` where a parameter but a flag is a list or an array."""
         if any(
-            is_column(name, value) and not isinstance(getattr(cls, name, None), bool) for name, value in given.items()
+            is_column(name, value) and not isinstance(getattr(cls, name, None), bool)
+            for name, value in parameters.items()
         ):
-            return MechanismColumns(cls, given)  # pyright: ignore[reportReturnType]
+            return MechanismColumns(cls, parameters)  # pyright: ignore[reportReturnType]
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -134,15 +135,15 @@ class Mechanism:
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, as results and files write them."""
-        given = {key: value for key, value in vars(self).items() if value is not None and value is not False}
+        parameters = {key: value for key, value in vars(self).items() if value is not None and value is not False}
         # A number that is the default says nothing, nor do no layers.
         silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
-        given: dict[str, object] = {
-            key: value for key, value in given.items() if isinstance(value, str) or value != silent.get(key)
+        parameters: dict[str, object] = {
+            key: value for key, value in parameters.items() if isinstance(value, str) or value != silent.get(key)
         }
-        if "layers" in given:
-            given["layers"] = [str(layer) for layer in vars(self)["layers"]]
-        return given
+        if "layers" in parameters:
+            parameters["layers"] = [str(layer) for layer in vars(self)["layers"]]
+        return parameters
 
 
 @dataclass(frozen=True)

@@ -182,12 +182,12 @@ class Bound:
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """What the mechanism must have done, in words; of its projection nothing where any projection will do."""
-        own = (
+        of_mechanism = (
             words
             for words in mechanism.assumes
             if not self.holds_for_fixed_projection or words == WHOLE_GRADIENT_CLIPPED
         )
-        return (*own, *((KNOWN_PROJECTION,) if self.adversary_sees_projection else ()))
+        return (*of_mechanism, *((KNOWN_PROJECTION,) if self.adversary_sees_projection else ()))
 
     def promises_values(self, mechanism: Mechanism) -> bool:
         """True if something is promised of the values of the query, which under sampling are those of a batch.

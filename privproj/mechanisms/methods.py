@@ -59,16 +59,16 @@ def find_method(name: str) -> _Method | None:
     return next((m for m in METHODS if asked in map(_spelling, (m.name, *m.also))), None)
 
 
-def unknown_mechanism(parameter: str, name: str, known: Iterable[str], remedy: str = "") -> InvalidParameter:
+def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> InvalidParameter:
     """The error for a name that is no mechanism: what accounts for it if it is a method, else the nearest names."""
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:
         advice = "which one accounts for LoRA, if any, depends on what is clipped, as `privproj explain LoRA` says"
         return InvalidParameter(parameter, name, "a mechanism", advice)
     if method is None:
-        return unknown_name(parameter, name, "a mechanism", known, remedy)
-    found = " or ".join(method.mechanisms)
-    advice = f"{method.name} is accounted as {found}, as `privproj explain {method.name}` says"
+        return unknown_name(parameter, name, "a mechanism", names, remedy)
+    mechanisms = " or ".join(method.mechanisms)
+    advice = f"{method.name} is accounted as {mechanisms}, as `privproj explain {method.name}` says"
     return InvalidParameter(parameter, name, "a mechanism", advice)
 
 

@@ -92,8 +92,8 @@ DEFAULTS = dict(reversed(LINES))
 def _load_bound(mechanism: str, name: str) -> Bound:
     """The record of a bound, imported from its file, in which others may stand too."""
     file = next(line.file or f"{mechanism}.{name}" for line in _LINES if line[:2] == (mechanism, name))
-    found = vars(import_module(f"privproj.mechanisms.{file}".replace("-", "_"))).values()
-    return next(b for b in found if isinstance(b, Bound) and (b.mechanism.name, b.name) == (mechanism, name))
+    members = vars(import_module(f"privproj.mechanisms.{file}".replace("-", "_"))).values()
+    return next(b for b in members if isinstance(b, Bound) and (b.mechanism.name, b.name) == (mechanism, name))
 
 
 def registry() -> tuple[Bound, ...]:
@@ -119,9 +119,9 @@ def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
     """The bound of this name, or the default for None; raises :class:`InvalidParameter` if there is none."""
     if name is None:
         return _load_bound(mechanism.name, DEFAULTS[mechanism.name])
-    known = [line for kind, line in LINES if kind == mechanism.name]
-    if name not in known:
-        raise unknown_name("bound", name, f"a bound of {mechanism.name}", known)
+    names = [line for kind, line in LINES if kind == mechanism.name]
+    if name not in names:
+        raise unknown_name("bound", name, f"a bound of {mechanism.name}", names)
     return _load_bound(mechanism.name, name)
 
 

@@ -83,8 +83,8 @@ def over_rows(
     first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
     loop = _loop_over(kernel)
     if not _is_worth_it(loop, len(first), weight):
-        found = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
-        pair = np.array(found, float).reshape(len(found), 2)
+        values = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
+        pair = np.array(values, float).reshape(len(values), 2)
         return pair[:, 0], pair[:, 1]
     run = compiled(loop)
     one, other = np.empty(len(first)), np.empty(len(first))
@@ -123,11 +123,11 @@ def _is_kept(function: Callable[..., Any]) -> bool:
     """True if machine code of a plain function is on disk where numba looks for it; numba is not imported."""
     tree = Path(function.__code__.co_filename).parent / "__pycache__"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
-    own = os.environ.get("NUMBA_CACHE_DIR")
+    folder = os.environ.get("NUMBA_CACHE_DIR")
     name = f"*.{_entry_name(function)}-*.nbi"
     return any(
         any(place.glob(pattern))
-        for place, pattern in (((Path(own), f"*/{name}"),) if own else ((tree, name), (user, f"*/{name}")))
+        for place, pattern in (((Path(folder), f"*/{name}"),) if folder else ((tree, name), (user, f"*/{name}")))
     )
 
 

@@ -129,7 +129,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
     # Three parts of a ratio's own integral, and more for a small shape, where it is longer. Speed only.
     end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
-    whole = (w > DIFFERENCE_FROM)[:, None]
+    in_full = (w > DIFFERENCE_FROM)[:, None]
     for part in range(parts):
         left, width = end * part / parts, end / parts
         y = left[:, None] + width[:, None] * nodes
@@ -140,7 +140,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
         values = np.exp((sign * k) * y - lever)
         slope += width * ((values * np.abs(lever)) @ weights)
         if sign < 0.0:
-            values *= np.where(whole, 1.0, -np.expm1(lever))
+            values *= np.where(in_full, 1.0, -np.expm1(lever))
         ratio += width * (values @ weights)
         missed = _gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
@@ -359,13 +359,13 @@ class GammaGain:
         """
         sign = 1.0 if table is self.above else -1.0
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
-        found, wide = np.empty_like(w), ~slim
-        found[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
+        drops, wide = np.empty_like(w), ~slim
+        drops[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
         # by the mean of the slope
         w, x, low, high = w[slim], x[slim], table.edges[0], table.edges[-1]
         panel, end = table.place(w + 0.5 * sign * x), np.clip(w + sign * x, low, high)
-        found[slim] = x * table.rise.slant(panel, np.clip(w, low, high), end)
-        return np.maximum(found, 0.0)
+        drops[slim] = x * table.rise.slant(panel, np.clip(w, low, high), end)
+        return np.maximum(drops, 0.0)
 
     def log_under(self, w: Array, x: Array) -> Array:
         """Return ``ln E[(1 - e^(-(1 - e^-x)(k e^w - U)))_+]``."""
@@ -377,21 +377,21 @@ class GammaGain:
 
         With ``sign = -1`` it is :meth:`log_under`, on either side of the mean of ``U`` too.
         """
-        own, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
+        ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
         log_density = self.log_front - self.k * deviance(w)
-        found = np.empty_like(w)
+        logs = np.empty_like(w)
         beyond = sign * w >= -1.0 / math.sqrt(self.k)
         # F e^(-k D(w)) [above(w) - above(w + x)], or F e^(-k D(w)) [below(w) - below(w - x)] (C20, Mills ratios)
-        found[beyond] = log_density[beyond] + np.log(self.drop(own, w[beyond], x[beyond]))
+        logs[beyond] = log_density[beyond] + np.log(self.drop(ratio, w[beyond], x[beyond]))
         w, moved, x, tilt, log_density = (part[~beyond] for part in (w, w + sign * x, x, tilt, log_density))
         gain, density, far = np.empty_like(w), np.exp(log_density), sign * moved > 2.0 / math.sqrt(self.k)
         near = ~far
         # 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)], or where w + x is beyond the mean
         # 1 - F e^(-k D(w)) [below(w) + above(w + x)]; likewise with w - x and the ratios exchanged (C20, Mills ratios)
         gain[near] = -np.expm1(tilt[near]) + density[near] * self.drop(other, moved[near], x[near])
-        gain[far] = 1.0 - density[far] * (1.0 / self.k + other.at(w[far]) + own.at(moved[far]))
-        found[~beyond] = np.log(np.clip(gain, 0.0, 1.0))
-        return found
+        gain[far] = 1.0 - density[far] * (1.0 / self.k + other.at(w[far]) + ratio.at(moved[far]))
+        logs[~beyond] = np.log(np.clip(gain, 0.0, 1.0))
+        return logs
 
 
 @lru_cache(maxsize=64)

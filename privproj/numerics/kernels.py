@@ -427,11 +427,11 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
     ``delta = min over tau of  G(tau) + k P(Beta(a, b) > tau)``; ``tau = 1`` is logit ``inf``. Every ``tau`` is sound
     (C16).
     """
-    whole = log_tail_profile(eps, mu, sharp)
+    at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
     value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
-    if whole <= value:
-        return min(whole, 0.0), inf
+    if at_one <= value:
+        return min(at_one, 0.0), inf
     return min(value, 0.0), t
 
 

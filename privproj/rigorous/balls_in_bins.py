@@ -188,10 +188,10 @@ class _Sum:
         # (c - S)_+ <= c for S < a
         return self.from_left.at((place - self.start).upper()), place * self.before
 
-    def _is_slack(self, found: Ends) -> bool:
+    def _is_slack(self, ends: Ends) -> bool:
         """Return True where little is found but what lies outside of the window and what is wrapped into it."""
         room = self.end - self.start
-        return not found[0] > SLACK_SHARE * (found[1] + room * (self.beyond + self.before))
+        return not ends[0] > SLACK_SHARE * (ends[1] + room * (self.beyond + self.before))
 
 
 def _first_cell(start: int, end: int, is_late: Callable[[int], bool]) -> int:
@@ -224,9 +224,9 @@ def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[Epo
 
     A record that picks ``k`` of ``t`` batches picks one of each of ``k`` blocks (C25).
     """
-    found = iter(grids)
+    remaining = iter(grids)
     return [
-        BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(found))
+        BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(remaining))
         for batches, steps in blocks_of(run)
     ]
 
@@ -251,13 +251,13 @@ def propose_epochs(
     ``composed`` is how many releases are composed in all, each epoch of a block counted as one. Where ``fineness`` is
     larger, the grids are as much finer than they are by default.
     """
-    found = []
+    blocks = []
     for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
         if batches == 1:
             continue
-        whole = Run(steps=batches * composed)
+        run_of_epochs = Run(steps=batches * composed)
         beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
-        shape, last = outline_step(profile, whole, beyond), outline_step(epoch, Run(steps=composed), beyond)
+        shape, last = outline_step(profile, run_of_epochs, beyond), outline_step(epoch, Run(steps=composed), beyond)
         step = shape.deviation / (fineness * RESOLUTION)
         pair = shape.pairs(step).above
         losses = pair.step * pair.cells
@@ -276,7 +276,7 @@ def propose_epochs(
         shared = search.grid(reach, (1, -1), depths, log_mass)
         # Cells up to which one window serves for both parts of the excess. Speed only.
         if shared.window.size <= 2**17:
-            found.append((shared,))
+            blocks.append((shared,))
             continue
         grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
         if grids[1].level <= grids[0].level:
@@ -286,8 +286,8 @@ def propose_epochs(
             reach *= 0.5
             log_mass = -float(np.interp(reach, right, log_excess))
             grids.append(search.grid(reach, (1,), [log_mass], log_mass))
-        found.append(tuple(grids))
-    return tuple(found)
+        blocks.append(tuple(grids))
+    return tuple(blocks)
 
 
 @dataclass(frozen=True)
@@ -342,12 +342,12 @@ def _split(atoms: Atoms, places: FloatArray) -> Atoms:
     w, q = atoms
     at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
     share = np.clip((w - places[at]) / (places[at + 1] - places[at]), 0.0, 1.0)
-    found: FloatArray = np.zeros(len(places))
-    np.add.at(found, at + 1, q * share)
-    np.add.at(found, at, q - q * share)
+    masses: FloatArray = np.zeros(len(places))
+    np.add.at(masses, at + 1, q * share)
+    np.add.at(masses, at, q - q * share)
     # Mass at ``W = 0`` that rounding may leave in balls: a large order of a tail bound would blow it up. Speed only.
-    found[0] = max(found[0] + 1.0 - float(found.sum()), 1e-33)
-    return places, found
+    masses[0] = max(masses[0] + 1.0 - float(masses.sum()), 1e-33)
+    return places, masses
 
 
 def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:

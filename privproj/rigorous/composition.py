@@ -202,10 +202,10 @@ def pair_above(knots: Sequence[Knot]) -> BallPair:
     hull = _lower_hull([(points[0][0] - 1, arb(0), arb(1)), *points])[1:]
     cells, masses = _masses_of_kinks(hull)
     infinite = hull[-1][2]
-    found = _profile_of_masses(hull, masses, hull)
+    profile = _profile_of_masses(hull, masses, hull)
     # v_k <= m + sum_(j > k) p_j (1 - t_k/t_j) at every corner k, and 1 <= m + sum_j p_j
     lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
-    for (_, _, wanted), value in zip(hull, found, strict=True):
+    for (_, _, wanted), value in zip(hull, profile, strict=True):
         lack = lack.max(wanted - value - infinite)
     return BallPair(cells, masses, (infinite + lack).upper())
 
@@ -216,16 +216,16 @@ def pair_below(knots: Sequence[Knot]) -> BallPair | None:
     None where too little is known: a lower bound is positive next to no kink at ``t = 1``.
     """
     zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
-    kept = knots[zero % 2 :]
-    points = _segments_below(kept[: len(kept) - (len(kept) + 1) % 2])
+    centred = knots[zero % 2 :]
+    points = _segments_below(centred[: len(centred) - (len(centred) + 1) % 2])
     if points is None:
         return None
     hull = _lower_hull(points)
     cells, masses = _masses_of_kinks(hull, start=True)
-    found = _profile_of_masses(hull, masses, points)
+    profile = _profile_of_masses(hull, masses, points)
     # sum_(j > k) p_j (1 - t_k/t_j) <= w_k + rest for every k, and sum_j p_j <= 1 + rest
     excess = (sum(masses, arb(0)) - 1).max(arb(0))
-    for (_, _, wanted), value in zip(points, found, strict=True):
+    for (_, _, wanted), value in zip(points, profile, strict=True):
         excess = excess.max(value - wanted)
     return BallPair(cells, masses, excess.upper())
 
@@ -295,18 +295,18 @@ def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tup
 
 def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
     """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at places in increasing order, by sums from the right."""
-    found, k, mass, weight = [], len(hull), arb(0), arb(0)
+    values, k, mass, weight = [], len(hull), arb(0), arb(0)
     for cell, t, _ in reversed(places):
         while k > 0 and hull[k - 1][0] > cell:
             k -= 1
             mass, weight = mass + masses[k], weight + masses[k] / hull[k][1]
-        found.append(mass - t * weight)
-    return found[::-1]
+        values.append(mass - t * weight)
+    return values[::-1]
 
 
-def _or_else(value: arb, known: int) -> arb:
+def _or_else(value: arb, certain: int) -> arb:
     """Return the value, or a bound that is always known where the balls are too wide to tell."""
-    return value if value.is_finite() else arb(known)
+    return value if value.is_finite() else arb(certain)
 
 
 class RunInBalls:
@@ -317,11 +317,11 @@ class RunInBalls:
 
     def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
         self.grid, self.bits, h = grid, ctx.prec, arb(grid.step)
-        found = [_excesses_at(phase, cells, h) for phase, cells in zip(phases, grid.knots, strict=True)]
+        excesses = [_excesses_at(phase, cells, h) for phase, cells in zip(phases, grid.knots, strict=True)]
         steps = [phase.steps for phase in phases]
-        orders = [[[_knot(cell, ends, h) for cell, ends in points] for points in found]]
+        orders = [[[_knot(cell, ends, h) for cell, ends in points] for points in excesses]]
         if any(phase.one_sided for phase in phases):
-            orders.append([_mirror(points, h) for points in found])
+            orders.append([_mirror(points, h) for points in excesses])
         self.above = [
             ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
             for order, window in zip(orders, grid.windows, strict=True)
@@ -329,35 +329,35 @@ class RunInBalls:
         self.below = []
         for order, window in zip(orders, grid.windows, strict=True):
             pairs = [pair_below(knots) for knots in order]
-            known = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
-            if len(known) == len(pairs):
-                self.below.append(ComposedLaw(known, grid.step, window))
+            pairs_of_steps = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
+            if len(pairs_of_steps) == len(pairs):
+                self.below.append(ComposedLaw(pairs_of_steps, grid.step, window))
 
     def upper(self, eps: float) -> arb:
         """Return an upper bound of delta at ``eps >= 0``, an exact number."""
         # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + what infinity costs
         with ctx.workprec(self.bits):
-            found = arb(0)
+            delta = arb(0)
             for law in self.above:
-                found = found.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
-            return _or_else(found.min(arb(1)).upper(), 1)
+                delta = delta.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+            return _or_else(delta.min(arb(1)).upper(), 1)
 
     def lower(self, eps: float) -> arb:
         """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
         # delta >= the same sum - P(S outside of the window) - what the rests cost
         with ctx.workprec(self.bits):
-            found = arb(0)
+            delta = arb(0)
             for law in self.below:
-                found = found.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
-            return _or_else(found.lower(), 0)
+                delta = delta.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
+            return _or_else(delta.lower(), 0)
 
     @property
     def blur(self) -> arb:
         """What the radii of all balls of the composed laws add to a bound of delta, at most."""
-        found = arb(0)
+        widest = arb(0)
         for law in (*self.above, *self.below):
-            found = found.max(sum((ball.rad() for ball in law.law), arb(0)))
-        return found
+            widest = widest.max(sum((ball.rad() for ball in law.law), arb(0)))
+        return widest
 
 
 class ComposedLaw:

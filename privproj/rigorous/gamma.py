@@ -100,11 +100,11 @@ class NearbyValues:
         key = round(place / self.width), ctx.prec
         if key not in self._points:
             self._points[key] = self._expand(arb(key[0] * self.width))
-        found = self._points[key]
-        if found is None:
+        point = self._points[key]
+        if point is None:
             return None
-        y = z / found.place - 1
-        return (found, found.series(y)) if abs(y) <= found.reach else None
+        y = z / point.place - 1
+        return (point, point.series(y)) if abs(y) <= point.reach else None
 
     def _expand(self, point: arb) -> "_Point | None":
         """Return the point with the series of the rise of ``P`` in ``y``, its rest in the first term.

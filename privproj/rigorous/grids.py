@@ -107,9 +107,9 @@ def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> 
     # Distance of knots at most, in lengths in which the excess falls by e. Speed only.
     lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, 2.0)[:-1]
     passed = np.concatenate([[0.0], np.cumsum(np.minimum(lengths, 1.0))])
-    kept = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
-    kept[-1] = True
-    return cells[kept]
+    chosen = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
+    chosen[-1] = True
+    return cells[chosen]
 
 
 def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:

@@ -46,16 +46,16 @@ class Line(NamedTuple):
     highest: arb = arb(1)
     """The height that nats of accuracy are counted from. It is free."""
 
-    def integral(self, known: arb | int = 0, goal: int = GOAL_BITS) -> arb:
+    def integral(self, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that holds ``int F``.
 
-        ``goal`` is the relative accuracy that is sought, in bits, beside what is ``known``, to which it will be added.
+        ``goal`` is the relative accuracy that is sought, in bits, beside the ``addend``, to which it will be added.
         """
         nats = FIRST_NATS
         while True:
             total, missed = self.sum_nodes(nats)
             # The value is not known well before enough of it is found, so a step is at most fourfold.
-            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(missed) - log_of_upper_end(total + known)
+            missing = (goal + 4) * math.log(2.0) + log_of_upper_end(missed) - log_of_upper_end(total + addend)
             if not 0.0 < missing < math.inf or nats > MOST_NATS:
                 return total + arb(0, missed.abs_upper())
             nats = min(nats + missing + 1.0, 4.0 * nats)

@@ -89,15 +89,15 @@ class BallLaw(ABC):
         # E[U; U > u] = E U (P(U > u) + k(u)/a)
         return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
 
-    def expected_delta(self, eps: arb, cut: arb | None = None, known: arb | int = 0, goal: int = GOAL_BITS) -> arb:
+    def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
         """Return a ball that holds ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
 
-        ``goal`` is the relative accuracy that is sought, in bits, beside what is ``known``, to which it will be added.
+        ``goal`` is the relative accuracy that is sought, in bits, beside the ``addend``, to which it will be added.
         """
         if cut is None:
             cut, beyond = self.last_cut(eps)
-            return beyond + self.expected_delta(eps, cut, known + beyond, goal)
-        return self.line(eps, cut).integral(known, goal)
+            return beyond + self.expected_delta(eps, cut, addend + beyond, goal)
+        return self.line(eps, cut).integral(addend, goal)
 
     def line(self, eps: arb, c: arb) -> Line:
         """Return ``E[h_eps(X); U <= c]`` as an integral over the line (C21)."""

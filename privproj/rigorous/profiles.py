@@ -266,11 +266,11 @@ class BallSecretSketch(BallProfile):
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the larger of both orders; the witness is empty."""
         nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
-        whole, growth = self.rank * (1 + nu).log(), eps.exp()
+        log_size, growth = self.rank * (1 + nu).log(), eps.exp()
         # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu (C14)
-        w = (whole - 2 * eps) * (1 + nu) / nu
+        w = (log_size - 2 * eps) * (1 + nu) / nu
         rise = gamma.lower(half, w / 2) - growth * gamma.lower(half, w / (2 * (1 + nu)))
         # (1-F)(w') - e^eps (1-F)(w' (1+nu)), w' = (r ln(1+nu) + 2 eps)/nu
-        v = (whole + 2 * eps) / nu
+        v = (log_size + 2 * eps) / nu
         fall = gamma.upper(half, v / 2) - growth * gamma.upper(half, v * (1 + nu) / 2)
         return rise.max(fall)

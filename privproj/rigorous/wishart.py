@@ -49,18 +49,18 @@ class _RatioPair:
     def delta(self) -> arb:
         """Return the delta of the pair."""
         if self.a > 0 or (self.a == 0 and self.eps > 0):
-            known = self.below(self.m - 1)
-            known += self.line(1, arb(0), arb(1)).integral(known, self.goal)
+            total = self.below(self.m - 1)
+            total += self.line(1, arb(0), arb(1)).integral(total, self.goal)
             if self.a == 0:
-                return known
+                return total
             origin = self.eps / self.a
-            return known + self.line(-1, origin.expm1(), origin.exp()).integral(known, self.goal)
+            return total + self.line(-1, origin.expm1(), origin.exp()).integral(total, self.goal)
         # P(A < e^-x) - e^eps P(A > e^x), from the x = eps/|a| on at which U2 <= 0
         x = arb(0) if self.eps == 0 else self.eps / -self.a
-        known = self.below(self.m + (-x).expm1()) - self.eps.exp() * self.beyond(self.m + x.expm1())
+        total = self.below(self.m + (-x).expm1()) - self.eps.exp() * self.beyond(self.m + x.expm1())
         if self.eps == 0:
-            return known
-        return known + self.line(1, arb(0), x.expm1(), bend=1).integral(known, self.goal)
+            return total
+        return total + self.line(1, arb(0), x.expm1(), bend=1).integral(total, self.goal)
 
     def beyond(self, away: arb) -> arb:
         """Return ``P(A > rho + |away|)``, which is ``P(A < rho - |away|)``."""

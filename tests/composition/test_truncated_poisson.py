@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import privproj
+from privproj import M2, Gaussian
+from privproj.accounting.question import ask_by_name
 from privproj.composition.truncated_poisson import (
     HARMLESS_SHARE,
     TruncatedCurve,
@@ -17,10 +21,6 @@ from privproj.composition.truncated_poisson import (
     smallest_harmless_cap,
     with_cut_batches,
 )
-
-import privproj
-from privproj import M2, Gaussian
-from privproj.accounting.question import ask_by_name
 from privproj.curves.inversion import LEAST_LOG_VALUE
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run

@@ -79,18 +79,18 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
     """
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
-    found = quantiles_of(dim - k, rank - k, log_delta_t, log_delta_w)
+    quantiles = quantiles_of(dim - k, rank - k, log_delta_t, log_delta_w)
     # sine = sin theta = sqrt(m (2 - m)) at the promised angle, A_- = cos theta - t sin theta = 1 - low (C13).
     sine = math.sqrt(m * (2.0 - m))
-    low = m + sine * found.t if found else math.inf
-    if found is None or not low < 1.0:
+    low = m + sine * quantiles.t if quantiles else math.inf
+    if quantiles is None or not low < 1.0:
         return math.inf
     # A_+ = cos theta + t sin theta, or its largest value sqrt(1 + t^2) if a smaller angle attains that (C13).
-    t = found.t
+    t = quantiles.t
     high = math.sqrt(1.0 + t * t) if sine > t * (1.0 - m) else 1.0 - m + sine * t
     first, second = mechanism.norms
     ends = math.log1p(-low), math.log(high)
-    return largest_at_corners(dim - k, rank - k, math.log(first / second), ends, found.both)
+    return largest_at_corners(dim - k, rank - k, math.log(first / second), ends, quantiles.both)
 
 
 def correlated_shift(mechanism: M1, log_d: float) -> float:
@@ -107,8 +107,8 @@ def correlated_shift(mechanism: M1, log_d: float) -> float:
         return 0.0
     if rank <= k:
         # r <= k: (1/r) (sqrt d + sqrt r + t) (sqrt r + t) sqrt(alpha^2 + beta^2) (C13).
-        whole = (math.sqrt(dim) + math.sqrt(rank) + t) * (math.sqrt(rank) + t)
-        return next_up(whole / rank * math.hypot(alpha, beta))
+        stretch = (math.sqrt(dim) + math.sqrt(rank) + t) * (math.sqrt(rank) + t)
+        return next_up(stretch / rank * math.hypot(alpha, beta))
     # r > k: (1/r) (sqrt(d+r-k) + sqrt k + t) (alpha (sqrt r + t) + beta (sqrt k + t)) (C13).
     stretched = alpha * (math.sqrt(rank) + t) + beta * (math.sqrt(k) + t)
     return next_up((math.sqrt(dim + rank - k) + math.sqrt(k) + t) / rank * stretched)

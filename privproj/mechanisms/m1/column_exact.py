@@ -37,8 +37,8 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
         )
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
-    found = (residual_profile(mechanism), correlated_profile(mechanism))
-    return OverRun(tuple(part for part in found if part is not None), _parts_over_run)
+    parts = (residual_profile(mechanism), correlated_profile(mechanism))
+    return OverRun(tuple(part for part in parts if part is not None), _parts_over_run)
 
 
 COLUMN_EXACT = Bound(

@@ -76,10 +76,10 @@ class Layer:
         Raises:
             InvalidParameter: It is no such text, or a size is outside its range.
         """
-        found = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        match = LAYER_TEXT.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
             raise InvalidParameter("layer", text, "a layer DxR[xN][:M][@SHARE], for instance 768x16x24")
-        dim, rank, count, columns, share = found.groups()
+        dim, rank, count, columns, share = match.groups()
         try:
             sizes = {"dim": int(dim), "rank": int(rank), "count": int(count or 1), "columns": columns and int(columns)}
             return cls(**sizes, share=float(share) if share else None)
@@ -89,9 +89,9 @@ class Layer:
             raise InvalidParameter("layer", str(text)[:80], "sizes and a share that are numbers in a layer") from None
 
 
-def read_layers(given: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
+def read_layers(layers: str | Layer | Iterable[str | Layer]) -> tuple[Layer, ...]:
     """The layers that a text says, or several, of which some may be layers already."""
-    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    several = layers if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
     return tuple(one if isinstance(one, Layer) else Layer.parse(one) for one in several)
 
 
@@ -176,22 +176,22 @@ class M2(ClippedSum):
         per layer.
         """
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
-            given = "nothing" if self.dim is None else self.dim
-            raise InvalidParameter("dim", given, "either dim and rank, or layers")
+            dim = "nothing" if self.dim is None else self.dim
+            raise InvalidParameter("dim", dim, "either dim and rank, or layers")
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
             raise InvalidParameter("clipping", self.clipping, "joint, or per-layer together with layers")
-        given = [layer.share for layer in self.layers if layer.share is not None]
-        if not given:
+        shares = [layer.share for layer in self.layers if layer.share is not None]
+        if not shares:
             return
-        if self.clipping == "joint" or len(given) < len(self.layers) or abs(sum(given) - 1.0) > 1e-9:
-            total = f"{sum(given):g} over {len(given)} of {len(self.layers)} layers, clipping {self.clipping}"
+        if self.clipping == "joint" or len(shares) < len(self.layers) or abs(sum(shares) - 1.0) > 1e-9:
+            total = f"{sum(shares):g} over {len(shares)} of {len(self.layers)} layers, clipping {self.clipping}"
             raise InvalidParameter("layer", total, "a share for every layer, summing to 1, with clipping=per-layer")
 
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
         """With a clip for each layer, what the noise multiplier is relative to."""
-        own = (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
-        return (*own, *super().assumes_of_clips)
+        of_layers = (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+        return (*of_layers, *super().assumes_of_clips)
 
     def notes(self) -> list[str]:
         """Return where the projection gains nothing, and why, in words."""

@@ -74,9 +74,9 @@ def representation(mechanism: M2) -> RenyiCurve:
         c = next_up(0.5 * alpha * (alpha - 1.0) * mu * mu)
         if joint:
             # max_l ln 1F1(r_l/2; d_l/2; c): one direction of the worst layer (C15).
-            found = max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
+            worst = max(_log_layer_moment(d, r, c) for d, r in {(d, r) for d, r, _, _ in mechanism.parts})
             # and alpha (alpha - 1) c^2/2 of the count (C31).
-            return next_up(found + next_up(0.5 * alpha * (alpha - 1.0) * count)) if count else found
+            return next_up(worst + next_up(0.5 * alpha * (alpha - 1.0) * count)) if count else worst
         # sum_l n_l ln 1F1(r_l/2; d_l/2; c C_l^2/C^2): a product over independent layers (C15, C6).
         return math.fsum(n * _log_layer_moment(d, r, c * share) for d, r, n, share in mechanism.parts)
 

@@ -69,11 +69,11 @@ def _layered_profile(mechanism: M2) -> PrivacyProfile:
 def _largest_shapes(shapes: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """The shapes ``(dim, rank)`` that may be the worst layer: no other has both ``r/d`` and ``-(d - r)`` no smaller."""
     # E g(B) for convex increasing g grows with r/d and falls with d - r (C5, which layers count).
-    found: list[tuple[int, int]] = []
+    largest: list[tuple[int, int]] = []
     for dim, rank in sorted(shapes, key=lambda shape: (shape[0] - shape[1], -shape[1])):
-        if not found or rank * found[-1][0] > found[-1][1] * dim:
-            found.append((dim, rank))
-    return found
+        if not largest or rank * largest[-1][0] > largest[-1][1] * dim:
+            largest.append((dim, rank))
+    return largest
 
 
 def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:

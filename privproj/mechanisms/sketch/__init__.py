@@ -85,9 +85,9 @@ class Sketch(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gamma is not None:
-            given = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
-            if given or self.enforced:
-                name = given[0] if given else "enforced"
+            names = [name for name in MATRIX_PARAMETERS if getattr(self, name) not in (None, 0.0)]
+            if names or self.enforced:
+                name = names[0] if names else "enforced"
                 raise InvalidParameter(name, getattr(self, name), f"either gamma, or {', '.join(MATRIX_PARAMETERS)}")
 
     @property
@@ -122,16 +122,16 @@ class Sketch(Mechanism):
             missing = "sensitivity" if self.sensitivity is None else "frobenius_bound"
             raise InvalidParameter(missing, "nothing", f"{missing}, or gamma")
         # Gamma = (lam + sigma_g^2/sigma_A^2)/B_C (C14), rounded down.
-        found = self.floor / change * (1.0 - 1e-14)
-        if not 0.0 < found < math.inf:
-            raise InvalidParameter("gamma", found, "norms and noise of comparable size")
-        return found
+        gamma = self.floor / change * (1.0 - 1e-14)
+        if not 0.0 < gamma < math.inf:
+            raise InvalidParameter("gamma", gamma, "norms and noise of comparable size")
+        return gamma
 
     @property
     def gamma_of_matrices(self) -> float:
         """``Gamma`` with ``B_C = 2 B_F B_S``, which bounds ``|Q Q^T - Q' Q'^T|_F`` (C14)."""
-        known = self.frobenius_bound is not None and self.sensitivity is not None
-        return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if known else None)  # pyright: ignore
+        has_norms = self.frobenius_bound is not None and self.sensitivity is not None
+        return self.ratio(2.0 * self.frobenius_bound * self.sensitivity if has_norms else None)  # pyright: ignore
 
     @property
     def gamma_of_one_column(self) -> float:

@@ -23,8 +23,8 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
 
         orders = (log_sketch(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
-        found = np.maximum(*orders)
-        lower, upper = widen_outward_each(found, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(found) + 40.0)
+        logs = np.maximum(*orders)
+        lower, upper = widen_outward_each(logs, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(logs) + 40.0)
         if upper[0] == math.inf:
             raise NotConverged("the exact profile came out undefined; please report these parameters")
         return Enclosure(float(lower[0]), float(upper[0]))

@@ -78,13 +78,13 @@ def largest_at_corners(
 def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -> float:
     """The published bound on the loss outside of events of these probabilities; ``inf`` unless ``a_- > 0``."""
     dim, rank, m = mechanism.shape
-    found = quantiles_of(dim, rank, log_delta_t, log_delta_w)
+    quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
-    low = m + math.sqrt(m * (2.0 - m)) * found.t if found else math.inf
-    if found is None or not low < 1.0:
+    low = m + math.sqrt(m * (2.0 - m)) * quantiles.t if quantiles else math.inf
+    if quantiles is None or not low < 1.0:
         return math.inf
     # |d+1-r|/2 |ln a_-| + (w/2) (1/a_- - 1), low = 1 - a_- (2601.21719, Theorem 1; C11).
-    return -0.5 * abs(dim + 1 - rank) * math.log1p(-low) + 0.5 * found.top * low / (1.0 - low)
+    return -0.5 * abs(dim + 1 - rank) * math.log1p(-low) + 0.5 * quantiles.top * low / (1.0 - low)
 
 
 LossBound = Callable[[Wishart, float, float], float]
@@ -144,13 +144,13 @@ def _largest_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) ->
     It is about the pair at the promised misalignment, which dominates every better aligned one (C10).
     """
     dim, rank, m = mechanism.shape
-    found = quantiles_of(dim, rank, log_delta_t, log_delta_w)
-    spread = math.sqrt(m * (2.0 - m)) * found.t if found else math.inf
-    if found is None or not m + spread < 1.0:
+    quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
+    spread = math.sqrt(m * (2.0 - m)) * quantiles.t if quantiles else math.inf
+    if quantiles is None or not m + spread < 1.0:
         return math.inf
     # max a ln A + (W/2) (1/A - 1) over a_- <= A <= a_+ and W within its quantiles, a = (d+1-r)/2 (C11).
     ends = math.log1p(-m - spread), math.log1p(spread - m)
-    return min(largest_at_corners(dim, rank, 0.0, ends, w) for w in ((0.0, found.top), found.both))
+    return min(largest_at_corners(dim, rank, 0.0, ends, w) for w in ((0.0, quantiles.top), quantiles.both))
 
 
 QUANTILE_SHARP = Bound(
