@@ -27,16 +27,16 @@ CONDITION = "condition number", "largest over smallest eigenvalue: 1 is best"
 
 
 def helper(
-    ask: Callable[..., float], found: tuple[str, str], short: str, note: str, example: str, assumes: str = ""
+    ask: Callable[..., float], quantity: tuple[str, str], short: str, note: str, example: str, assumes: str = ""
 ) -> None:
     """Add one helper: it prints a number, what to do with it, and what it assumes of the parameters given.
 
     ``short`` says in the list of helpers what is asked.
     """
-    label, scale = found
+    label, scale = quantity
 
-    def run(json: bool, **given: Any) -> int:
-        record = {label: ask(**given), "note": note, "assumes": [assumes.format(**given)] if assumes else []}
+    def run(json: bool, **options: Any) -> int:
+        record = {label: ask(**options), "note": note, "assumes": [assumes.format(**options)] if assumes else []}
         lines = [f"{label} = {round_outward(record[label])}  ({scale})", f"  {note}"]
         lines += render.labelled({"assumes": record["assumes"]})
         click.echo(render.as_json(record) if json else "\n".join(lines))

@@ -45,7 +45,7 @@ LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
 Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
 """What the options of audits may be."""
 
-Found = tuple[dict[str, Any], str, dict[str, Any]]
+Finding = tuple[dict[str, Any], str, dict[str, Any]]
 """What an audit found: its record, what it says first, and what it says under labels."""
 
 
@@ -54,21 +54,21 @@ def needing_torch(name: str) -> Any:
     return import_extra(f"privproj.audit.{name}", "this audit", "torch")
 
 
-def judged(found: "AuditVerdict", trials: str = "runs", **more: Any) -> Found:
+def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
     """A verdict in words, with what there is to say besides: the claim, what was shown, and the most that could be."""
-    claim = found.claimed_epsilon
-    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {found.delta:g}"
-    elsewhere = found.profile_refuted and found.epsilon_lower <= (claim or 0.0)
-    weak = claim is not None and found.ceiling < claim and not found.refuted
-    least, most = round_outward(found.epsilon_lower, up=False), round_outward(found.ceiling)
+    claim = verdict.claimed_epsilon
+    named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
+    elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
+    weak = claim is not None and verdict.ceiling < claim and not verdict.refuted
+    least, most = round_outward(verdict.epsilon_lower, up=False), round_outward(verdict.ceiling)
     parts = {
-        "shown": f"epsilon at least {least} with {percent(found.confidence)} confidence",
-        "ceiling": f"{most} is the most that {found.trials} {trials} can show; an audit never confirms",
-        "attack": auc_words(found.auc),
+        "shown": f"epsilon at least {least} with {percent(verdict.confidence)} confidence",
+        "ceiling": f"{most} is the most that {verdict.trials} {trials} can show; an audit never confirms",
+        "attack": auc_words(verdict.auc),
         "note": f"too few {trials} to refute this claim at this delta, whatever the attack: take more" * weak,
     }
-    first = f"{found.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}"
-    return {**asdict(found), "verdict": found.verdict, **more}, first, parts
+    first = f"{verdict.verdict}{' (at another epsilon of the claimed profile)' * elsewhere}: {named}"
+    return {**asdict(verdict), "verdict": verdict.verdict, **more}, first, parts
 
 
 def auc_words(area: float) -> str:
@@ -83,7 +83,7 @@ def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[st
     return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
 
 
-def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Found:
+def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count = 200, claim: Claim = None) -> Finding:
     """A matrix times a Wishart matrix gives itself away.
 
     Args:
@@ -102,9 +102,9 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     other = query.copy()
     other[0, 0] += 1.0
     test = symmetry_test(query, other, rank, draws, rng)
-    found = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
+    record = unbounded(test.separates, test.auc, test.draws, claimed_epsilon=claim)
     words = "every release told neighbouring matrices apart" if test.separates else "nothing can be concluded"
-    return found, f"{found['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
+    return record, f"{record['verdict']}: {words}", {"attack": f"{auc_words(test.auc)}, over {test.draws} releases"}
 
 
 # --- the release itself -----------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def mechanism(
     mechanism: str, noise_multiplier: float, dim: float | None = None, rank: float | None = None, steps: Count = 20,
     delta: Share = 1e-3, claim: Claim = None, fault: Fault = None, confidence: Share = 0.999, trials: Trials = 4000,
     workers: Workers = 2, seed: Seed = None,
-) -> Found:  # fmt: skip
+) -> Finding:  # fmt: skip
     """A canary gradient through the real release code.
 
     Args:
@@ -134,8 +134,8 @@ def mechanism(
     shape: Any = {"dim": dim, "rank": rank}
     for name, value in shape.items():
         if (value is None) is (mechanism == "m2"):
-            given, expected = "nothing" if value is None else value, "--dim and --rank for m2, and for nothing else"
-            raise InvalidParameter(f"--{name}", given, expected)
+            got, expected = "nothing" if value is None else value, "--dim and --rank for m2, and for nothing else"
+            raise InvalidParameter(f"--{name}", got, expected)
     z: Any = {"noise_multiplier": noise_multiplier}
     claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
     release = needing_torch("scenes")
@@ -164,7 +164,7 @@ def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
 def loader(
     noise_multiplier: float, batches: Count = 16, epochs: Count = 16, delta: Share = 1e-3, claim: Claim = None,
     fault: LoaderFault = None, confidence: Share = 0.999, trials: Trials = 2000, seed: Seed = None,
-) -> Found:  # fmt: skip
+) -> Finding:  # fmt: skip
     """A canary in the batches of the real balls-in-bins loader.
 
     Args:
@@ -187,7 +187,7 @@ def loader(
 def one_run(
     noise_multiplier: float, canaries: Count = 1000, guesses: Count = 200, delta: Share = 1e-3, claim: Claim = None,
     confidence: Share = 0.95, seed: Seed = None,
-) -> Found:  # fmt: skip
+) -> Finding:  # fmt: skip
     """Many canaries in one release.
 
     Args:
@@ -201,9 +201,9 @@ def one_run(
     """
     z = Gaussian(noise_multiplier=noise_multiplier)
     verdict, right = needing_torch("scenes").one_run(z, canaries, guesses, delta, confidence, claim, seed)
-    found, first, parts = judged(verdict, "guesses")
+    record, first, parts = judged(verdict, "guesses")
     hits = f"{right} of {verdict.trials} guesses right ({percent(right / verdict.trials)})"
-    return found, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
+    return record, first, {**parts, "attack": f"{hits}, {parts['attack']}, in one run"}
 
 
 # --- trained models -----------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def membership(
     attack: Literal["poison", "calibrated"] = "poison", models: Trials = 200, records: float = 200,
     steps: float = 30, clip: float = 4.0, delta: Share = 1e-3, claim: Claim = None, confidence: Share = 0.95,
     journal: Annotated[str | None, PATH] = None, workers: Workers = 2, seed: Seed = None,
-) -> Found:  # fmt: skip
+) -> Finding:  # fmt: skip
     """Shadow models with and without a canary record, or a calibrated-loss attack.
 
     Args:
@@ -239,17 +239,17 @@ def membership(
     if attack == "calibrated":
         area, rates, beyond = module.calibrated_loss_attack(game, confidence)
         first = f"AUC {area:.3f} (an average over records: near 0.5 it is no evidence of privacy)"
-        found = unbounded(beyond, area, 1, rates=rates, confidence=confidence)
-        return found, first, {"rate": [rate_words(rate, confidence) for rate in rates]}
+        record = unbounded(beyond, area, 1, rates=rates, confidence=confidence)
+        return record, first, {"rate": [rate_words(rate, confidence) for rate in rates]}
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
     from privproj.audit.epsilon_lower import balanced_accuracy, judge
 
-    best, own = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
-    verdict = judge(*scores, delta=delta, confidence=confidence, claim=own)
-    found, first, parts = judged(verdict, balanced_accuracy=best)
-    return found, first, {**parts, "best": f"{percent(best)} balanced accuracy (optimistic: 50 % is guessing)"}
+    best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
+    verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)
+    record, first, parts = judged(verdict, balanced_accuracy=best)
+    return record, first, {**parts, "best": f"{percent(best)} balanced accuracy (optimistic: 50 % is guessing)"}
 
 
 def rate_words(rate: dict[str, float], confidence: float) -> str:
@@ -258,17 +258,17 @@ def rate_words(rate: dict[str, float], confidence: float) -> str:
     return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
 
-def add(audit: Callable[..., Found], *arguments: click.Argument) -> None:
+def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
     """Add one audit to the command; its exit code is 1 if it refutes a claim."""
 
-    def run(json: bool, **given: Any) -> int:
+    def run(json: bool, **parameters: Any) -> int:
         began = time.monotonic()
-        found, first, parts = audit(**{name: value for name, value in given.items() if value is not None})
+        record, first, parts = audit(**{name: value for name, value in parameters.items() if value is not None})
         seconds = time.monotonic() - began
         text = "\n".join([first, *render.labelled({**parts, "took": f"{seconds:.1f} s"})])
-        click.echo(render.as_json({**found, "seconds": seconds}) if json else text)
-        refuted = {"refuted": True, "separates": found["claimed_epsilon"] is not None}
-        return int(refuted.get(found["verdict"], False))
+        click.echo(render.as_json({**record, "seconds": seconds}) if json else text)
+        refuted = {"refuted": True, "separates": record["claimed_epsilon"] is not None}
+        return int(refuted.get(record["verdict"], False))
 
     options = [one for one in options_from(audit) if one.name not in [argument.name for argument in arguments]]
     name, (words, *_) = audit.__name__.replace("_", "-"), (audit.__doc__ or "").split("\n\n")

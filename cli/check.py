@@ -54,32 +54,32 @@ def command(file: tuple[str, ...], update: bool, junit: str | None, json: bool) 
         if update and not name.endswith(".toml"):
             raise InvalidParameter("FILE", name, "a TOML file with --update")
         refuse_same_file("--junit", junit, name)
-    found, errors = checked(names, junit)
+    entries, errors = checked(names, junit)
     if update and not errors:
-        for name, text in [(name, updated(name, found)) for name in names]:
+        for name, text in [(name, updated(name, entries)) for name in names]:
             write_text(name, text)
-    held = [(entry.updated() if update else entry).holds for entry in found]
+    held = [(entry.updated() if update else entry).holds for entry in entries]
     if json:
-        write(as_json({"results": records(found), "held": sum(held), "entries": len(held), "errors": errors}))
-    elif found:
-        write(as_text(found, named=len(names) > 1, update=update and not errors))
+        write(as_json({"results": records(entries), "held": sum(held), "entries": len(held), "errors": errors}))
+    elif entries:
+        write(as_text(entries, named=len(names) > 1, update=update and not errors))
         rewritten = ", what moved rewritten" if update and not errors else ""
         write(f"{sum(held)} of {len(held)} entries hold{rewritten}")
     codes = [complain(words, 2) for words in errors.values()]
     return max(codes, default=0 if all(held) else 1)
 
 
-def files_of(given: tuple[str, ...]) -> tuple[str, ...]:
+def files_of(names: tuple[str, ...]) -> tuple[str, ...]:
     """The files that are named, in place of a folder those within it."""
-    found: list[str] = []
-    for name in given:
+    files: list[str] = []
+    for name in names:
         if not name:
             raise InvalidParameter("FILE", "nothing", "a file or a folder")
         inner = sorted(map(str, Path(name).rglob(OF_A_FOLDER))) if Path(name).is_dir() else [name]
         if not inner:
             raise InvalidParameter("FILE", name, f"a folder with files {OF_A_FOLDER}")
-        found += inner
-    return tuple(dict.fromkeys(found))
+        files += inner
+    return tuple(dict.fromkeys(files))
 
 
 def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dict[str, str]]:
@@ -87,7 +87,7 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
 
     An earlier report would be taken for that of this call, so that one of no end is written first.
     """
-    found, errors = [], {}
+    verdicts, errors = [], {}
     if junit is not None and (Path(junit).is_file() or not Path(junit).exists()):  # what a pipe gets stays
         write_text(junit, as_junit([], {"privproj check": "it came to no end"}))
     for name in files:
@@ -96,16 +96,16 @@ def checked(files: tuple[str, ...], junit: str | None) -> tuple[list[Entry], dic
         except InvalidParameter as error:
             errors[name] = one_line(str(error))
             continue
-        found += [entry.checked() for entry in entries]
+        verdicts += [entry.checked() for entry in entries]
     if junit is not None:
-        write_text(junit, as_junit(found, errors))
-    return found, errors
+        write_text(junit, as_junit(verdicts, errors))
+    return verdicts, errors
 
 
-def as_text(found: list[Entry], *, named: bool, update: bool) -> str:
+def as_text(entries: list[Entry], *, named: bool, update: bool) -> str:
     """Say each verdict behind its place, with what corrects it, and in the end what all numbers take for granted."""
     lines, assumed = [], {}
-    for entry in found:
+    for entry in entries:
         place = f"{entry.file}: " if named else ""
         lines += fit_line(line(entry, place)[:5], line(entry, place)[5:])
         for label, words in remarks(entry, update):
@@ -118,9 +118,9 @@ def as_text(found: list[Entry], *, named: bool, update: bool) -> str:
 def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
     """What was asked where an entry fails, what --update wrote into it, and what its number asks of the data."""
     if not entry.holds:
-        given = entry.asked
-        words = ", ".join(f"{key}={value}" for key, value in given.items() if key != "mechanism")
-        yield "asked", f"{entry.query} of {given['mechanism']}, {words}"
+        question = entry.asked
+        words = ", ".join(f"{key}={value}" for key, value in question.items() if key != "mechanism")
+        yield "asked", f"{entry.query} of {question['mechanism']}, {words}"
     for key, now in entry.rewritten.items() if update else ():
         old = entry.expected.get(key)
         by = f" ({change_words(old, now)})" if key == "expect" and old is not None else ""
@@ -130,42 +130,42 @@ def remarks(entry: Entry, update: bool = False) -> Iterator[tuple[str, str]]:
         yield from (("warning", words) for words in entry.result.warnings)
 
 
-def records(found: list[Entry]) -> list[dict[str, Any]]:
+def records(entries: list[Entry]) -> list[dict[str, Any]]:
     """Return the verdicts as plain values, an entry each."""
     names = ("file", "name", "holds", "problem", "query", "asked", "expected", "seconds")
-    return [{**{name: getattr(entry, name) for name in names}, "answer": entry.result} for entry in found]
+    return [{**{name: getattr(entry, name) for name in names}, "answer": entry.result} for entry in entries]
 
 
 def line(entry: Entry, place: str = "") -> str:
     """Say in one line whether an entry holds, its value, and what that is."""
-    mark, found, shown = "ok  " if entry.holds else "FAIL", entry.result, "no value"
-    if found is not None:
-        of = f"{found.side}, {found.mechanism['name']}.{found.bound}, {found.status}"
-        shown = f"{found.quantity} = {found.value!r} ({of})"
-    return f"{mark} {place}{entry.name}: {shown}" + (f"; {entry.problem}" if entry.problem else "")
+    mark, result, answer = "ok  " if entry.holds else "FAIL", entry.result, "no value"
+    if result is not None:
+        of = f"{result.side}, {result.mechanism['name']}.{result.bound}, {result.status}"
+        answer = f"{result.quantity} = {result.value!r} ({of})"
+    return f"{mark} {place}{entry.name}: {answer}" + (f"; {entry.problem}" if entry.problem else "")
 
 
-def updated(file: str, found: list[Entry]) -> str:
+def updated(file: str, entries: list[Entry]) -> str:
     """Return the text of the file with what is expected rewritten; everything else, comments too, is as it was."""
     tomlkit = import_extra("tomlkit", "--update", "check")
     text = read_bounded(file).decode()
     marked = text.startswith("\ufeff")  # by an editor that writes the order of bytes first
     document: Any = tomlkit.parse(text[marked:])
-    own = [entry.rewritten for entry in found if entry.file == file]
-    for table, rewritten in zip(document["bound"], own, strict=True):
+    changes = [entry.rewritten for entry in entries if entry.file == file]
+    for table, rewritten in zip(document["bound"], changes, strict=True):
         table.update(rewritten)
     return text[:marked] + tomlkit.dumps(document)
 
 
-def as_junit(found: list[Entry], errors: dict[str, str]) -> str:
+def as_junit(entries: list[Entry], errors: dict[str, str]) -> str:
     """Return the verdicts on each file as a JUnit report in XML, and the error of each that cannot be checked."""
     from xml.etree import ElementTree as Tree
 
-    failures = sum(not entry.holds for entry in found)
-    counts = {"tests": len(found) + len(errors), "failures": failures, "errors": len(errors)}
+    failures = sum(not entry.holds for entry in entries)
+    counts = {"tests": len(entries) + len(errors), "failures": failures, "errors": len(errors)}
     root = Tree.Element("testsuites", {name: str(count) for name, count in counts.items()})
     suite = Tree.SubElement(root, "testsuite", {**root.attrib, "name": "privproj check"})
-    for entry in found:
+    for entry in entries:
         case = Tree.SubElement(suite, "testcase", classname=entry.file, name=entry.name, time=f"{entry.seconds:.3f}")
         rests = [line(entry), *(f"{label}: {words}" for label, words in remarks(entry))]
         rests += [f"assumes: {words}" for words in (entry.result.assumes if entry.result else ())]

@@ -131,8 +131,8 @@ def select_best(mechanism: Mechanism, run: RunOptions, json: bool, **options: An
     Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
     Then draw the number of runs with privproj.draw_trials, and release only the best.
     """
-    given = {key: found for key, found in options.items() if found is not None}
-    result = select(mechanism, **given, **run)
+    parameters = {key: value for key, value in options.items() if value is not None}
+    result = select(mechanism, **parameters, **run)
     return show(result, json, lambda: select_text(result))
 
 
@@ -140,8 +140,8 @@ def select_text(result: Result) -> str:
     """Say the number, what it rests on, the law of the number of runs, and what is often quoted in its place."""
     law: Any = result.run["selection"]
     numerics: Any = result.numerics
-    shown = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
-    words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shown}"
+    shape = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
+    words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shape}"
     beside = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in BESIDE.items() if key in numerics)
     return render.answer_text(result, {"trials": words, "beside": beside})
 

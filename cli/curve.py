@@ -37,11 +37,11 @@ def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: 
     """What each bound that is named answers; "all" stands for every bound that answers."""
     if names != ("all",):
         return [ask(ask_by_name(mechanism, name, run)) for name in names or (None,)]
-    found = []
+    answered = []
     for bound in bounds_of(type(mechanism)):
         with suppress(PrivprojError):
-            found.append(ask(question_about(phase_for(mechanism, bound, run))))
-    return found
+            answered.append(ask(question_about(phase_for(mechanism, bound, run))))
+    return answered
 
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
@@ -77,19 +77,19 @@ class Table:
 
 def show_curves(
     mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], what: str | None, delta: float | None,
-    style: str | None, output: str | None, plot: str | None, **given: float | None,
+    style: str | None, output: str | None, plot: str | None, **axis: float | None,
 ) -> int:  # fmt: skip
     """delta(eps), the trade-off function or one GDP mu: table, CSV, JSON, picture."""
     refuse_same_file("--plot", plot, output, "written too")
     shape = what or "delta"
-    for name, value in {**given, "plot": plot, "delta": delta}.items():
+    for name, value in {**axis, "plot": plot, "delta": delta}.items():
         if value is not None and name not in TAKEN[shape]:
             wrong = f"--{name.replace('_', '-')}"
             raise InvalidParameter(wrong, value, f"no {wrong} with --what {shape}")
     if shape == "gdp":
         table = table_of_mu(mechanism, run, bound, DEFAULT_SLACK if delta is None else delta)
     else:
-        table = table_of_curves(mechanism, run, bound, shape, grid(shape, **given), plot)
+        table = table_of_curves(mechanism, run, bound, shape, grid(shape, **axis), plot)
     if output is not None:
         write_text(output, table.text(style) + "\n")
     else:
@@ -110,28 +110,28 @@ def table_of_curves(
         # All points rest on what a result has; the value of that plays no role.
         return POINTS[shape](curve, x), question.result("curve", 1.0, None, numerics=numerics_of(curve))
 
-    found = answers(mechanism, bound, run, drawn)
+    curves = answers(mechanism, bound, run, drawn)
     name, label = COLUMN[shape], "delta" if shape == "delta" else "false negative rate (lower bound)"
-    columns = {result.bound: points for points, result in found}
+    columns = {result.bound: points for points, result in curves}
     if plot is not None:
         draw(plot, x, columns, name, label, mechanism.name)
     facts = ("status", "promises", "assumes", "warnings")
     records = [
         {"bound": result.bound, name: x, label: points, **{key: as_plain_value(getattr(result, key)) for key in facts}}
-        for points, result in found
+        for points, result in curves
     ]
     scale = "; rates are shares from 0 to 1: 0.01 is 1 %" if "rate" in name else ""
     rows = [[name, *columns], *map(list, zip(x, *columns.values(), strict=True))]
     # Outward also at the places: deltas stand at or beyond theirs, false negative rates at or before.
     say = partial(round_outward, up=shape == "delta")
-    return Table([result for _, result in found], records, rows, [f"in each column: {label}{scale}"], say)
+    return Table([result for _, result in curves], records, rows, [f"in each column: {label}{scale}"], say)
 
 
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
     """Return the ``mu`` by each bound, with what it means; all numbers are rounded up."""
     target = slack_target(slack)
-    found = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
-    results: list[Any] = [result for result in found if result.usable or bound != ("all",)]
+    answered = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
+    results: list[Any] = [result for result in answered if result.usable or bound != ("all",)]
     rows: list[list[Any]] = [["bound", "status", "mu", "slack", "exact_from", "regret"]]
     for one in results:
         numbers = float(one.value or 0.0), float(one.delta or 0.0), one.numerics["exact_from"], one.numerics["regret"]

@@ -21,14 +21,14 @@ def word_groups() -> list[dict[str, Any]]:
     A word has ``name`` and ``means``; where it has more, ``also`` are other spellings, ``cases`` pairs of ``when`` and
     ``instead``, and ``see`` related words. A way to draw batches without a word of its own has that of its record.
     """
-    found = data("words")["group"]
-    (samplers,) = (group["word"] for group in found if group["kind"] == "sampling")
+    groups = data("words")["group"]
+    (samplers,) = (group["word"] for group in groups if group["kind"] == "sampling")
     named = {entry["name"] for entry in samplers}
     samplers[:0] = [
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
-    return [*found, {"title": "Published methods", "kind": "method", "word": methods}]
+    return [*groups, {"title": "Published methods", "kind": "method", "word": methods}]
 
 
 def meaning_of(scheme: Scheme) -> str:
@@ -64,11 +64,11 @@ def explain_command(word: tuple[str, ...], json: bool) -> int:
       privproj explain C5
     """
     groups = word_groups()
-    found = entries(groups, " ".join(word)) if word else words_of(groups)
+    chosen = entries(groups, " ".join(word)) if word else words_of(groups)
     if json:
-        click.echo(render.as_json({"results": found}))
+        click.echo(render.as_json({"results": chosen}))
     else:
-        click.echo("\n\n".join(map(text, found)) if word else overview(groups))
+        click.echo("\n\n".join(map(text, chosen)) if word else overview(groups))
     return 0
 
 
@@ -80,13 +80,13 @@ def words_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Every entry and every bound of that name, an error with a suggestion where there is none."""
     asked = spelling(word)
-    found = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
-    found += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
-    found += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
-    if not found:
-        known = [name for name in known_words(groups) if ("." in name) == ("." in word)]
-        raise unknown_name("WORD", word, "a word", known, "`privproj explain` lists them")
-    return found
+    matches = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
+    matches += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
+    matches += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
+    if not matches:
+        names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
+        raise unknown_name("WORD", word, "a word", names, "`privproj explain` lists them")
+    return matches
 
 
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
@@ -165,8 +165,8 @@ def bounds_command(name: str | None, json: bool) -> int:
     listed = [b for b in registry() if name is None or b.mechanism.name in mechanisms]
     chosen = [*pages, *listed]
     if not chosen:
-        known = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]
-        raise unknown_name("NAME", name, "a bound", known, "`privproj bounds` lists them")
+        names = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]
+        raise unknown_name("NAME", name, "a bound", names, "`privproj bounds` lists them")
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))
         return 0

@@ -37,14 +37,14 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
     account, _ = read_begun(file)
     target, delta = account.target or {}, planned_delta(account, delta)
     try:
-        shown = overview(account, delta)
+        summary = overview(account, delta)
     except Unanswered as error:
         nothing = {"epsilon": None, "outcome": error.outcome, "reason": str(error)}
         error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
-    shown["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    write(render.as_json(shown) if json else ledger_text(shown))
-    return 0 if shown["so_far"] is None else EXIT_CODES[shown["so_far"].outcome]
+    summary["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
+    write(render.as_json(summary) if json else ledger_text(summary))
+    return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
 
 def read_begun(file: str) -> tuple[Account, bytes]:
@@ -55,10 +55,10 @@ def read_begun(file: str) -> tuple[Account, bytes]:
 
 def planned_delta(account: Account, delta: float | None) -> float:
     """Return the delta at which a ledger is asked: the given one, else that of its target."""
-    found = delta if delta is not None else (account.target or {}).get("delta")
-    if found is None:
+    asked = delta if delta is not None else (account.target or {}).get("delta")
+    if asked is None:
         raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
-    return found
+    return asked
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:
@@ -92,18 +92,18 @@ QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was 
 """Which number may be quoted under a filter."""
 
 
-def ledger_text(shown: dict[str, Any]) -> str:
+def ledger_text(summary: dict[str, Any]) -> str:
     """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
-    so_far, steps, planned = shown["so_far"], shown["steps"], shown["steps_planned"]
-    goal = "" if shown["target_epsilon"] is None else f", target {shown['target_epsilon']:g}"
+    so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
+    goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
     parts = {
         "released": f"{steps} steps" + (f" ({render.percent(steps / planned)} of the plan)" if planned > 0 else ""),
-        "left": f"{shown['steps_left']} planned steps",
-        "plan": f"epsilon {round_outward(shown['planned'].value)} after all planned steps{goal}",
-        "filter": render.filter_words(shown["filter"]) if shown["filter"] else "",
-        "quote": shown["quote"],
-        "assumes": shown["assumes"],
-        "warning": shown["warnings"],
+        "left": f"{summary['steps_left']} planned steps",
+        "plan": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
+        "filter": render.filter_words(summary["filter"]) if summary["filter"] else "",
+        "quote": summary["quote"],
+        "assumes": summary["assumes"],
+        "warning": summary["warnings"],
     }
     first = ["epsilon = 0  (nothing was released)"] if so_far is None else render.result_lines(so_far)
     return "\n".join([*first, *render.labelled(parts)])
@@ -139,18 +139,18 @@ def remaining_command(file: str, epsilon: float, delta: float, adaptive: bool, o
         raise InvalidParameter("--order", order, "no --order without --adaptive")
     schedule = from_data(read_data(file), file)
     answer = adaptive_record(schedule, epsilon, delta, order) if adaptive else record_of_plan(schedule, epsilon, delta)
-    shown = {**answer, "epsilon": epsilon, "delta": delta}
-    write(render.as_json(shown) if json else remaining_text(shown))
-    return 0 if shown["fits"] else 4
+    summary = {**answer, "epsilon": epsilon, "delta": delta}
+    write(render.as_json(summary) if json else remaining_text(summary))
+    return 0 if summary["fits"] else 4
 
 
 def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
     """Return what is spent of a plan that is fixed in advance, and how many steps each phase may still take."""
-    rows, whole = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
+    rows, of_plan = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases
-    spent = whole.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
+    spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
-    return record(schedule, rows, whole, spent, plan_fixed(adapts=adapts))
+    return record(schedule, rows, of_plan, spent, plan_fixed(adapts=adapts))
 
 
 def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
     if order is None:
         order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
     kind: Any = {"order": order, "relation": str(run.relation), "group_size": run.group_size}
-    budget, whole = Filter(epsilon=epsilon, delta=delta, **kind), Filter(budget=LARGEST_BUDGET, **kind)
+    budget, unlimited = Filter(epsilon=epsilon, delta=delta, **kind), Filter(budget=LARGEST_BUDGET, **kind)
     for phase in schedule.done_phases:
         try:
             budget.spend(phase)
@@ -167,15 +167,15 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
             why = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
             raise Refused(why) from None
     for phase in schedule.phases:
-        whole.spend(phase)
+        unlimited.spend(phase)
     try:
         fixed = schedule.epsilon(delta=delta).value
     except Unanswered:
         fixed = None
-    found = replace(whole.epsilon(delta), value=whole.epsilon_of_spent(delta))
-    shown = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
+    plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
+    head = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
     spent, rows = budget.epsilon_of_spent(delta), rows_within(budget, schedule)
-    return {**shown, "epsilon_of_fixed_plan": fixed, **record(schedule, rows, found, spent, FILTER_FIXED_IN_ADVANCE)}
+    return {**head, "epsilon_of_fixed_plan": fixed, **record(schedule, rows, plan, spent, FILTER_FIXED_IN_ADVANCE)}
 
 
 def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
@@ -190,9 +190,9 @@ def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
     return rows
 
 
-def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any, assumed: str) -> dict[str, Any]:
+def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
     """Return what is spent, how many steps each phase may still take, and what these numbers rest on."""
-    said = whole.as_dict()
+    fields = of_plan.as_dict()
     phases = [
         {
             "phase": row.phase.name,
@@ -205,38 +205,38 @@ def record(schedule: Schedule, rows: list[Remaining], whole: Result, spent: Any,
     ]
     return {
         "epsilon_spent": spent,
-        "epsilon_planned": whole.value if any(phase.planned for phase in schedule.phases) else None,
+        "epsilon_planned": of_plan.value if any(phase.planned for phase in schedule.phases) else None,
         "fits": all(row.more_steps and not row.would_exceed for row in rows),
         "phases": phases,
-        **{name: said[name] for name in ("bound", "status", "promises", "warnings")},
-        "relation": whole.run["relation"],
-        "assumes": list(dict.fromkeys((assumed, *whole.assumes))),
+        **{name: fields[name] for name in ("bound", "status", "promises", "warnings")},
+        "relation": of_plan.run["relation"],
+        "assumes": list(dict.fromkeys((assumed, *of_plan.assumes))),
     }
 
 
-def remaining_text(shown: dict[str, Any]) -> str:
+def remaining_text(summary: dict[str, Any]) -> str:
     """Say the record in words."""
-    of = f"of {shown['epsilon']:g} at delta {shown['delta']:g}"
-    lines = [f"spent: epsilon {round_outward(shown['epsilon_spent'])} {of}"]
-    if shown["epsilon_planned"] is not None:
-        lines.append(f"planned: epsilon {round_outward(shown['epsilon_planned'])} {of}, all phases together")
-    lines += render.labelled(labels_of_filter(shown)) if "filter" in shown else []
+    of = f"of {summary['epsilon']:g} at delta {summary['delta']:g}"
+    lines = [f"spent: epsilon {round_outward(summary['epsilon_spent'])} {of}"]
+    if summary["epsilon_planned"] is not None:
+        lines.append(f"planned: epsilon {round_outward(summary['epsilon_planned'])} {of}, all phases together")
+    lines += render.labelled(labels_of_filter(summary)) if "filter" in summary else []
     fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
-    for entry in shown["phases"]:
+    for entry in summary["phases"]:
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
         words = f"{entry['more_steps']} more {entry['unit']} fit{after}{fits[entry['would_exceed']]}"
         lines.append(f"  {entry['phase']}: {words}")
-    lines += render.fit_line("  rests on: ", f"{shown['bound']} ({shown['status']}); {shown['relation']}")
-    parts = {"promise": shown["promises"], "assumes": shown["assumes"], "warning": shown["warnings"]}
-    return "\n".join(lines + render.labelled({label: "; ".join(found) for label, found in parts.items()}))
+    lines += render.fit_line("  rests on: ", f"{summary['bound']} ({summary['status']}); {summary['relation']}")
+    parts = {"promise": summary["promises"], "assumes": summary["assumes"], "warning": summary["warnings"]}
+    return "\n".join(lines + render.labelled({label: "; ".join(sentences) for label, sentences in parts.items()}))
 
 
-def labels_of_filter(shown: dict[str, Any]) -> dict[str, str]:
+def labels_of_filter(summary: dict[str, Any]) -> dict[str, str]:
     """Which filter it is, what may be quoted under it, and what a fixed plan would cost, by their labels."""
-    words, fixed = render.filter_words(shown["filter"]), shown["epsilon_of_fixed_plan"]
+    words, fixed = render.filter_words(summary["filter"]), summary["epsilon_of_fixed_plan"]
     return {
         "filter": f"{words}; name --{words.split(',')[0]} whenever you ask again",
-        "quote": f"epsilon {round_outward(shown['epsilon_to_quote'])}, the whole budget, wherever the run stops",
+        "quote": f"epsilon {round_outward(summary['epsilon_to_quote'])}, the whole budget, wherever the run stops",
         "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
     }
 

@@ -200,17 +200,17 @@ def usage_words(error: click.ClickException) -> str:
         return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
     from privproj.accounting.question import SOLVED_FOR
 
-    given, known = error.option_name, options_of(context)
-    ours = USUAL_NAMES.get(given)
+    option, names = error.option_name, options_of(context)
+    ours = USUAL_NAMES.get(option)
     quantity = (context.parent and context.parent.info_name) or ""
-    for name in {given, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
+    for name in {option, *(ours or ())} & {option_name(one) for one in (quantity, *SOLVED_FOR.get(quantity, ()))}:
         return f"expected no {name}: it is what `{path}` finds"
-    near = [name for name in ours if name in known] if ours else []
-    if not near and (owners := _neighbours_with(given, context)):
-        return f"expected an option of `{path}`, got {given}; it is an option of {', '.join(owners)}"
-    near = near if ours else nearest_names(given, known)
+    near = [name for name in ours if name in names] if ours else []
+    if not near and (owners := _neighbours_with(option, context)):
+        return f"expected an option of `{path}`, got {option}; it is an option of {', '.join(owners)}"
+    near = near if ours else nearest_names(option, names)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"`{path} --help` lists them"
-    return f"expected an option of `{path}`, got {given}; {remedy}"
+    return f"expected an option of `{path}`, got {option}; {remedy}"
 
 
 def options_of(context: click.Context) -> list[str]:

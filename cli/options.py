@@ -87,11 +87,11 @@ class Once(click.Option):
             parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
 
     def consume_value(self, ctx: click.Context, opts: Any) -> Any:
-        given = opts.get(self.name)
-        if isinstance(given, list) and not self.multiple:
-            if len(set(given)) > 1:
-                raise InvalidParameter(self.opts[0], " and ".join(map(str, given)), f"one value of {self.opts[0]}")
-            opts = {**opts, self.name: given[0]}
+        values = opts.get(self.name)
+        if isinstance(values, list) and not self.multiple:
+            if len(set(values)) > 1:
+                raise InvalidParameter(self.opts[0], " and ".join(map(str, values)), f"one value of {self.opts[0]}")
+            opts = {**opts, self.name: values[0]}
         return super().consume_value(ctx, opts)
 
 
@@ -138,15 +138,15 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
     import re
 
     words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
-    parameters, found = signature(function).parameters, []
+    parameters, options = signature(function).parameters, []
     # Without docstrings (python -OO) every parameter is an option, and none has words.
     for name in names or (name for name in parameters if name in words or not words):
         declared, spelt = parameters[name], "--" + name.replace("_", "-")
         is_needed = declared.default is declared.empty
-        said = " ".join(words.get(name, "").replace("``", "").split())
-        said += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
-        found.append(option(spelt, said, required=is_needed, type=type_of(declared.annotation)))
-    return found
+        help_text = " ".join(words.get(name, "").replace("``", "").split())
+        help_text += "" if is_needed or declared.default is None else f"  [default: {declared.default}]"
+        options.append(option(spelt, help_text, required=is_needed, type=type_of(declared.annotation)))
+    return options
 
 
 def type_of(annotation: Any) -> click.ParamType:
@@ -182,9 +182,9 @@ class Group(click.Group):
             raise self.unknown_command(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")
         return super().resolve_command(ctx, args)
 
-    def unknown_command(self, name: str, known: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
         """The error for a name that is none of those known."""
-        return unknown_name("COMMAND", name, "a command", known, remedy)
+        return unknown_name("COMMAND", name, "a command", names, remedy)
 
 
 class SectionedCommand(click.Command):
@@ -210,8 +210,8 @@ class SectionedCommand(click.Command):
         helping = self.get_help_option(ctx)
         last = list(self.sections)[-1]
         for title, options in self.sections.items():
-            shown = [*options, *([helping] if title == last and helping else [])]
-            asked = [option for option in shown if ctx.meta.get(__name__) or not getattr(option, "is_rare", False)]
+            listed = [*options, *([helping] if title == last and helping else [])]
+            asked = [option for option in listed if ctx.meta.get(__name__) or not getattr(option, "is_rare", False)]
             records = [record for option in asked if (record := option.get_help_record(ctx)) is not None]
             if records:
                 with formatter.section(title):

@@ -42,7 +42,7 @@ def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int
 
     with click.progressbar(
         length=length, label=label, file=sys.stderr, hidden=hidden, show_pos=True, item_show_func=per_second
-    ) as shown:
+    ) as progress:
         began, counted = None, 0
 
         def count(done: int) -> None:
@@ -50,7 +50,7 @@ def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int
             now = time.monotonic()
             counted += done if began is not None else 0
             began = now if began is None else began
-            shown.update(done, counted / (now - began) if now > began else None)
+            progress.update(done, counted / (now - began) if now > began else None)
 
         yield count
 

@@ -59,10 +59,10 @@ COMPUTED = ("discretization", "split")
 def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
     """What describes a mechanism, without what the quantity finds."""
     kind = mechanism_named(mechanism)
-    asked = [(name, found) for name, found in parameters_of(kind).items() if found.words]
+    asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
     # A choice of runs calibrates the noise where none is given.
-    options = [option_of(name, found, required=found.is_found and quantity != "select") for name, found in asked]
+    options = [option_of(name, field, required=field.is_found and quantity != "select") for name, field in asked]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
@@ -70,18 +70,18 @@ def adapter_options(mechanism: str) -> list[Once]:
     """What reads a PEFT adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
     if mechanism not in ("gaussian", "m2"):
         return []
-    said = "A saved PEFT LoRA directory (local files): says what is trained."
+    help_text = "A saved PEFT LoRA directory (local files): says what is trained."
     words = "With --from-peft: whole gradients were clipped and projected, not its factors."
     return [
-        option("--from-peft", said, metavar="DIR", is_rare=True),
+        option("--from-peft", help_text, metavar="DIR", is_rare=True),
         *([option("--whole-gradients", words, is_flag=True, is_rare=True)] if mechanism == "m2" else []),
     ]
 
 
 def run_options(quantity: str) -> list[Once]:
     """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
-    asked = [(name, found) for name, found in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
-    return [option_of(name, found) for name, found in asked if found.words]
+    asked = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
+    return [option_of(name, field) for name, field in asked if field.words]
 
 
 def target_options(quantity: str) -> list[Once]:
@@ -127,34 +127,34 @@ class QuestionGroup(Group):
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        own = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
-        return [*own, *self.commands]
+        names = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
+        return [*names, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in MECHANISMS and has_quantity(self.quantity, mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def unknown_command(self, name: str, known: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
         from privproj.mechanisms.methods import unknown_mechanism
 
-        return unknown_mechanism("MECHANISM", name, known, remedy)
+        return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
         """Build the command of a mechanism."""
-        kind, own = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
+        kind, own_options = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
 
         def run(**options: Any) -> int:
-            given = {str(one.name): options.pop(str(one.name)) for one in own}
+            parameters = {str(one.name): options.pop(str(one.name)) for one in own_options}
             setting = take_run(options, self.quantity)
-            return self.ask(build_mechanism(kind, given), setting, **options)
+            return self.ask(build_mechanism(kind, parameters), setting, **options)
 
         asked = run_options(self.quantity)
         words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
         words.append(ENDINGS.get(self.quantity, "--delta 1e-5"))
         return SectionedCommand(
             {
-                "Mechanism": own,
+                "Mechanism": own_options,
                 "Run": [*self.own_run, *(one for one in asked if one.name not in COMPUTED)],
                 "Target": target_options(self.quantity),
                 "Answer": [*self.answer, *(one for one in asked if one.name in COMPUTED)],
@@ -190,8 +190,8 @@ def example_words(mechanism: str, quantity: str) -> list[str]:
 
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     """Remove the run options from ``options``; return the run as the library takes it."""
-    given = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
-    return run_from(given, quantity)
+    values = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
+    return run_from(values, quantity)
 
 
 def with_proof(result: Result, certify: bool, path: str | None) -> Result:
@@ -220,10 +220,10 @@ def answer_question(
     """
     result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
     result = with_clip(result, mechanism, clip)
-    found = worth_of(result, mechanism, run)
-    if found is not None:
-        result = replace(result, alternatives={**result.alternatives, **found.as_dict()})
-    return show(result, json, lambda: render.as_text(result, mechanism, run, found))
+    worth = worth_of(result, mechanism, run)
+    if worth is not None:
+        result = replace(result, alternatives={**result.alternatives, **worth.as_dict()})
+    return show(result, json, lambda: render.as_text(result, mechanism, run, worth))
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
@@ -237,29 +237,29 @@ def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | 
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
-    found = dict.fromkeys(SOLVED_FOR.get(result.quantity, ())[:1], result.value)
-    if set(found) & set(RUN_PARAMETERS):
-        setting |= found
+    solved = dict.fromkeys(SOLVED_FOR.get(result.quantity, ())[:1], result.value)
+    if set(solved) & set(RUN_PARAMETERS):
+        setting |= solved
     else:
-        mechanism = replace(mechanism, **found)
+        mechanism = replace(mechanism, **solved)
     target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
     with suppress(InvalidParameter):  # an answer beyond what may be asked for, as an epsilon of 1e17
         return privproj.worth(mechanism, **target, **setting)
 
 
-def build_mechanism(kind: type[Mechanism], given: dict[str, Any]) -> Mechanism:
+def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
     """Return the mechanism that the options describe."""
-    peft = {name: given.pop(name) for name in ("from_peft", "whole_gradients") if name in given}
+    peft = {name: values.pop(name) for name in ("from_peft", "whole_gradients") if name in values}
     if any(peft.values()):
-        take_adapter(kind, given, **peft)
-    if given.get("residual_norm") is not None:
-        norms = [parse_number("--residual-norm", norm) for norm in given["residual_norm"].split(",", 1)]
-        given.update(zip(("residual_norm", "other_residual_norm"), norms, strict=False))
-    return kind(**parameters_from(kind, given))
+        take_adapter(kind, values, **peft)
+    if values.get("residual_norm") is not None:
+        norms = [parse_number("--residual-norm", norm) for norm in values["residual_norm"].split(",", 1)]
+        values.update(zip(("residual_norm", "other_residual_norm"), norms, strict=False))
+    return kind(**parameters_from(kind, values))
 
 
 def take_adapter(
-    kind: type[Mechanism], given: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
+    kind: type[Mechanism], values: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
     """Take the layers of a PEFT directory as those of m2, or say what it trains where the mechanism counts nothing.
 
@@ -268,7 +268,7 @@ def take_adapter(
     """
     if from_peft is None:
         raise InvalidParameter("--from-peft", "nothing", "--from-peft with --whole-gradients")
-    if given.get("layer"):
+    if values.get("layer"):
         raise InvalidParameter("--from-peft", from_peft, "either --from-peft or --layer, not both")
     projects = "layers" in kind.__dataclass_fields__
     if projects and not whole_gradients:
@@ -280,13 +280,13 @@ def take_adapter(
     from privproj.integrations.peft import layers_from_peft
 
     layers = layers_from_peft(from_peft)
-    said = f"layers: {', '.join(map(str, layers))}"
+    note = f"layers: {', '.join(map(str, layers))}"
     if projects:
-        given["layer"] = layers
+        values["layer"] = layers
     else:
-        said += " (inputs x rank x matrices) have LoRA's factors: shapes that do not matter to this number, as long as "
-        said += "one clip holds all that is trained"
-    write(said, sys.stderr)
+        note += " (inputs x rank x matrices) have LoRA's factors: shapes that do not matter to this number, as long as "
+        note += "one clip holds all that is trained"
+    write(note, sys.stderr)
 
 
 def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
@@ -308,7 +308,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
     named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]
-    records = {"results": [row.result or said for row, said in zip(rows, named, strict=True)]}
+    records = {"results": [row.result or refusal for row, refusal in zip(rows, named, strict=True)]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
@@ -321,8 +321,8 @@ def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    shown = [json_option(), bound_option(), refuted_option(), *proof, clip]
-    return QuestionGroup(quantity, partial(answer_question, quantity), shown)
+    options = [json_option(), bound_option(), refuted_option(), *proof, clip]
+    return QuestionGroup(quantity, partial(answer_question, quantity), options)
 
 
 COMMANDS = {

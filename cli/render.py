@@ -131,20 +131,24 @@ def excess_words(ratio: float) -> str:
 
 def numerics_words(result: Result) -> str:
     """Say on which grid a run was composed in floats, and what is proved about its errors; of a proof nothing more."""
-    found: Any = result.numerics
-    proof, composer, bounded = found.get("certified"), found.get("composer"), "all its errors are bounded and included"
+    numerics: Any = result.numerics
+    proof, composer, bounded = (
+        numerics.get("certified"),
+        numerics.get("composer"),
+        "all its errors are bounded and included",
+    )
     if proof is not None and "grid_step" in proof:
         return ""
     if composer is None:
-        return f"an epoch as a {found['epoch']}, {found['atoms']} atoms; {bounded}" if "epoch" in found else ""
-    if "orders" in found:
-        words = f"Renyi divergences at {found['orders']} orders, added by {composer}; its rounding is covered by "
-        return f"{words}{found['added_to_divergence']:.1e} added to divergences ({found['rounding']})"
-    grid = found.get("grid")
-    if "grid_step" in found:
-        grid = f"grid {found['grid_step']:.3g}, {found['grid_points']} points"
-    if "added_to_delta" in found:
-        bounded = f"its rounding is covered by {found['added_to_delta']:.1e} added to delta ({found['rounding']})"
+        return f"an epoch as a {numerics['epoch']}, {numerics['atoms']} atoms; {bounded}" if "epoch" in numerics else ""
+    if "orders" in numerics:
+        words = f"Renyi divergences at {numerics['orders']} orders, added by {composer}; its rounding is covered by "
+        return f"{words}{numerics['added_to_divergence']:.1e} added to divergences ({numerics['rounding']})"
+    grid = numerics.get("grid")
+    if "grid_step" in numerics:
+        grid = f"grid {numerics['grid_step']:.3g}, {numerics['grid_points']} points"
+    if "added_to_delta" in numerics:
+        bounded = f"its rounding is covered by {numerics['added_to_delta']:.1e} added to delta ({numerics['rounding']})"
     return f"{grid}, composed by {composer}; {bounded}"
 
 
@@ -159,8 +163,8 @@ def certified_words(result: Result) -> str:
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
     # Below nothing may be known, which is no 0.
-    shown = f"{least} <= " if least else ""
-    return f"{shown}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
+    left_side = f"{least} <= " if least else ""
+    return f"{left_side}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
@@ -183,8 +187,8 @@ def fit_line(label: str, text: str) -> list[str]:
 def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     """Each sentence behind its label, as :func:`wrap_line` breaks it; what is empty is not said."""
     lines = []
-    for label, said in parts.items():
-        lines += wrap_line(f"  {label + ':':<9} ", *([said] if isinstance(said, str) else said))
+    for label, sentences in parts.items():
+        lines += wrap_line(f"  {label + ':':<9} ", *([sentences] if isinstance(sentences, str) else sentences))
     return lines
 
 
@@ -196,9 +200,9 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
     from textwrap import wrap
 
     most = width or min(WIDEST, terminal_width() or WIDEST)
-    kept: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
-    whole = (" ".join(text.split()) for text in texts)
-    return [line for text in whole for line in wrap(text, most - 1, initial_indent=label, **kept)]
+    settings: Any = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * len(label)}
+    unbroken = (" ".join(text.split()) for text in texts)
+    return [line for text in unbroken for line in wrap(text, most - 1, initial_indent=label, **settings)]
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
@@ -207,7 +211,7 @@ def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [zip(row, sides * len(row), widths, strict=False) for row in rows]
     lines = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in row).rstrip() for row in cells]
-    return [line for whole in lines for line in fit_line("", whole)]
+    return [line for unbroken in lines for line in fit_line("", unbroken)]
 
 
 def headline(result: Result) -> str:
@@ -220,7 +224,7 @@ def headline(result: Result) -> str:
         return f"{name}: {'nothing below 1' if name == 'delta' else f'no finite {name}'} {at}"
     if name == "rank" and result.lower not in (None, value):
         return f"rank = {result.lower} to {value}  (smallest and largest that meet {target})"
-    shown = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
+    number = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
     smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
     side = str(result.side)
     if result.side is Side.NONE:
@@ -229,7 +233,7 @@ def headline(result: Result) -> str:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    return f"{name} {shown}  ({side})" if shown.startswith("<") else f"{name} = {shown}  ({side})"
+    return f"{name} {number}  ({side})" if number.startswith("<") else f"{name} = {number}  ({side})"
 
 
 def foundation_line(result: Result) -> str:
@@ -248,10 +252,10 @@ def relation_words(result: Result) -> str:
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
 
-def filter_words(found: dict[str, Any]) -> str:
+def filter_words(parameters: dict[str, Any]) -> str:
     """Say of a filter its order, its budget and how much of that is spent."""
-    order, budget = str(found["order"]).removesuffix(".0"), round_outward(found["budget"], up=False)
-    return f"order {order}, budget {budget}, {percent(found['spent'] / found['budget'])} of it spent"
+    order, budget = str(parameters["order"]).removesuffix(".0"), round_outward(parameters["budget"], up=False)
+    return f"order {order}, budget {budget}, {percent(parameters['spent'] / parameters['budget'])} of it spent"
 
 
 def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
@@ -260,9 +264,9 @@ def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "
         return ""
     from privproj.accounting.comparison import compare_with_baselines
 
-    shown = delta_shown if result.quantity == "delta" else round_outward
+    say = delta_shown if result.quantity == "delta" else round_outward
     plain = worth and worth.dp_sgd_noise_multiplier
-    parts = [f"{label} {shown(value)}" for label, value in compare_with_baselines(result, mechanism, run, plain)]
+    parts = [f"{label} {say(value)}" for label, value in compare_with_baselines(result, mechanism, run, plain)]
     if not parts:
         return ""
     return f"{', '.join(parts)}, this bound as above: {mechanism.gain_words(of_noise=result.quantity == 'sigma')}"
@@ -289,11 +293,11 @@ def run_text(result: Result, schedule: "Schedule") -> str:
             words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
             lines += fit_line(f"  {phase.name}: ", f"{words}, {'once' if times == 1 else f'{times} times'}")
             continue
-        noise, count = (getattr(phase.mechanism, own, None) for own in ("noise_multiplier", "adaptive_clipping_sigma"))
+        noise, count = (getattr(phase.mechanism, key, None) for key in ("noise_multiplier", "adaptive_clipping_sigma"))
         words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
         words += "" if count is None else f", clip adapted by a count with noise {count:g}"
-        said = f"{phase.mechanism.name}{words} ({phase.bound.name}); {run_words(phase.run.parameters())}"
-        lines += fit_line(f"  {phase.name}: ", said)
+        sentence = f"{phase.mechanism.name}{words} ({phase.bound.name}); {run_words(phase.run.parameters())}"
+        lines += fit_line(f"  {phase.name}: ", sentence)
     parts: dict[str, Any] = {"promise": result.promises}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
@@ -316,9 +320,9 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
     lines, promises, table = [], {}, []
     for result in answered:
         value: Any = result.value
-        shown = delta_shown(value) if result.quantity == "delta" else round_outward(value)
+        rounded = delta_shown(value) if result.quantity == "delta" else round_outward(value)
         marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
-        table.append((shown, result.bound, str(result.status), ", ".join(marks) or "none"))
+        table.append((rounded, result.bound, str(result.status), ", ".join(marks) or "none"))
     if answered:
         first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
         asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
@@ -342,17 +346,17 @@ def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes
     return wrap_line(f"{label}: ", *each_with_owners(assumed))
 
 
-def each_with_owners(said: Mapping[str, Iterable[str]]) -> list[str]:
+def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
     """Each sentence once, with the names of those who say it where not all of them do."""
     owners: dict[str, list[str]] = {}
-    for name, sentences in said.items():
+    for name, sentences in sentences_of.items():
         for words in sentences:
             owners.setdefault(words, []).append(name)
-    found = []
+    lines = []
     for words, of in owners.items():
         more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
-        found.append(words if len(of) == len(said) else f"({', '.join(of[:MOST_NAMES])}{more}) {words}")
-    return found
+        lines.append(words if len(of) == len(sentences_of) else f"({', '.join(of[:MOST_NAMES])}{more}) {words}")
+    return lines
 
 
 def bound_record(bound: "Bound") -> dict[str, Any]:

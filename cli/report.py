@@ -36,20 +36,20 @@ ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it 
 
 def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
-    style: str | None, output: str | None, **given: str | None,
+    style: str | None, output: str | None, **author_words: str | None,
 ) -> int:  # fmt: skip
-    """Compute the statement, write or print it; returns the exit code. Of files that are ``given`` it has digests.
+    """Compute the statement, write or print it; returns the exit code. Of files among the ``author_words`` it has digests.
 
     What its author should know of the ``phases`` is said on standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
-    said = {name: words for name, words in given.items() if words is not None}
-    for name in {*said} & {*statements.DIGESTS}:
-        refuse_same_file("--output", output, said[name])
-        said[name] = digest_of(said[name], f"--{name}")
+    fields = {name: words for name, words in author_words.items() if words is not None}
+    for name in {*fields} & {*statements.DIGESTS}:
+        refuse_same_file("--output", output, fields[name])
+        fields[name] = digest_of(fields[name], f"--{name}")
     target: Any = delta_target(delta, None).delta
-    statement = statements.statement_from(data, target, chosen, said={**said, **digests})
+    statement = statements.statement_from(data, target, chosen, author_words={**fields, **digests})
     if output is None:
         click.echo(written(statement))
     else:
@@ -70,7 +70,7 @@ def written(statement: Statement) -> str:
         lines += ["", section.title] if is_text else ["", f"### {section.title}", ""]
         label = ("  " if is_text else "") + ("- " if section.items else "")
         # Lines of one width on every terminal, since they are compared.
-        lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + said for said in section.lines]
+        lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + line for line in section.lines]
     fence = ([], []) if is_text else (["", "```json"], ["```", ""])
     return "\n".join([*lines, "", ORIGIN, *fence[0], statement.line, *fence[1], END])
 
@@ -135,7 +135,7 @@ def shared_options(*hidden: str) -> list[Once]:
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
-        *(option_of(name, found, type=str) for name, found in statements.SAID.items() if name not in hidden),
+        *(option_of(name, field, type=str) for name, field in statements.AUTHOR_WORDS.items() if name not in hidden),
     ]
 
 

@@ -103,20 +103,21 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     json_option(),
 )
 def dp_sft_command(
-    subspace_steps: float, steps: float, budget: str | None, public: bool, output: str | None, json: bool, **given: Any
-) -> int:
+    subspace_steps: float, steps: float, budget: str | None, public: bool, output: str | None, json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 
     \b
     Example:
       privproj dp-sft --epsilon 4 --delta 1e-5 --sampling-rate 0.01 --subspace-steps 1000 --steps 1000
     """
-    for name, value in (("--share", given["share"]), ("--budget", budget)):
+    for name, value in (("--share", options["share"]), ("--budget", budget)):
         if public and value is not None:
             raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
-    given |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
-    schedule = dp_sft(**{name: value for name, value in given.items() if value is not None})
-    return show_run(schedule.epsilon(delta=given["delta"]), schedule, output, json)
+    options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
+    schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
+    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json)
 
 
 # --- a grid of questions ------------------------------------------------------------------------------
@@ -156,17 +157,17 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
         raise InvalidParameter("--workers", workers, "either --workers or --dask, not both")
     grid, began = grid_from(read_data(file), file), time.monotonic()
     with bar(len(grid), f"{len(grid)} questions") as step:
-        found = run_sweep(grid, output, partial(open_pool, workers, dask), step)
+        outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
     corners = {place: question.result(grid.query, 1.0, None) for place, question in grid.corners()}
     promises = {place: corner.promises for place, corner in corners.items()}
     assumed = {place: corner.assumes for place, corner in corners.items()}
     if json:
-        said = {"promises": every(promises), "assumes": every(assumed)}
-        data = {"rows": len(grid), "outcomes": found, "seconds": seconds, "output": output, **said}
+        rests_on = {"promises": every(promises), "assumes": every(assumed)}
+        data = {"rows": len(grid), "outcomes": outcomes, "seconds": seconds, "output": output, **rests_on}
         write(render.as_json(data))
     else:
-        parts = ", ".join(f"{number} {outcome}" for outcome, number in found.items())
+        parts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
         lines = [f"{len(grid)} rows in {output}: {parts}; {len(grid) / max(seconds, 1e-9):.0f} rows/s"]
         lines += [*render.assumption_lines(promises, "promise"), *render.assumption_lines(assumed)]
         if (ends := len(grid.ends)) > MOST_CORNERS:
@@ -175,9 +176,9 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     return 0
 
 
-def every(said: dict[str, tuple[str, ...]]) -> list[str]:
+def every(sentences_of: dict[str, tuple[str, ...]]) -> list[str]:
     """Return every sentence once."""
-    return list(dict.fromkeys(words for sentences in said.values() for words in sentences))
+    return list(dict.fromkeys(words for sentences in sentences_of.values() for words in sentences))
 
 
 COMMANDS = {"run": run_command, "dp-sft": dp_sft_command, "sweep": sweep_command}

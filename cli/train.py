@@ -27,7 +27,7 @@ from .report import written
     option("--resume", "Go on with the run in this folder.", type=str, metavar="DIR"),
     json_option(),
 )
-def command(output: str | None, resume: str | None, json: bool, **given: Any) -> int:
+def command(output: str | None, resume: str | None, json: bool, **options: Any) -> int:
     """Train on features with the noise that a target needs, and report epsilon with what it rests on.
 
     A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
@@ -38,7 +38,7 @@ def command(output: str | None, resume: str | None, json: bool, **given: Any) ->
       privproj train --data digits --mechanism m2 --rank 16 --epsilon 8 --delta 1e-5
     """
     classifier = import_extra("privproj.training.classifier", "`privproj train`", "torch")
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if output == "":
         raise InvalidParameter("--output", "nothing", "a folder")
     if resume is not None:
@@ -80,31 +80,31 @@ def free_folder() -> Path:
 def print_report(outcome: dict[str, Any], json: bool) -> int:
     """Write the report and print it; returns the exit code."""
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
-    shown = {
+    record = {
         "test_accuracy": outcome["test_accuracy"],
         **{key: result.as_dict()[key] for key in ("epsilon", "delta", "bound", "status", "promises", "warnings")},
         "relation": str(result.run["relation"]),
         **outcome,
     }
     paths["statement"] = str(Path(paths["report"]).with_name("statement.md"))
-    write_text(paths["report"], render.as_json(shown) + "\n")
+    write_text(paths["report"], render.as_json(record) + "\n")
     digests = {name: digest_of(paths[name]) for name in DIGESTS}
-    statement = statement_from(account_data(account), result.delta, "markdown", said=digests)
+    statement = statement_from(account_data(account), result.delta, "markdown", author_words=digests)
     write_text(paths["statement"], written(statement) + "\n")
-    click.echo(render.as_json(shown) if json else text(shown))
+    click.echo(render.as_json(record) if json else text(record))
     return EXIT_CODES[result.outcome]
 
 
-def text(shown: dict[str, Any]) -> str:
+def text(record: dict[str, Any]) -> str:
     """Say accuracy, epsilon with what it rests on, noise, and the files written."""
-    result, clips = shown["result"], shown.get("adaptive_clipping")
-    first = f"test accuracy = {100.0 * shown['test_accuracy']:.1f} %  (records kept from training, not protected)"
-    multiplier, deviation = (round_outward(shown[name]) for name in ("noise_multiplier", "noise_std"))
+    result, clips = record["result"], record.get("adaptive_clipping")
+    first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (records kept from training, not protected)"
+    multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))
     parts = {
         "noise": f"multiplier {multiplier}, standard deviation {deviation} on the sum of clipped gradients",
         "clip": CLIPS.format(**clips) if clips else "",
-        "trained": f"{shown['steps']} steps in {shown['seconds']:.1f} s on {shown['device']}",
-        "wrote": ", ".join(shown["paths"].values()),
+        "trained": f"{record['steps']} steps in {record['seconds']:.1f} s on {record['device']}",
+        "wrote": ", ".join(record["paths"].values()),
     }
     return f"{first}\n{render.answer_text(result, parts)}"
 

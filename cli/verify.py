@@ -33,7 +33,7 @@ MISSING = (
 )
 """What is said first of a ledger that ends before its plan does."""
 
-Shown = tuple[dict[str, Any], str]
+Rendered = tuple[dict[str, Any], str]
 """A verdict as plain values, and as text."""
 
 
@@ -74,15 +74,15 @@ def command(file: tuple[str, ...], delta: float | None, json: bool) -> int:
       privproj verify statement.md ledger.jsonl checkpoint.pt
     """
     try:
-        shown, words = verdict_on(file, delta)
+        record, words = verdict_on(file, delta)
     except Unanswered as error:
         error.result = {"verdict": error.outcome, "claim": None, "claims": {}, "reason": str(error)}
         raise
-    write(render.as_json(shown) if json else words)
-    return 0 if all(shown["claims"].values()) else 1
+    write(render.as_json(record) if json else words)
+    return 0 if all(record["claims"].values()) else 1
 
 
-def verdict_on(files: tuple[str, ...], delta: float | None) -> Shown:
+def verdict_on(files: tuple[str, ...], delta: float | None) -> Rendered:
     """Check a document, or a statement and its ledger, whichever comes first, also by the file of a checkpoint."""
     if len(files) > 3:
         raise InvalidParameter("FILE", f"{len(files)} files", "one file, or a statement, its ledger and a checkpoint")
@@ -93,16 +93,16 @@ def verdict_on(files: tuple[str, ...], delta: float | None) -> Shown:
         raise InvalidParameter("--delta", delta, "no --delta, which is for a ledger alone")
     if "certificate" in documents:
         certificate = read_certificate(*documents["certificate"])
-        return certificate_shown(certificate, verify(certificate))
+        return render_certificate(certificate, verify(certificate))
     if "statement" not in documents:
-        return ledger_shown(verify_ledger(*documents["ledger"]), delta)
+        return render_ledger(verify_ledger(*documents["ledger"]), delta)
     statement = statements.verify_statement(*documents["statement"], written)
     if "ledger" not in documents:
-        return statement_shown(statement)
-    given = (sha256(documents["ledger"][0]).hexdigest(), *map(digest_of, files[2:]))
-    digests: dict[str, str] = dict(zip(DIGESTS, given, strict=False))
+        return render_statement(statement)
+    hashes = (sha256(documents["ledger"][0]).hexdigest(), *map(digest_of, files[2:]))
+    digests: dict[str, str] = dict(zip(DIGESTS, hashes, strict=False))
     ledger = verify_ledger(*documents["ledger"])
-    return agreement_shown(statements.compare_with_ledger(statement, ledger, digests), digests)
+    return render_agreement(statements.compare_with_ledger(statement, ledger, digests), digests)
 
 
 def read_document(file: str) -> tuple[str, bytes, str]:
@@ -124,24 +124,26 @@ def read_document(file: str) -> tuple[str, bytes, str]:
     raise InvalidParameter("FILE", file, expected)
 
 
-def shown(verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str) -> Shown:
+def render_verdict(
+    verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str
+) -> Rendered:
     """Return a verdict: as text a headline, sentences under their labels, more, and all claims.
 
     Where a part says nothing, the record has its words, under the name of the label.
     """
-    said = {label: record[label] if words is None else words for label, words in parts.items()}
+    sentences = {label: record[label] if words is None else words for label, words in parts.items()}
     lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
-    lines += [*render.labelled(said), *more]
+    lines += [*render.labelled(sentences), *more]
     for sentence, holds in verdict.claims.items():
         lines += render.wrap_line(f"  {'yes' if holds else 'NO':<10}", sentence)
     return {"verdict": verdict.word, "kind": kind, "claims": verdict.claims, **record}, "\n".join(lines)
 
 
-def unproved_of_files(verdict: StatementVerdict, given: Iterable[str]) -> list[str]:
+def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
     """Say what digests cannot show: that a checkpoint came from the run, and anything of files that are not there."""
-    said = verdict.statement.said
-    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in said and name not in given]
-    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in said else [])]
+    author_words = verdict.statement.author_words
+    absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
+    return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
 
 
 def missing_words(verdict: Verdict, planned: int) -> list[str]:
@@ -149,36 +151,36 @@ def missing_words(verdict: Verdict, planned: int) -> list[str]:
     return [MISSING.format(missing=verdict.missing, planned=planned)] if verdict.missing else []
 
 
-def ledger_shown(verdict: LedgerVerdict, delta: float | None) -> Shown:
+def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
     """Return what was found of a ledger."""
     account = verdict.account.renumbered
-    found, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
+    summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_words(verdict, account.planned.spent)
     record = {
         "missing_releases": verdict.missing,
         "unproved": [*gap, *UNPROVED],
-        "claim": ledger_claim(found, verdict.missing),
+        "claim": ledger_claim(summary, verdict.missing),
         "target": target or None,
-        **found,
+        **summary,
     }
     phases = {
         f"phase {i + 1}": f"{steps} of {planned_releases(entry)} releases; planned: {listed(entry, 'name')}"
         for i, (entry, steps) in enumerate(account.phases)
     }
     parts = {"missing": gap, "unproved": UNPROVED, "claim": None, **phases, "target": listed(target), "quote": None}
-    parts |= {"promise": found["planned"].promises, "assumes": None, "warning": found["warnings"]}
-    what = f"a ledger, {found['steps']} of {found['steps_planned']} planned releases"
-    return shown(verdict, "ledger", what, record, parts)
+    parts |= {"promise": summary["planned"].promises, "assumes": None, "warning": summary["warnings"]}
+    what = f"a ledger, {summary['steps']} of {summary['steps_planned']} planned releases"
+    return render_verdict(verdict, "ledger", what, record, parts)
 
 
-def ledger_claim(shown: dict[str, Any], missing: int) -> str:
+def ledger_claim(summary: dict[str, Any], missing: int) -> str:
     """Say the epsilon of the plan first and, where releases are missing, that of those that are there."""
-    planned, steps = shown["planned"], shown["steps"]
+    planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"
     if missing:
-        here = f"; {round_outward(shown['epsilon'])} after the {steps} that are here" if steps else ""
+        here = f"; {round_outward(summary['epsilon'])} after the {steps} that are here" if steps else ""
         extent = f"after the whole plan{here}"
-    number = f"epsilon is at most {round_outward(planned.value)} at delta {shown['delta']!r}"
+    number = f"epsilon is at most {round_outward(planned.value)} at delta {summary['delta']!r}"
     return f"{number} {extent}; {planned.bound}; relation {unit_words(planned)}"
 
 
@@ -188,7 +190,7 @@ def unit_words(result: Result, more: str = "") -> str:
     return f"{relation} ({statements.UNITS[relation]}{more})"
 
 
-def statement_shown(verdict: StatementVerdict) -> Shown:
+def render_statement(verdict: StatementVerdict) -> Rendered:
     """Return what was found of a statement: what it claims, and what was computed anew."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
@@ -211,7 +213,7 @@ def statement_shown(verdict: StatementVerdict) -> Shown:
     parts |= {"found": f"{record['found']}, computed anew from its parameters", "promise": result.promises}
     parts |= {"assumes": None, "warning": result.warnings, "unproved": None}
     what = f"a privacy statement in {verdict.statement.style}"
-    return shown(verdict, "statement", what, record, parts, *checked_lines(verdict))
+    return render_verdict(verdict, "statement", what, record, parts, *checked_lines(verdict))
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
@@ -228,12 +230,12 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
     return lines
 
 
-def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> Shown:
+def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
     """Return what was found of a statement and a ledger together, with each alone."""
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
-    statement, ledger = statement_shown(verdict.statement)[0], ledger_shown(verdict.ledger, stated.delta)[0]
+    statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
     gap = missing_words(verdict, verdict.planned)
-    unproved = [*UNPROVED, *unproved_of_files(verdict.statement, given)]
+    unproved = [*UNPROVED, *unproved_of_files(verdict.statement, names)]
     here = "nothing" if ledger["so_far"] is None else f"epsilon is at most {round_outward(ledger['epsilon'])}"
     record = {
         "missing_releases": verdict.missing,
@@ -254,14 +256,14 @@ def agreement_shown(verdict: AgreementVerdict, given: Iterable[str]) -> Shown:
     parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
     parts |= {"assumes": [words + by for words, by in alone.items()], "warning": ledger["warnings"]}
     what = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
-    return shown(verdict, "statement and ledger", what, record, parts)
+    return render_verdict(verdict, "statement and ledger", what, record, parts)
 
 
-def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
+def render_certificate(claim: Certificate, verdict: CertificateVerdict) -> Rendered:
     """Return what was found of a certificate: the claim, and what it rests on."""
     of = verdict.result
-    said = statements.what_was_run(of)
-    what = f"{len(said)} phases: {'; '.join(said)}" if len(said) > 1 else said[0]
+    releases = statements.what_was_run(of)
+    what = f"{len(releases)} phases: {'; '.join(releases)}" if len(releases) > 1 else releases[0]
     relation = unit_words(of, f"; group size {of.run['group_size']}")
     record = {
         "claim": f"{what}, relation {relation}: delta at epsilon {claim.epsilon!r} is at most {claim.upper}",
@@ -280,7 +282,7 @@ def certificate_shown(claim: Certificate, verdict: CertificateVerdict) -> Shown:
         "claimed": f"{claim.lower} <= delta <= {claim.upper}",
         "found": f"{verdict.lower} <= delta <= {verdict.upper}",
     }
-    return shown(verdict, "certificate", what, record, parts)
+    return render_verdict(verdict, "certificate", what, record, parts)
 
 
 COMMANDS = {"verify": command}

@@ -193,8 +193,8 @@ def _question_of(result: Result) -> Question:
     """The question that a result answers; raises as :func:`_question_from` does."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
-        own = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
-        entry = {**own, "mechanism": own.pop("name"), "bound": result.bound, **result.run}
+        parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
+        entry = {**parameters, "mechanism": parameters.pop("name"), "bound": result.bound, **result.run}
         phases = [{key: value for key, value in entry.items() if key != "assumes" and value is not None}]
     return _question_from({"phase": phases})
 
@@ -261,13 +261,13 @@ def _in_epochs(phase: Phase) -> bool:
 
 def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, Run]]:
     """The profile of one release of each phase in floats, and its run; grids are proposed from them."""
-    found = []
+    profiles = []
     for phase in phases:
         form, run = phase.release()
         if not isinstance(form, PrivacyProfile):
             raise Refused(f"no enclosure for a run by {phase.bound.name}, which has no privacy profile")
-        found.append((form, run))
-    return found
+        profiles.append((form, run))
+    return profiles
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
@@ -276,14 +276,14 @@ def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple
     With it comes that epsilon. Raises as :func:`_proofs` and :func:`_certified_epsilon` do.
     """
     enough = guess * (1.0 + 5e-4)
-    found = ((run, _certified_epsilon(run, log_delta, guess)) for run in _proofs(phases, log_delta))
-    return _first_or_last(found, lambda proved: proved[1] <= enough)
+    proofs = ((run, _certified_epsilon(run, log_delta, guess)) for run in _proofs(phases, log_delta))
+    return _first_or_last(proofs, lambda proved: proved[1] <= enough)
 
 
-def _first_or_last(found: Iterator[T], is_enough: Callable[[T], bool]) -> T:
+def _first_or_last(candidates: Iterator[T], is_enough: Callable[[T], bool]) -> T:
     """The first that is enough, or the last; none after it is asked for."""
-    best = next(found)
-    while not is_enough(best) and (better := next(found, None)) is not None:
+    best = next(candidates)
+    while not is_enough(best) and (better := next(candidates, None)) is not None:
         best = better
     return best
 
@@ -298,13 +298,13 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
     if excess(0.0) <= 0.0:
         return 0.0
     start = guess if LEAST_EPSILON < guess < math.inf else 1.0
-    found = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
-    if found == math.inf:
+    epsilon = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
+    if epsilon == math.inf:
         raise PrecisionLimit(
             "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
             "whose errors are bounded too, or ask for a larger delta"
         )
-    return found
+    return epsilon
 
 
 def _proofs(phases: Sequence[Phase], log_delta: float, bits: int = 0) -> "Iterator[RunInBalls]":
@@ -391,17 +391,17 @@ def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Seque
     from privproj.rigorous.balls_in_bins import epochs_in_balls
     from privproj.rigorous.composition import BallGroup, BallPhase
 
-    found: list[Releases] = []
+    releases: list[Releases] = []
     for phase, grids in zip(phases, epochs, strict=True):
         run, profile = phase.run, ball_profile(phase)
         if _in_epochs(phase):
-            found += epochs_in_balls(profile, run, grids)
+            releases += epochs_in_balls(profile, run, grids)
         elif run.group_size > 1:
             z = phase.mechanism.noise_multiplier or 0.0
-            found.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))
+            releases.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))
         else:
-            found.append(BallPhase(profile, run.steps, run.sampling_rate, run.scheme.is_one_sided))
-    return found
+            releases.append(BallPhase(profile, run.steps, run.sampling_rate, run.scheme.is_one_sided))
+    return releases
 
 
 # --- proving ------------------------------------------------------------------------------------------
@@ -469,14 +469,14 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     question = _question_of(result)
     if is_run(question.phases):
         result, question, run = _prove_run(result, question)
-        bits, shown = run.bits, {"witness": {}, "grid_step": run.grid.step}
+        bits, choices = run.bits, {"witness": {}, "grid_step": run.grid.step}
         lower, upper = _ends_of_run(run, float(result.epsilon or 0.0), RUN_SPREAD)
     else:
         epsilon, profile = float(result.epsilon or 0.0), ball_profile(question.only, question.only.run.steps)
         witness = profile.witness(epsilon)
         ball, bits = enclosure(profile, epsilon, witness)
         _check_side(result, ball)
-        shown = {"witness": witness}
+        choices = {"witness": witness}
         lower, upper = _written_ends(ball, ball, CHOICE_SPREAD if witness else WRITTEN_SPREAD)
     certificate = Certificate(
         question=_data_of(question),
@@ -489,7 +489,7 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     if not ball_meets(certificate.target, upper):
         raise Refused("the value of this answer is not what its parameters give")
 
-    note = {"lower": lower, "upper": upper, "bits": bits, **shown}
+    note = {"lower": lower, "upper": upper, "bits": bits, **choices}
     note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
     return replace(result, numerics={**result.numerics, "certified": note}), certificate
 
@@ -619,14 +619,14 @@ def _check_side(result: Result, ball: "arb") -> None:
         raise NotConverged(sentence)
 
 
-def ball_meets(target: dict[str, float], found: "arb | str") -> bool:
+def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
     """True if a whole ball, or a decimal number, is at most the target; a delta of 1 is met by definition."""
     from flint import arb, ctx
 
     with ctx.workprec(320):
         # A decimal number is read as a ball that holds it.
         most = arb(target["delta"]) if "delta" in target else arb(10) ** arb(target["log10_delta"])
-        return bool(arb(found).upper() <= most) or most >= 1
+        return bool(arb(delta).upper() <= most) or most >= 1
 
 
 # --- reading ------------------------------------------------------------------------------------------
@@ -685,18 +685,18 @@ def _from_record(content: object) -> Certificate:
 
     Raises :class:`InvalidParameter` for anything else.
     """
-    given: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(given, dict):
+    fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(fields, dict):
         raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
-    schema = given.get("schema", SCHEMA)
+    schema = fields.get("schema", SCHEMA)
     if not files.same_json(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
         remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
         raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
-    found = Certificate(**files.read_table("keys", given, KINDS))
-    check_keys(found.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
-    delta_target(found.target.get("delta"), found.target.get("log10_delta"))
-    return found
+    certificate = Certificate(**files.read_table("keys", fields, KINDS))
+    check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
+    delta_target(certificate.target.get("delta"), certificate.target.get("log10_delta"))
+    return certificate
 
 
 # --- checking -----------------------------------------------------------------------------------------
@@ -768,13 +768,13 @@ def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
     lower, upper = _first_or_last(_ends_anew(claim, question.phases), lambda ends: _is_settled(claim, *ends))
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
-    said = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
+    result = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
     claims = {
         "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
         "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
         "the target is met": ball_meets(claim.target, claim.upper),
     }
-    return CertificateVerdict(claims, lower, upper, said)
+    return CertificateVerdict(claims, lower, upper, result)
 
 
 def _is_settled(claim: Certificate, lower: str, upper: str) -> bool:

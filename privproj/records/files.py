@@ -166,8 +166,8 @@ def _reason_of(error: Exception, text: str) -> str:
     """Say why a parser refused a text, with the line that it means."""
     at = re.search(r"at line (\d+)", str(error))
     lines = text.splitlines()
-    shown = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
-    return f"{error}: {shown}" if shown else str(error)
+    line = lines[int(at[1]) - 1].strip()[:80] if at and int(at[1]) <= len(lines) else ""
+    return f"{error}: {line}" if line else str(error)
 
 
 def _exact(text: str) -> float:
@@ -199,11 +199,11 @@ def read_json(content: bytes | str, name: str, path: str | Path, expected: str) 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs; raises ValueError for a key given twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
         raise ValueError(f"it has the key {quoted(double)} twice")
-    return found
+    return table
 
 
 def _refuse_constant(text: str) -> None:
@@ -216,14 +216,14 @@ def same_json(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def read_table(name: str, given: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
+def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, Any]:
     """The values of an object of exactly these keys, each of its kind and within its range.
 
     Raises :class:`InvalidParameter` for anything else; ``name`` is that of the object.
     """
-    if not isinstance(given, dict) or set(given) != set(kinds):
-        raise InvalidParameter(name, quoted(given), "the keys " + ", ".join(kinds))
-    return {key: _read_value(key, given[key], kind) for key, kind in kinds.items()}
+    if not isinstance(table, dict) or set(table) != set(kinds):
+        raise InvalidParameter(name, quoted(table), "the keys " + ", ".join(kinds))
+    return {key: _read_value(key, table[key], kind) for key, kind in kinds.items()}
 
 
 def _read_value(name: str, value: Any, kind: Kind) -> Any:

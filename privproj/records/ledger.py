@@ -235,10 +235,10 @@ class Account:
         if not self.filtered or not self.phases:
             raise InvalidParameter("ledger", "nothing", "a phase under a target with an order")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
-        found = Filter(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore
+        renyi_filter = Filter(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore
         for phase in self.released_phases() if self.spent else ():
-            found.spend(phase)
-        return found
+            renyi_filter.spend(phase)
+        return renyi_filter
 
     def with_release(self) -> "Account":
         """Return the account with one more release of the last phase."""
@@ -356,12 +356,12 @@ class Account:
         """
         phases = self.released_phases()
         if self.filtered:
-            found = self.filter().epsilon(delta)
+            result = self.filter().epsilon(delta)
         elif len(phases) > 1:
-            found = Schedule(tuple(phases)).epsilon(delta=delta)
+            result = Schedule(tuple(phases)).epsilon(delta=delta)
         else:
-            found = answer(question_about(phases[0]), "epsilon", solve_epsilon, delta_target(delta, None))
-        return self.explained(found)
+            result = answer(question_about(phases[0]), "epsilon", solve_epsilon, delta_target(delta, None))
+        return self.explained(result)
 
     def overspent(self) -> str:
         """Return how all that is counted here ends above the target, in words; empty where it does not.
@@ -376,11 +376,11 @@ class Account:
             value = self.epsilon(target["delta"]).value
         except Refused as error:
             return str(error)
-        found = math.inf if value is None else float(value)
-        if found <= target["epsilon"] * (1.0 + TARGET_SLACK):
+        epsilon = math.inf if value is None else float(value)
+        if epsilon <= target["epsilon"] * (1.0 + TARGET_SLACK):
             return ""
         return (
-            f"all planned steps would end at epsilon {round_outward(found)} at delta {target['delta']:g}, above the "
+            f"all planned steps would end at epsilon {round_outward(epsilon)} at delta {target['delta']:g}, above the "
             f"{target['epsilon']:g} that this ledger keeps to; plan more noise or fewer steps, or name a new epsilon "
             "and delta for all of it"
         )
@@ -396,10 +396,10 @@ class Account:
         """
         # The plan of the account is that of all phases, also of one without a release.
         plans = [words for words in self.assumes if words in PLANS]
-        own: Any = found.mechanism["assumes"], found.run["assumes"]
-        of_run = tuple(words for words in own[1] if not plans or words not in PLANS or words in plans)
+        assumed: Any = found.mechanism["assumes"], found.run["assumes"]
+        of_run = tuple(words for words in assumed[1] if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*own[0], *self.assumes)))}
+        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*assumed[0], *self.assumes)))}
         return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
 
 
@@ -495,7 +495,7 @@ class _Reader:
         self.number += 1
         release = self.line({"step": self.account.phases[-1][1] + 1}) if self.account.phases else b""
         value = _value_of(line)
-        entry = {key: own for key, own in value.items() if key != "chain"} if isinstance(value, dict) else {}
+        entry = {key: field for key, field in value.items() if key != "chain"} if isinstance(value, dict) else {}
         if line + b"\n" == release:
             self.account = self.account.with_release()
         elif "phase" in entry and self.line(entry) == line + b"\n":
@@ -564,7 +564,7 @@ class Ledger(_Reader):
         again: bool = False,
     ) -> None:
         super().__init__(str(Path(path).absolute()), b"")
-        self.keep, self.kept, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
+        self.keep, self.last_count, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
         self.file = open_alone(self.path, "ledger")
         try:
             self.check_place()
@@ -632,7 +632,7 @@ class Ledger(_Reader):
     def keep_count(self) -> None:
         """Keep the number of releases outside the ledger too, so that a ledger that lost lines is known by it."""
         self.keep(self.account.spent)
-        self.kept = self.account.spent
+        self.last_count = self.account.spent
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         """Write one line and wait until it is on the disk."""
@@ -677,7 +677,7 @@ class Ledger(_Reader):
         """Close the file, so that another process may write the ledger."""
         if self.file >= 0:
             try:
-                if self.kept < self.account.spent:
+                if self.last_count < self.account.spent:
                     self.keep_count()
             finally:
                 os.close(self.file)

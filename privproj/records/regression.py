@@ -39,7 +39,7 @@ class Entry:
     file: str
     name: str
     query: str
-    given: dict[str, Any]
+    keys: dict[str, Any]
     place: str
     expected: dict[str, Any]
     result: Result | None = None
@@ -54,14 +54,14 @@ class Entry:
     @property
     def asked(self) -> dict[str, Any]:
         """What is asked by name: parameters, targets, bound and relation, without what is expected of the answer."""
-        phase = spec.question_from(self.given, self.query).only
-        own = {key: value for key, value in self.given.items() if key not in ("name", "query", *EXPECTED)}
-        return {**own, "bound": phase.bound.name, "relation": str(phase.run.relation)}
+        phase = spec.question_from(self.keys, self.query).only
+        question = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
+        return {**question, "bound": phase.bound.name, "relation": str(phase.run.relation)}
 
     def ask(self) -> Result:
         """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
         with within(self.place):
-            return spec.answer_entry(self.query, self.given)
+            return spec.answer_entry(self.query, self.keys)
 
     def checked(self) -> "Entry":
         """The entry held against a finite answer: of the pinned status, within tolerance, not above ``at_most``."""
@@ -101,10 +101,10 @@ class Entry:
         """What of the entry the answer changes: ``expect`` and ``bound_version``, where it has them and they differ."""
         if self.result is None or self.result.value is None:
             return {}
-        value, old = self.result.value, self.given.get("expect")
+        value, old = self.result.value, self.keys.get("expect")
         new = {"expect": int(value) if isinstance(old, int) and value == int(value) else float(value)}
         new["bound_version"] = self.result.bound_version
-        return {key: now for key, now in new.items() if self.given.get(key, now) != now}
+        return {key: now for key, now in new.items() if self.keys.get(key, now) != now}
 
     def updated(self) -> "Entry":
         """The entry after it was rewritten with its answer; without one it stays."""
@@ -135,27 +135,27 @@ def entries_from(data: Mapping[str, Any], where: str = "regression file") -> lis
 def _entry_from(entry: Any, file: str, number: int) -> Entry:
     """One entry of a regression file, its keys and parameters checked."""
     where = f"{file}: entry {number}"
-    given = spec.with_unique_keys(entry, where)
-    name = given.get("name", f"entry {number}")
-    label = f"{where} ({name})" if isinstance(given.get("name"), str) else where
+    keys = spec.with_unique_keys(entry, where)
+    name = keys.get("name", f"entry {number}")
+    label = f"{where} ({name})" if isinstance(keys.get("name"), str) else where
     try:
-        query = spec.check_entry(given, ("name", *EXPECTED))
-        expected = _expectations_from(given)
-        spec.question_from(given, query)
-        spec.target_from(given, query)
+        query = spec.check_entry(keys, ("name", *EXPECTED))
+        expected = _expectations_from(keys)
+        spec.question_from(keys, query)
+        spec.target_from(keys, query)
     except InvalidParameter as error:
         raise_within(error, label)
     except PrivprojError as error:
         raise InvalidParameter(label, name, "a valid entry", str(error)) from None
-    return Entry(file, name, query, given, label, expected)
+    return Entry(file, name, query, keys, label, expected)
 
 
-def _expectations_from(given: Mapping[str, Any]) -> dict[str, Any]:
+def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
     """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
-    if "expect" not in given and "at_most" not in given:
+    if "expect" not in keys and "at_most" not in keys:
         raise InvalidParameter("expect", "nothing", "expect, at_most or both")
-    if "rtol" in given and "expect" not in given:
-        raise InvalidParameter("rtol", given["rtol"], "expect with rtol", "at_most has no tolerance")
-    if given.get("status", PINS[0]) not in PINS:
-        raise InvalidParameter("status", given["status"], "a status: " + " or ".join(PINS))
-    return {key: kind.check(key, given[key]) for key, kind in EXPECTED.items() if key in given}
+    if "rtol" in keys and "expect" not in keys:
+        raise InvalidParameter("rtol", keys["rtol"], "expect with rtol", "at_most has no tolerance")
+    if keys.get("status", PINS[0]) not in PINS:
+        raise InvalidParameter("status", keys["status"], "a status: " + " or ".join(PINS))
+    return {key: kind.check(key, keys[key]) for key, kind in EXPECTED.items() if key in keys}

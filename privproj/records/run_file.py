@@ -46,38 +46,38 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     >>> round(from_data({"phase": [phase]}).epsilon(delta=1e-5).value, 4)
     2.3256
     """
-    given = spec.with_unique_keys(data, where)
-    entries = given.pop("phase", None)
+    keys = spec.with_unique_keys(data, where)
+    entries = keys.pop("phase", None)
     with within(where):
-        spec.check_keys(given, {name: spec.KINDS[name] for name in FOR_ALL})
+        spec.check_keys(keys, {name: spec.KINDS[name] for name in FOR_ALL})
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
     if len(entries) > MOST_PHASES:
         raise InvalidParameter(f"{where}: phase", f"{len(entries)} phases", f"at most {MOST_PHASES} phases")
-    shared = {"relation": given.pop("relation")} if "relation" in given else {}
+    shared = {"relation": keys.pop("relation")} if "relation" in keys else {}
     phases = [phase_from(entry, shared, f"{where}: phase {i + 1}") for i, entry in enumerate(entries)]
     with within(where):
-        return Schedule(tuple(phases), **given)
+        return Schedule(tuple(phases), **keys)
 
 
 def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
-    given = spec.with_unique_keys(entry, where)
+    keys = spec.with_unique_keys(entry, where)
     with within(where):
         for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
-            if key in given:
-                raise InvalidParameter(key, given[key], f"{key} once, before the phases")
-        name = given.get("name", where.rsplit(": ", 1)[-1])
-        whole = {**given, **shared}
-        if "event" in given:
-            spec.check_keys(given, {name: spec.KINDS[name] for name in EVENT_KEYS})
-            run: Any = {key: value for key, value in whole.items() if key not in ("name", "event", "planned")}
-            phase: Phase = event_from_data(given["event"], "event", run, name)
+            if key in keys:
+                raise InvalidParameter(key, keys[key], f"{key} once, before the phases")
+        name = keys.get("name", where.rsplit(": ", 1)[-1])
+        all_keys = {**keys, **shared}
+        if "event" in keys:
+            spec.check_keys(keys, {name: spec.KINDS[name] for name in EVENT_KEYS})
+            run: Any = {key: value for key, value in all_keys.items() if key not in ("name", "event", "planned")}
+            phase: Phase = event_from_data(keys["event"], "event", run, name)
         else:
-            spec.check_keys(given, spec.keys_of(spec.mechanism_type_of(given), PHASE_KEYS))
-            phase = spec.question_from(whole).only
+            spec.check_keys(keys, spec.keys_of(spec.mechanism_type_of(keys), PHASE_KEYS))
+            phase = spec.question_from(all_keys).only
         phase.check()
-        return replace(phase, name=name, planned=given.get("planned", False))
+        return replace(phase, name=name, planned=keys.get("planned", False))
 
 
 # --- the accountant of a loop -------------------------------------------------------------------------
@@ -144,9 +144,9 @@ class Accountant:
     def _phase(mechanism: Mechanism, name: str | None, bound: str | None, run: RunOptions) -> Phase:
         """A phase that its bound answers for, a single step unless the run says how many."""
         counted: RunOptions = run if {"steps", "epochs"} & set(run) else {**run, "steps": 1}
-        found = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
-        found.check()
-        return found
+        phase = phase_of(mechanism, name or getattr(mechanism, "name", ""), bound, **counted)
+        phase.check()
+        return phase
 
     def epsilon(self, delta: float) -> Result:
         """Return the smallest epsilon of all that was released, rounded up.
@@ -228,8 +228,8 @@ class Accountant:
 
     def __repr__(self) -> str:
         phases = () if self._schedule is None else self._schedule.phases
-        said = ", ".join(f"{phase.name} ({phase.run.steps})" for phase in phases)
-        return f"<Accountant: {said or 'nothing released'}>"
+        counts = ", ".join(f"{phase.name} ({phase.run.steps})" for phase in phases)
+        return f"<Accountant: {counts or 'nothing released'}>"
 
     def save(self, path: str | Path) -> None:
         """Write what was released as a run file, which ``privproj run`` and :meth:`read` take.

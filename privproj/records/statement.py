@@ -88,7 +88,7 @@ LINE = _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/(
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
 """The form of a date."""
 
-SAID = {
+AUTHOR_WORDS = {
     "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
     "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
     "model": Parameter(LINE, "What is released, with its version; unchecked.", "WORDS"),
@@ -139,7 +139,7 @@ class Statement:
     """The numbers of a statement and what they rest on.
 
     ``others`` are the answers of bounds that are not claimed. ``account`` counts every release that it is about.
-    ``line`` holds its parameters as JSON, ``said`` those that are its author's words. ``factor`` is 1;
+    ``line`` holds its parameters as JSON, ``author_words`` those that are its author's words. ``factor`` is 1;
     a statement whose computed numbers are said times a factor shows how far rounding can move its words.
     """
 
@@ -151,7 +151,7 @@ class Statement:
     account: Account
     style: str
     line: str
-    said: Mapping[str, str] = field(default_factory=dict)
+    author_words: Mapping[str, str] = field(default_factory=dict)
     factor: float = 1.0
 
     @property
@@ -166,8 +166,8 @@ class Statement:
 
 def run_data(schedule: Schedule) -> dict[str, Any]:
     """The phases of a run as the data of a statement, without their names."""
-    whole: dict[str, Any] = schedule.as_dict()
-    return {"run": {**whole, "phase": _without_names(whole["phase"])}}
+    data: dict[str, Any] = schedule.as_dict()
+    return {"run": {**data, "phase": _without_names(data["phase"])}}
 
 
 def _without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -185,8 +185,8 @@ def account_data(account: Account) -> dict[str, Any]:
     """What a training run has released as the data of a statement: its phases, and how many releases each made."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
-    kept = dict(account.target or {}) if account.filtered else {}
-    return {"run": {"phase": _without_names(entries)}, "ledger": {**ledger, "filter": kept}}
+    target = dict(account.target or {}) if account.filtered else {}
+    return {"run": {"phase": _without_names(entries)}, "ledger": {**ledger, "filter": target}}
 
 
 def _account_from(phases: list[dict[str, Any]], data: Any, where: str) -> Account:
@@ -200,30 +200,30 @@ def _account_from(phases: list[dict[str, Any]], data: Any, where: str) -> Accoun
         "filter": TABLE,
     }
     with within(where):
-        given = read_table("ledger", data, kinds)
-    target, notes = given.pop("filter") or None, tuple(given.pop("notes"))
+        fields = read_table("ledger", data, kinds)
+    target, notes = fields.pop("filter") or None, tuple(fields.pop("notes"))
     Account().check_target(target, where)
-    return Account(tuple(zip(phases, given.pop("made"), strict=True)), target, notes=notes, **given)
+    return Account(tuple(zip(phases, fields.pop("made"), strict=True)), target, notes=notes, **fields)
 
 
 def statement_from(
-    data: Mapping[str, Any], delta: float, style: str, said: Mapping[str, Any] | None = None
+    data: Mapping[str, Any], delta: float, style: str, author_words: Mapping[str, Any] | None = None
 ) -> Statement:
     """The statement that these parameters give: the data of a run, or of an account, computed.
 
     ``data`` comes from :func:`question_data`, :func:`run_data` or :func:`account_data`, or is read from a file; it is
-    brought into their form first. ``said`` are the author's words (:data:`SAID`). Nothing else enters.
+    brought into their form first. ``author_words`` are the author's words (:data:`AUTHOR_WORDS`). Nothing else enters.
     Raises :class:`InvalidParameter` for an unknown key or a value outside its domain, and whatever the query raises.
     """
-    spec.check_keys(said or {}, {name: found.kind for name, found in SAID.items()})
-    words = {name: said[name] for name in SAID if name in said} if said else {}
-    own = run_data(from_data(data["run"], "statement"))
-    account = _account_from(own["run"]["phase"], data.get("ledger"), "statement")
+    spec.check_keys(author_words or {}, {name: declared.kind for name, declared in AUTHOR_WORDS.items()})
+    words = {name: author_words[name] for name in AUTHOR_WORDS if name in author_words} if author_words else {}
+    canonical = run_data(from_data(data["run"], "statement"))
+    account = _account_from(canonical["run"]["phase"], data.get("ledger"), "statement")
     if "ledger" in data:
-        own, result, curve, others = account_data(account), account.epsilon(delta), account.curve(), ()
+        canonical, result, curve, others = account_data(account), account.epsilon(delta), account.curve(), ()
     else:
-        result, curve, others = _computed(own["run"], delta)
-    about = {"privproj": __version__, "style": style, "delta": delta, **({"said": words} if words else {}), **own}
+        result, curve, others = _computed(canonical["run"], delta)
+    about = {"privproj": __version__, "style": style, "delta": delta, **({"said": words} if words else {}), **canonical}
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
     return Statement(result, curve, *attacks, others, account, style, json.dumps(about), words)
 
@@ -254,9 +254,9 @@ def sections(statement: Statement) -> list[Section]:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
     fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
     parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
-    said = [tuple(line for words in part["lines"] for line in _said_once(words, fields)) for part in parts]
-    found = zip(parts, said, strict=True)
-    return [Section(part["title"], lines, part.get("items", False)) for part, lines in found if lines]
+    texts = [tuple(line for words in part["lines"] for line in _said_once(words, fields)) for part in parts]
+    filled = zip(parts, texts, strict=True)
+    return [Section(part["title"], lines, part.get("items", False)) for part, lines in filled if lines]
 
 
 def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
@@ -269,16 +269,16 @@ def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
 
 def _fields(statement: Statement) -> dict[str, Any]:
     """What stands in the place of each field; a tuple for what is said line by line."""
-    result, said, most = statement.result, statement.said, statement.share(statement.advantage)
+    result, texts, most = statement.result, statement.author_words, statement.share(statement.advantage)
     relation, size = str(result.run["relation"]), result.run["group_size"]
     who = WORDS["record" if size == 1 else "person"]
-    kept: Any = result.mechanism.get("filter")
+    filter_parameters: Any = result.mechanism.get("filter")
     done = what_was_run(result)
     done = done if len(done) == 1 else (f"phase {i + 1}: {words}" for i, words in enumerate(done))
-    found: dict[str, Any] = {"size": size, "change": UNITS[relation], "them": who["them"], "insecure": INSECURE}
-    found |= {name: Template(who[name]).substitute(found) for name in ("protected", "unit")}
+    fields: dict[str, Any] = {"size": size, "change": UNITS[relation], "them": who["them"], "insecure": INSECURE}
+    fields |= {name: Template(who[name]).substitute(fields) for name in ("protected", "unit")}
     return {
-        **found,
+        **fields,
         "whether": who["whether"][relation],
         # (1 + A)/2: the share of right guesses of a test with advantage A, from even odds.
         "right": _percent_rounded_up(min(1.0, next_up(0.5 + 0.5 * most))),
@@ -286,14 +286,14 @@ def _fields(statement: Statement) -> dict[str, Any]:
         "meaning": _meaning_of_epsilon(statement.epsilon, result.delta or 0.0),
         "attacks": tuple(map(_best_attack, RATES, map(statement.share, statement.rates), [who["them"]] * len(RATES))),
         "advantage": _percent_rounded_up(most),
-        "done": (*done, *((f"a filter fixed in advance: {listed(kept)}",) if kept else ())),
+        "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
         **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
         "promises": tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED),
         "rounding": tuple(words for words in result.promises if words == ROUNDING_AS_MEASURED),
         "persons": assumed_of_persons(result),
-        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in said.items()),
-        "missing": (", ".join(name for name in SAID if name not in said),) * (len(said) < len(SAID)),
+        "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in texts.items()),
+        "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
         "others": tuple(_other_bound(other, statement.factor) for other in statement.others),
     }
 
@@ -304,10 +304,10 @@ def _meaning_of_epsilon(epsilon: float, delta: float) -> str:
     factor = next_up(math.exp(min(epsilon, 700.0)))
     if factor > 1e9:  # it limits next to nothing
         return WORDS["meaning"]["nothing"]
-    shown = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
+    rounded = round_outward(factor) if factor < 1000.0 else f"{float(round_outward(factor)):,.0f}"
     # A smaller delta is not said as a chance of one in so many.
     chance = f" (1 in {int(1 / Decimal(repr(delta))):,})" if 1e-12 <= delta <= 0.1 else ""
-    return Template(WORDS["meaning"]["factor"]).substitute(factor=shown, delta=repr(delta), chance=chance)
+    return Template(WORDS["meaning"]["factor"]).substitute(factor=rounded, delta=repr(delta), chance=chance)
 
 
 def _best_attack(rate: float, most: float, them: str) -> str:
@@ -337,8 +337,8 @@ def _percent_rounded_up(share: float) -> str:
 def claim_of(statement: Statement) -> str:
     """What a statement claims: its epsilon, rounded up, at its delta."""
     result = statement.result
-    found = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
-    return f"{found} at delta {result.delta!r}"
+    claim = f"epsilon is at most {round_outward(statement.epsilon)}" if result.usable else "no finite epsilon"
+    return f"{claim} at delta {result.delta!r}"
 
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
@@ -349,12 +349,12 @@ def assumed_of_persons(result: Result) -> tuple[str, ...]:
 def listed(table: Mapping[str, Any], *hidden: str) -> str:
     """The keys of a table with their values, but for some of them."""
 
-    def said(key: str, value: Any) -> str:
+    def value_words(key: str, value: Any) -> str:
         if key == "event":
             return event_words(value)
         return " + ".join(value) if key in ("layer", "layers") else str(value)
 
-    return ", ".join(f"{key} {said(key, value)}" for key, value in table.items() if key not in hidden)
+    return ", ".join(f"{key} {value_words(key, value)}" for key, value in table.items() if key not in hidden)
 
 
 def what_was_run(result: Result) -> list[str]:
@@ -430,19 +430,21 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
     if len(places) != 1:
         expected = "one privacy statement that ends with its parameters"
         raise InvalidParameter("FILE", path, expected, f"it has {len(places)} lines of parameters")
-    given = _parameters(lines[places[0]], path)
-    style = given.pop("style")
+    parameters = _parameters(lines[places[0]], path)
+    style = parameters.pop("style")
     first, last = (0, len(lines) - 1) if style == "html" else _marked(lines, places[0], style, path)
-    statement = statement_from(given, given.pop("delta"), style, given.pop("said", None))
+    statement = statement_from(parameters, parameters.pop("delta"), style, parameters.pop("said", None))
     # The statement with every computed number a little larger and smaller: what rounding can make of its last digits.
     ways = [write(replace(statement, factor=by)).split("\n") for by in (1.0, 1.0 - ROUNDING_RTOL, 1.0 + ROUNDING_RTOL)]
-    found = tuple(
-        {"number": number, "said": said or "", "expected": options[0] or ""}
-        for number, (said, *options) in enumerate(zip_longest(lines[first : last + 1], *ways), first + 1)
-        if said is None or None in options or not _is_one_of(said, options)
+    differences = tuple(
+        {"number": number, "said": actual or "", "expected": options[0] or ""}
+        for number, (actual, *options) in enumerate(zip_longest(lines[first : last + 1], *ways), first + 1)
+        if actual is None or None in options or not _is_one_of(actual, options)
     )
     claimed = tuple(dict.fromkeys(CLAIM.findall(" ".join(" ".join(lines[first : last + 1]).split()))))
-    return StatementVerdict({AS_WRITTEN: not found}, statement, first + 1, last + 1, len(lines), claimed, found)
+    return StatementVerdict(
+        {AS_WRITTEN: not differences}, statement, first + 1, last + 1, len(lines), claimed, differences
+    )
 
 
 def _parameters(line: str, path: str) -> dict[str, Any]:
@@ -450,12 +452,12 @@ def _parameters(line: str, path: str) -> dict[str, Any]:
 
     It is about a run, or about a ledger. Numbers, words and keys of another version may differ, so that is refused.
     """
-    given = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
-    if (version := given.pop("privproj")) != __version__:
+    fields = read_json(line, "FILE", path, "parameters as `privproj report` writes them")
+    if (version := fields.pop("privproj")) != __version__:
         remedy = f"that is of {quoted(version)}: verify it with that version, or write it again"
         raise InvalidParameter("FILE", path, f"a privacy statement of privproj {__version__}", remedy)
     with within(path):
-        return read_table("parameters", given, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*given}], FILLED))
+        return read_table("parameters", fields, HEAD | dict.fromkeys(["run", *{"said", "ledger"} & {*fields}], FILLED))
 
 
 def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, int]:
@@ -468,11 +470,11 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
     return begins[0], ends[0]
 
 
-def _is_one_of(said: str, options: list[str]) -> bool:
+def _is_one_of(line: str, options: list[str]) -> bool:
     """True if every word of a line is the word that stands there in one of the lines."""
-    columns = [option.split(" ") for option in (said, *options)]
+    columns = [option.split(" ") for option in (line, *options)]
     alike = len({len(words) for words in columns}) == 1
-    return said in options or (alike and all(word in among for word, *among in zip(*columns, strict=True)))
+    return line in options or (alike and all(word in among for word, *among in zip(*columns, strict=True)))
 
 
 # --- a statement and the ledger of its run ------------------------------------------------------------
@@ -546,24 +548,24 @@ def compare_with_ledger(
     differences = tuple(_differences(account, stated))
     claimed = statement.statement.result
     target = account.target or {}
-    made, said = _made(account), _made(stated)
-    fewer = all(ours <= theirs for (_, ours), (_, theirs) in zip(made, said, strict=False))
+    made, counted = _made(account), _made(stated)
+    fewer = all(ours <= theirs for (_, ours), (_, theirs) in zip(made, counted, strict=False))
     claims = {
         STATEMENT_HOLDS: statement.holds,
         LEDGER_HOLDS: ledger.holds,
         SAME_RUN: not differences,
-        COUNTED: len(made) <= len(said) and fewer,
+        COUNTED: len(made) <= len(counted) and fewer,
     }
     if account.spent and claimed.usable:
         # epsilon of the ledger <= that of the statement, but for the rounding of numbers that are computed twice.
-        found = account.epsilon(float(claimed.delta or 0.0))
+        of_ledger = account.epsilon(float(claimed.delta or 0.0))
         most = float(claimed.value or 0.0) * (1 + ROUNDING_RTOL)
-        claims[COVERED] = found.usable and float(found.value or 0.0) <= most
+        claims[COVERED] = of_ledger.usable and float(of_ledger.value or 0.0) <= most
         rests_on = {*claimed.promises, *claimed.assumes, *OF_THE_LEDGER}
-        claims[SAME_FOUNDATION] = {*found.promises, *found.assumes} <= rests_on
+        claims[SAME_FOUNDATION] = {*of_ledger.promises, *of_ledger.assumes} <= rests_on
     if "delta" in target:
         claims[SAME_DELTA] = float(claimed.delta or 0.0) <= float(target["delta"])
-    named = statement.statement.said
+    named = statement.statement.author_words
     for name, digest in (digests or {}).items():
         if name in named or name != "ledger":
             claims[SAME_FILE.format(name=name)] = named.get(name) == digest
@@ -580,9 +582,9 @@ def _differences(account: Account, stated: Account) -> Iterator[str]:
     filters = [dict(one.target or {}) if one.filtered else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"
-    said = _made(stated)
+    counted = _made(stated)
     for i, (entry, _) in enumerate(_made(account)):
-        other = said[i][0] if i < len(said) else {}
+        other = counted[i][0] if i < len(counted) else {}
         for key in dict.fromkeys((*entry, *other)):
             ours, theirs = (one.get(key, "nothing") for one in (entry, other))
             # How many records there are may be left out, but for capped batches, which all that is read has it with.

@@ -121,9 +121,9 @@ class Grid:
 
     def question(self, number: int) -> Question:
         """The question at a point, with what stands in for what the query finds; raises where it is none."""
-        given = {**self.keys(number), **STAND_INS.get(self.query, {})}
-        question = spec.question_from(given, self.query)
-        spec.target_from(given, self.query)
+        keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
+        question = spec.question_from(keys, self.query)
+        spec.target_from(keys, self.query)
         if self.query in STAND_INS:
             with suppress(Unanswered):
                 question.check()
@@ -153,8 +153,8 @@ class Grid:
         in_columns = len(self) >= 64 and self.query in spec.SOLVERS
         rows = self._rows_in_columns(numbers) if in_columns else [None] * len(numbers)
         lines = io.StringIO()
-        own = (row or self._row_alone(number) for row, number in zip(rows, numbers, strict=True))
-        csv.writer(lines, lineterminator="\n").writerows(own)
+        all_rows = (row or self._row_alone(number) for row, number in zip(rows, numbers, strict=True))
+        csv.writer(lines, lineterminator="\n").writerows(all_rows)
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:
@@ -171,8 +171,8 @@ class Grid:
         from privproj.numerics.compiled import rows_to_come
 
         def phase_at(i: int) -> Phase:
-            given = self.keys(numbers[i])
-            return checked_phase(spec.question_from(given, self.query).only, spec.target_from(given, self.query))
+            keys = self.keys(numbers[i])
+            return checked_phase(spec.question_from(keys, self.query).only, spec.target_from(keys, self.query))
 
         axes = self.columns(numbers)
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
@@ -196,18 +196,18 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
     Raises :class:`InvalidParameter` that names the key for anything else, and where no point is a valid question.
     """
-    given = spec.with_unique_keys(data, where)
-    axes = spec.with_unique_keys(given.pop("grid", None), f"{where}: grid")
+    keys = spec.with_unique_keys(data, where)
+    axes = spec.with_unique_keys(keys.pop("grid", None), f"{where}: grid")
     with within(where):
-        query = spec.check_entry(given, ())
-        given.pop("query", None)
+        query = spec.check_entry(keys, ())
+        keys.pop("query", None)
         if not axes:
             raise InvalidParameter("grid", "nothing", "a table [grid] of lists")
-        _check_axes(axes, given, query)
+        _check_axes(axes, keys, query)
         points = math.prod(map(len, axes.values()))
         if points > MOST_POINTS:
             raise InvalidParameter("grid", f"{points} points", f"at most {MOST_POINTS} points")
-        grid = Grid(query, given, axes)
+        grid = Grid(query, keys, axes)
         if points <= PROBED_POINTS and next(grid.questions(range(points)), None) is None:
             grid.question(0)
     return grid
@@ -215,24 +215,24 @@ def grid_from(data: Mapping[str, Any], where: str = "grid file") -> Grid:
 
 def _check_axes(axes: Mapping[str, Any], fixed: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` unless every axis lists different values of a key that is not fixed."""
-    known = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
+    kinds = spec.keys_of(spec.mechanism_type_of(fixed), ("bound",), query)
     for name, values in axes.items():
         if name in fixed:
             raise InvalidParameter(f"grid.{name}", values, f"{name} either fixed or in [grid], not both")
         # Equal numbers are one value, whatever their types are.
-        known_apart = {x if isinstance(x, int | float) else repr(x) for x in values} if isinstance(values, list) else ()
-        if not known_apart or len(known_apart) < len(values):
+        distinct = {x if isinstance(x, int | float) else repr(x) for x in values} if isinstance(values, list) else ()
+        if not distinct or len(distinct) < len(values):
             raise InvalidParameter(f"grid.{name}", values, "a list that is not empty, of different values")
         for value in values:
             with within("grid"):
-                spec.check_keys({name: value}, known)
+                spec.check_keys({name: value}, kinds)
 
 
-def _cells_of(query: str, given: dict[str, Any]) -> dict[str, Any]:
+def _cells_of(query: str, keys: dict[str, Any]) -> dict[str, Any]:
     """The answer of one point, by column; a refusal says why in the note."""
     result, outcome, note = None, "not_converged", ""
     try:
-        result = spec.answer_entry(query, given)
+        result = spec.answer_entry(query, keys)
     except PrivprojError as error:
         result, outcome, note = getattr(error, "result", None), getattr(error, "outcome", "invalid"), str(error)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
@@ -432,8 +432,8 @@ def _is_table_of(grid: Grid, path: Path) -> bool:
 
 def _says(cell: Any, text: str) -> bool:
     """True if a cell has this text, or the number that it says as another machine may round it."""
-    said = "" if cell is None else str(cell)
-    return said == text or math.isclose(float(said), float(text))
+    words = "" if cell is None else str(cell)
+    return words == text or math.isclose(float(words), float(text))
 
 
 def _read_table(path: Path) -> Iterator[Sequence[Any]]:

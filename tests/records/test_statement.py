@@ -131,14 +131,14 @@ ASKED = asked(2.0, bound="analytic")
 @pytest.mark.parametrize("kept", [tuple(SAID), ("model", "date"), ()])
 def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_path, style, kept):
     said = {name: SAID[name] for name in kept}
-    found = statement_from(ASKED, 1e-5, style, said=said)
+    found = statement_from(ASKED, 1e-5, style, author_words=said)
     lines = section(found, "In the words of its author, which nobody has checked")
     for name, words in SAID.items():
         assert any(line.endswith(f"{name}: {words}") for line in lines) == (name in kept)
         assert any(line.startswith("not given: ") and name in line for line in lines) == (name not in kept)
     text = written(found)
     verdict = verify_statement(text.encode(), "statement", written)
-    assert verdict.holds and dict(verdict.statement.said) == said
+    assert verdict.holds and dict(verdict.statement.author_words) == said
     for name in kept:
         assert not verify_statement(text.replace(SAID[name], SAID[name][:-1] + "0", 1).encode(), "s", written).holds
 
@@ -157,7 +157,7 @@ def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_p
 )  # fmt: skip
 def test_words_that_could_be_taken_for_the_statement_or_hide_it_are_refused(said):
     with pytest.raises(InvalidParameter):
-        statement_from(ASKED, 1e-5, "text", said=said)
+        statement_from(ASKED, 1e-5, "text", author_words=said)
 
 
 def test_the_statement_of_a_ledger_is_about_its_releases_and_names_its_digest(tmp_path, capsys):
