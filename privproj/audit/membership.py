@@ -104,16 +104,16 @@ class Game:
         short = replace(self, records=10, steps=1)
         optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
         account = Account(((optimizer._plan.phase(self.steps).as_dict(), self.steps),))
-        found = account.epsilon(delta).value
-        return None if found is None else float(found)
+        epsilon = account.epsilon(delta).value
+        return None if epsilon is None else float(epsilon)
 
     def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Records to train on and their classes, then other records and theirs; the same for every model."""
-        found = load("digits")
-        if 2 * self.records > len(found.x):
-            raise InvalidParameter("records", self.records, f"at most half of the {len(found.x)} training records")
+        digits = load("digits")
+        if 2 * self.records > len(digits.x):
+            raise InvalidParameter("records", self.records, f"at most half of the {len(digits.x)} training records")
         n = self.records
-        return found.x[:n], found.y[:n], found.x[n:], found.y[n:]
+        return digits.x[:n], digits.y[:n], digits.x[n:], digits.y[n:]
 
 
 def _canary(game: Game) -> tuple[Tensor, Tensor]:

@@ -186,8 +186,8 @@ class Scene(_Audited):
         """
         noisy_sum = self.release_code(worker)
         arms = [(1.0, inside), (-1.0 if self.fault == "replace-as-add-remove" else 0.0, outside)]
-        found = [np.array([self.score_of_run(noisy_sum, sign) for _ in range(count)]) for sign, count in arms]
-        return found[0], found[1]
+        scores = [np.array([self.score_of_run(noisy_sum, sign) for _ in range(count)]) for sign, count in arms]
+        return scores[0], scores[1]
 
     def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
         """Make one run and score it by ``(<S, m> - |m|^2/2)/sigma^2``, summed over its releases.
@@ -269,8 +269,8 @@ def judge_scene(
     pairs = list(zip(*rows, strict=True))
     # All scores of a run share the error: 1 - c = n (1 - c)/n.
     each = 1.0 - (1.0 - confidence) / len(pairs)
-    found = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in pairs]
-    best = max(found, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
+    verdicts = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in pairs]
+    best = max(verdicts, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
     return replace(best, confidence=confidence)
 
 
@@ -294,10 +294,10 @@ class _TwoBins(BinSampler):
 
     def members(self, epoch: int) -> list[np.ndarray]:
         """The batches, the canary in two of them."""
-        found = super().members(epoch)
-        picked = next(i for i, numbers in enumerate(found) if 0 in numbers)
+        members = super().members(epoch)
+        picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
         behind = (picked + 1) % self.batches
-        return [np.append(numbers, 0) if i == behind else numbers for i, numbers in enumerate(found)]
+        return [np.append(numbers, 0) if i == behind else numbers for i, numbers in enumerate(members)]
 
 
 class _Uneven(BinSampler):
@@ -359,15 +359,15 @@ class LoaderScene(_Audited):
         loader.keeps_empty, loader.on_open = True, lambda: None
         if self.fault is not None:
             loader.bins = PLANTED_IN_LOADER[self.fault]
-        found = []
+        counts = []
         while len(loader):
             for (numbers,) in loader:
-                found.append(int((numbers == 0).sum()))
+                counts.append(int((numbers == 0).sum()))
                 loader.taken = True
                 loader.close()
                 optimizer._spending.record()
         optimizer.close()
-        return np.array(found, float).reshape(runs, self.epochs, self.batches)
+        return np.array(counts, float).reshape(runs, self.epochs, self.batches)
 
     def scores(self, inside: int, outside: int) -> tuple[Array, Array]:
         """Make runs with and without the canary, and score them in two ways.
@@ -469,10 +469,10 @@ def one_run(
     order = inside[np.argsort(scores)]
     right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
     # The p-value of Steinke, Nasr, Jagielski 2023 at this number of right guesses, and at no wrong one.
-    shown, most = (one_run_epsilon(count, guessed, hits, delta, confidence) for hits in (right, guessed))
+    lower, most = (one_run_epsilon(count, guessed, hits, delta, confidence) for hits in (right, guessed))
     return AuditVerdict(
         auc=auc(scores[inside], scores[~inside]),
-        epsilon_lower=shown,
+        epsilon_lower=lower,
         confidence=confidence,
         ceiling=most,
         trials=guessed,

@@ -142,9 +142,9 @@ class ProjectionAccountant:
         target = probability("delta", delta)
         if poisson is not True:
             raise Refused(NON_POISSON)
-        found = self.schedule().epsilon(delta=target).value if self.history else 0.0
-        assert found is not None
-        return found
+        epsilon = self.schedule().epsilon(delta=target).value if self.history else 0.0
+        assert epsilon is not None
+        return epsilon
 
     def __len__(self) -> int:
         return sum(steps for _, _, steps in self.history)
@@ -223,12 +223,12 @@ class ProjectionAccountant:
         phases = state_dict.get("phases")
         if not isinstance(phases, list):
             raise InvalidParameter("phases", phases, f"the list of phases in a state of {self.mechanism()}")
-        found = [phase_from(entry, {}, f"state_dict: phase {i + 1}") for i, entry in enumerate(phases)]
-        for i, phase in enumerate(found):
+        loaded = [phase_from(entry, {}, f"state_dict: phase {i + 1}") for i, entry in enumerate(phases)]
+        for i, phase in enumerate(loaded):
             run = {"steps": phase.run.steps, "sampling_rate": phase.run.sampling_rate}
             if phase != phase_of(phase.mechanism, phase.name, **run):
                 raise InvalidParameter(f"state_dict: phase {i + 1}", phases[i], "a phase as this accountant writes it")
-        self.history = [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in found]
+        self.history = [(phase.mechanism, phase.run.sampling_rate, phase.run.steps) for phase in loaded]
 
 
 def _variables_of_make_private() -> dict[str, Any] | None:

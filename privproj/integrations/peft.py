@@ -81,8 +81,8 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
     with within("adapter_config.json"):
         _check_adapter(adapter)
     saved = home / "adapter_model.safetensors"
-    found = _layers_of(saved.name, adapter, _shapes_in(saved))
-    return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(Counter(found).items()))
+    sizes = _layers_of(saved.name, adapter, _shapes_in(saved))
+    return tuple(Layer(dim=dim, rank=rank, count=count) for (dim, rank), count in sorted(Counter(sizes).items()))
 
 
 def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]]) -> list[tuple[int, int]]:
@@ -104,20 +104,20 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
         if a is None or b is None or a[0] != b[1] or min(*a, *b) < 1:
             raise InvalidParameter(file, f"{name}: A {a}, B {b}", "an A of rank x inputs and a B of outputs x rank")
     sizes = [factors["A"] for factors in layers.values()]
-    found, patterns = {rank for rank, _ in sizes}, {*(adapter.get("rank_pattern") or {}).values()}
-    if not patterns <= found <= {adapter["r"], *patterns}:
+    ranks, patterns = {rank for rank, _ in sizes}, {*(adapter.get("rank_pattern") or {}).values()}
+    if not patterns <= ranks <= {adapter["r"], *patterns}:
         expected = f"rank {adapter['r']} and every rank of rank_pattern in adapter_config.json"
-        raise InvalidParameter(file, f"ranks {sorted(found)}", expected, BY_HAND)
+        raise InvalidParameter(file, f"ranks {sorted(ranks)}", expected, BY_HAND)
     return [(inputs, min(rank, inputs)) for rank, inputs in sizes]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
     expected = "a readable file with one JSON object"
-    found = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
-    if not isinstance(found, dict):
+    table = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
+    if not isinstance(table, dict):
         raise InvalidParameter("from_peft", str(path), expected)
-    return found
+    return table
 
 
 def _shapes_in(path: Path) -> dict[str, list[int]]:
@@ -133,8 +133,8 @@ def _shapes_in(path: Path) -> dict[str, list[int]]:
 
 def _check_adapter(adapter: dict[str, Any]) -> None:
     """Raise for a configuration that trains anything but ``B A`` of linear layers, or that is damaged."""
-    given = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
-    kind, task, start = given["peft_type"], given["task_type"], given["init_lora_weights"]
+    settings = {"peft_type": "LORA", "task_type": None, "init_lora_weights": True, **adapter}
+    kind, task, start = settings["peft_type"], settings["task_type"], settings["init_lora_weights"]
     if str(kind).upper() != "LORA":
         raise InvalidParameter("peft_type", quoted(kind), "an adapter of type LORA", BY_HAND)
     for key, value in adapter.items():
@@ -142,8 +142,8 @@ def _check_adapter(adapter: dict[str, Any]) -> None:
         if key not in (*HARMLESS, *READ) and not is_off:
             raise InvalidParameter(key, quoted(value), PLAIN, f"it may train more, or otherwise; {BY_HAND}")
     if task not in TASKS:
-        known = "null or one of " + ", ".join(filter(None, TASKS))
-        raise InvalidParameter("task_type", quoted(task), known, f"PEFT trains the heads of others; {BY_HAND}")
+        tasks = "null or one of " + ", ".join(filter(None, TASKS))
+        raise InvalidParameter("task_type", quoted(task), tasks, f"PEFT trains the heads of others; {BY_HAND}")
     # These start with B = 0 and an A from public randomness.
     if start is not True and start != "gaussian":
         why = "other starts look at the data or the weights, change the base weights, or leave B nonzero"

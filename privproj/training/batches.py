@@ -59,7 +59,7 @@ class BatchState:
         self.parts = _states_of(batch)
         self.on_open()
 
-    def whole(self, batch: Any) -> int:
+    def records_of(self, batch: Any) -> int:
         """The number of records of a batch that is to be taken in: the very one that was drawn."""
         if self.closed:
             raise InvalidParameter("optimizer", "this run is closed", "make_private once more, with the same ledger")
@@ -80,13 +80,13 @@ class BatchState:
         self.drawn, self.batch = None, None
 
 
-def _is_as_given(given: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
+def _is_as_given(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
     """True if a part of a batch is what the loader gave, or that on another device or of another type."""
-    if given[0] is now[0] or not (isinstance(given[0], Tensor) and isinstance(now[0], Tensor)):
-        return given[0] is now[0] and given[1] == now[1]
-    old, new = given[0], now[0]
+    if before[0] is now[0] or not (isinstance(before[0], Tensor) and isinstance(now[0], Tensor)):
+        return before[0] is now[0] and before[1] == now[1]
+    old, new = before[0], now[0]
     # Cast as the new one is: the other way round would cut off what was added to labels.
-    return (old._version, _sum_of(old)) == given[1] and are_equal(new, old.to(new.device, new.dtype))
+    return (old._version, _sum_of(old)) == before[1] and are_equal(new, old.to(new.device, new.dtype))
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
@@ -102,9 +102,9 @@ def _sum_of(part: Tensor) -> int | None:
     """
     if part.device.type != "cpu" or has_no_rows(part):
         return None
-    whole = part.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    content = part.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
     # An odd distance looks at every byte of a number in turn. About a mebibyte is read. Speed only.
-    return crc32(whole[:: max(1, len(whole) >> 20) | 1].contiguous().numpy().data)
+    return crc32(content[:: max(1, len(content) >> 20) | 1].contiguous().numpy().data)
 
 
 WORKER_SETTINGS = (
@@ -257,9 +257,9 @@ class PrivateLoader(BatchState):
         process has drawn ahead of the others, a record could be in the shares of two.
         """
         if self.plan.batches is not None and position != self.done():
-            found = f"batch {position + 1} after {self.done()} releases"
+            actual = f"batch {position + 1} after {self.done()} releases"
             raise InvalidParameter(
-                "data_loader", found, "one release for every batch, one pass over the loader at a time"
+                "data_loader", actual, "one release for every batch, one pass over the loader at a time"
             )
         if self.processes.size > 1:
             first, *others = self.processes.meet("a new batch", sha256(repr(logical).encode()).digest())

@@ -91,10 +91,10 @@ def load(name: str) -> Data:
         if x.shape[1] != test_x.shape[1]:
             raise InvalidParameter("data", f"widths {x.shape[1]} and {test_x.shape[1]}", "x as wide as test_x")
         return Data(x, y, test_x, test_y)
-    kept = len(x) - math.ceil(TEST_SHARE * len(x))
-    if kept < 1:
+    train_size = len(x) - math.ceil(TEST_SHARE * len(x))
+    if train_size < 1:
         raise InvalidParameter("data", f"{len(x)} records", "at least two records")
-    train, test = np.split(np.random.default_rng(0).permutation(len(x)), [kept])
+    train, test = np.split(np.random.default_rng(0).permutation(len(x)), [train_size])
     return Data(x[train], y[train], x[test], y[test])
 
 
@@ -116,9 +116,9 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
     if not fit or not np.isfinite(x).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
-        found = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
+        shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         words = "x as finite numbers (records x width) and y as whole class numbers from 0 to 1e6 (records)"
-        raise InvalidParameter("data", found, words)
+        raise InvalidParameter("data", shapes, words)
     return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
 
 
@@ -173,13 +173,13 @@ def _restore_checkpoint(folder: Path, module: nn.Module, device: torch.device) -
     try:
         state = torch.load(path, map_location=device, weights_only=True)
         module.load_state_dict(state["module"])
-        kept = int(state["released"])
+        saved = int(state["released"])
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError, UnpicklingError) as error:
         words = str(error).strip().split("\n")[0][:200]
         raise InvalidParameter("resume", path, "a checkpoint of this run, for the same data", words) from None
-    if released < kept:
+    if released < saved:
         remedy = "restore it from a backup: a run without all of its releases counts too few"
-        raise InvalidParameter("ledger", ledger, f"a ledger with the {kept} releases of the checkpoint", remedy)
+        raise InvalidParameter("ledger", ledger, f"a ledger with the {saved} releases of the checkpoint", remedy)
     return state
 
 
@@ -195,8 +195,8 @@ class ClassifierTraining:
         self.settings, self.data, self.processes = settings, load(settings.data), join(settings)
         self.device, self.trajectory = _device_named(settings.device), None
         options = {"count": settings.batches, "max_batch_size": settings.max_batch_size}
-        given = {name: value for name, value in options.items() if value is not None}
-        self.drawing = replace(batches_of(settings.sampling), **given)
+        chosen = {name: value for name, value in options.items() if value is not None}
+        self.drawing = replace(batches_of(settings.sampling), **chosen)
         records, steps = len(self.data.x), settings.steps
         self.batch_size = settings.batch_size or min(DEFAULT_BATCH_SIZE, records)
         epochs = DEFAULT_EPOCHS if settings.epochs is None and steps is None else settings.epochs
@@ -225,8 +225,8 @@ class ClassifierTraining:
             raise InvalidParameter("rank", None, f"a rank for {settings.mechanism}")
         if not half:
             raise InvalidParameter("steps", self.total, "at least two steps, one for the search")
-        found: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
-        done = self.processes.agree(found)
+        phases: Any = read_ledger(self.ledger).phases if self.ledger and Path(self.ledger).exists() else ()
+        done = self.processes.agree(phases)
         if len(done) < 2 and sum(steps for _, steps in done) < half:
             # The search: steps of DP-SGD, of which the trajectory is kept.
             if not done and settings.epsilon is not None:
@@ -342,8 +342,8 @@ def begin_run(settings: Settings, folder: Path) -> None:
         raise InvalidParameter("output", folder, "a folder that can be written", str(error.strerror)) from None
     if any((folder / file).exists() for file in FILES.values()):
         raise InvalidParameter("output", folder, "a folder without a run", "resume it with --resume, or name another")
-    kept = {**asdict(settings), "sha256": _fingerprint(asdict(settings))}
-    write_atomically(folder / FILES["settings"], lambda file: file.write(json.dumps(kept, indent=2).encode()))
+    saved = {**asdict(settings), "sha256": _fingerprint(asdict(settings))}
+    write_atomically(folder / FILES["settings"], lambda file: file.write(json.dumps(saved, indent=2).encode()))
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:
@@ -364,12 +364,12 @@ def remove_unused_folder(folder: Path) -> None:
 def saved_settings(folder: Path) -> Settings:
     """The settings of a run that was begun; raises :class:`InvalidParameter` where they were changed since."""
     try:
-        kept = parse_json(read_bounded(folder / FILES["settings"]).decode())
-        claimed = kept.pop("sha256", None)
-        settings = Settings(**kept)
+        saved = parse_json(read_bounded(folder / FILES["settings"]).decode())
+        claimed = saved.pop("sha256", None)
+        settings = Settings(**saved)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidParameter("resume", folder, "a folder that privproj train has written") from None
-    if claimed != _fingerprint(kept):
+    if claimed != _fingerprint(saved):
         remedy = "later parameters must not depend on earlier outputs; start another run in another folder"
         raise InvalidParameter("resume", folder / FILES["settings"], "the settings with which the run began", remedy)
     return settings

@@ -56,13 +56,13 @@ def leaves(batch: Any) -> list[Tensor]:
 
 def parts_of(batch: Any) -> list[Any]:
     """All parts of a batch that are no containers themselves, in its order."""
-    found: list[Any] = []
+    parts: list[Any] = []
 
     def visit(part: Any, _: Any) -> Any:
-        found.extend(parts_of(part))
+        parts.extend(parts_of(part))
         return part
 
-    return [batch] if _rebuilt(batch, visit) is batch else found
+    return [batch] if _rebuilt(batch, visit) is batch else parts
 
 
 def place_of(single: Any, part: Any, row: int, records: int, samples: Samples) -> tuple[int, bool] | None:

@@ -76,10 +76,10 @@ def check_distinct(dataset: Dataset) -> None:
     ...     print(str(error).partition(";")[0])
     expected every record once, got data_loader=a record 2 times
     """
-    found: dict[object, list[np.ndarray]] = {}
+    by_source: dict[object, list[np.ndarray]] = {}
     for source, indices in _sources(dataset, np.arange(len(dataset))):  # pyright: ignore[reportArgumentType]
-        found.setdefault(source, []).append(indices)
-    most = max(np.unique(np.concatenate(parts), return_counts=True)[1].max(initial=0) for parts in found.values())
+        by_source.setdefault(source, []).append(indices)
+    most = max(np.unique(np.concatenate(parts), return_counts=True)[1].max(initial=0) for parts in by_source.values())
     if most > 1:
         remedy = (
             "it contributes as often: take the copies out, and give the number of passes as epochs; records that are "
@@ -136,7 +136,7 @@ def identity(dataset: Dataset) -> Identity:
 
 def _digest(dataset: Any) -> str | None:
     """A digest of the records that stand for a data set; None where one cannot be read as bytes."""
-    found, records = hashlib.sha256(), len(dataset)
+    digest, records = hashlib.sha256(), len(dataset)
     numbers: list[Any] = sorted({i * records // SAMPLE_SIZE for i in range(SAMPLE_SIZE if records else 0)})
     for number in [slice(None)] if type(dataset) is TensorDataset else numbers:
         for leaf in parts_of(dataset[number]):
@@ -151,13 +151,13 @@ def _digest(dataset: Any) -> str | None:
                 return None
             # Its form and its length come before it, so that nothing moves from one part to the next.
             form = f"{number} {getattr(leaf, 'dtype', type(leaf))} {np.shape(leaf)} {content.nbytes} "
-            found.update(form.encode())
-            found.update(content.tobytes())
-    return found.hexdigest()
+            digest.update(form.encode())
+            digest.update(content.tobytes())
+    return digest.hexdigest()
 
 
 def check_identity(
-    ledger: str | Path, found: Identity, account: Account, kept: dict[str, Any]
+    ledger: str | Path, data: Identity, account: Account, sidecar: dict[str, Any]
 ) -> Callable[[int], object]:
     """Refuse other data than a ledger has releases of, and a ledger with fewer releases than it once had.
 
@@ -166,10 +166,10 @@ def check_identity(
 
     Args:
         ledger: The path of the ledger.
-        found: The identity of the data that is about to be trained on.
+        data: The identity of the data that is about to be trained on.
         account: What the ledger says.
-        kept: Whatever else is kept in that file, in secret. It is filled with what the file has, and written as it is
-            whenever the file is. ``kept["ledger"]`` is the name.
+        sidecar: Whatever else is kept in that file, in secret. It is filled with what the file has, and written as it
+            is whenever the file is. ``sidecar["ledger"]`` is the name.
 
     Returns:
         What keeps both in that file, called with the number of releases; once before the first release.
@@ -178,29 +178,29 @@ def check_identity(
         InvalidParameter: The ledger is of other data, or some of its releases are gone, or the file is damaged or lost.
     """
     path = Path(f"{Path(ledger).resolve()}.data")
-    kept["ledger"], remedy = token_hex(), "restore it from a backup, or name another ledger and add both up"
+    sidecar["ledger"], remedy = token_hex(), "restore it from a backup, or name another ledger and add both up"
     if path.exists():
-        known, releases = _read_identity(path, kept, remedy)
+        previous, releases = _read_identity(path, sidecar, remedy)
         if account.spent < releases:
             raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
         if account.spent:
             # A digest that is missing says nothing.
-            are_told = None not in (known.digest, found.digest)
-            what = "records with other contents or in another order" if are_told and known != found else ""
-            if known.records != found.records:
-                what = f"{found.records} records in place of {known.records}"
+            are_told = None not in (previous.digest, data.digest)
+            what = "records with other contents or in another order" if are_told and previous != data else ""
+            if previous.records != data.records:
+                what = f"{data.records} records in place of {previous.records}"
             if what:
                 remedy = (
                     "go on with that data, or name another ledger for this data, and add both up for who is in both"
                 )
                 raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
-            found = found if known.digest is None else known
+            data = data if previous.digest is None else previous
     elif account.spent:
         remedy = "put it back, or name another ledger and add both up"
         raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
 
     def keep(releases: int) -> None:
-        written = {"private": PRIVATE, "releases": releases, **asdict(found), **kept}
+        written = {"private": PRIVATE, "releases": releases, **asdict(data), **sidecar}
         text = json.dumps(written, indent=2).encode() + b"\n"
         try:
             write_atomically(path, lambda file: file.write(text), mode=0o600)
@@ -211,13 +211,13 @@ def check_identity(
     return keep
 
 
-def _read_identity(path: Path, kept: dict[str, Any], remedy: str) -> tuple[Identity, int]:
-    """The identity in a file and the releases that its ledger had then; ``kept`` gets whatever else is there."""
+def _read_identity(path: Path, sidecar: dict[str, Any], remedy: str) -> tuple[Identity, int]:
+    """The identity in a file and the releases that its ledger had then; ``sidecar`` gets whatever else is there."""
     try:
-        found = parse_json(read_bounded(path).decode())
-        records, digest, releases, words = (found.pop(name) for name in ("records", "digest", "releases", "private"))
+        entries = parse_json(read_bounded(path).decode())
+        records, digest, releases, words = (entries.pop(name) for name in ("records", "digest", "releases", "private"))
         if words == PRIVATE and isinstance(records, int) and isinstance(releases, int):
-            kept.update(found)
+            sidecar.update(entries)
             return Identity(records, digest), releases
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
@@ -241,31 +241,31 @@ class Stamps:
         self.taps, self.path, self.left = taps, path, False
         held = (("optimizer", p) for group in optimizer.param_groups for p in group["params"])
         self.parts = (*taps.module.named_modules(), *taps.module.named_parameters(), *held)
-        self.own = {"ledger": name, "phases": [[json.dumps(entry), steps] for entry, steps in account.phases]}
+        self.stamp = {"ledger": name, "phases": [[json.dumps(entry), steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The stamps of other runs, each with the name of its place."""
         for name, part in self.parts:
             stamp = vars(part).get(STAMP)
-            if stamp is not None and stamp is not self.own:
+            if stamp is not None and stamp is not self.stamp:
                 yield name or "module", stamp
 
     def check(self) -> None:
         """Raise :class:`InvalidParameter` unless the account holds all releases that there are stamps of."""
-        phases = self.own["phases"]
+        phases = self.stamp["phases"]
         for name, stamp in self.earlier():
             pairs = list(zip(stamp["phases"], phases, strict=False))
             held = len(pairs) == len(stamp["phases"]) and all(a[0] == b[0] and a[1] <= b[1] for a, b in pairs)
-            if not held or stamp["ledger"] != self.own["ledger"]:
+            if not held or stamp["ledger"] != self.stamp["ledger"]:
                 remedy = "give every start the same ledger=PATH, so that all are counted, or build the module anew"
                 words = f"the ledger that holds the releases which {name} has from an earlier start"
                 raise InvalidParameter("ledger", self.path or "nothing", words, remedy)
 
     def count(self) -> None:
         """Count one release more of the run; the first one leaves the stamp on all that the run trains."""
-        self.own["phases"][-1][1] += 1
+        self.stamp["phases"][-1][1] += 1
         trained = {p for tap in self.taps.taps for p in tap.parameters}
         around = (m for m in self.taps.module.modules() if not trained.isdisjoint(m.parameters()))
         for part in () if self.left else (*around, *trained):
-            vars(part)[STAMP] = self.own
+            vars(part)[STAMP] = self.stamp
         self.left = True

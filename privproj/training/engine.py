@@ -145,8 +145,8 @@ def make_private(
     """
     optimizer = _unwrapped_optimizer(optimizer)
     # A DistributedDataParallel sums gradients before they are clipped: the module in it is trained.
-    given = module
-    module = given.module if isinstance(given, DistributedDataParallel) else given
+    original = module
+    module = original.module if isinstance(original, DistributedDataParallel) else original
     _check_parts(module=module, optimizer=optimizer, data_loader=data_loader)
     check_loader(data_loader)
     check_distinct(data_loader.dataset)
@@ -179,10 +179,10 @@ def make_private(
         start = _Start(module, optimizer, data_loader, taps, plan, again, ledger, target, insecure_seed)
         start.check_others()
         run = start.run(opened)
-        if isinstance(given, DistributedDataParallel):
+        if isinstance(original, DistributedDataParallel):
             # The wrapper of what was made private is neither called nor lets gradients be summed.
-            given._remove_autograd_hooks()
-            given.register_forward_pre_hook(_refuse_call)
+            original._remove_autograd_hooks()
+            original.register_forward_pre_hook(_refuse_call)
         opened.pop_all()
         return run
 
@@ -262,16 +262,18 @@ class _Start:
                 return resumed
         return calibrated(plan, account, **target)
 
-    def open_ledger(self, phase: Phase, marks: tuple[str, ...], kept: dict[str, Any], data: Identity) -> Ledger | None:
+    def open_ledger(
+        self, phase: Phase, marks: tuple[str, ...], sidecar: dict[str, Any], data: Identity
+    ) -> Ledger | None:
         """The ledger of the run; None for a run without one.
 
-        It refuses a run that its file does not belong to, by the identity of the ``data`` and by stamps. ``kept`` is
+        It refuses a run that its file does not belong to, by the identity of the ``data`` and by stamps. ``sidecar`` is
         filled with what is kept in secret beside it.
         """
 
         def check(account: Account) -> Callable[[int], object]:
-            keep = check_identity(str(self.ledger), data, account, kept)
-            self.stamps(account, kept["ledger"]).check()
+            keep = check_identity(str(self.ledger), data, account, sidecar)
+            self.stamps(account, sidecar["ledger"]).check()
             return keep
 
         if self.ledger is None or not os.path.exists(self.ledger):
@@ -283,11 +285,11 @@ class _Start:
 
     def earlier(self, book: Ledger | None) -> Account:
         """The phases before this one: the ledger's, which must hold the releases that found the subspace."""
-        found = self.search
+        search = self.search
         if book is None:
-            return found
-        made = [(json.dumps(entry), steps) for entry, steps in book.account.phases[:-1]]
-        if any((json.dumps(entry), steps) not in made for entry, steps in found.phases):
+            return search
+        recorded = [(json.dumps(entry), steps) for entry, steps in book.account.phases[:-1]]
+        if any((json.dumps(entry), steps) not in recorded for entry, steps in search.phases):
             remedy = "one ledger for both stages"
             raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
         return Account(book.account.phases[:-1])
@@ -305,7 +307,7 @@ class _Start:
         marks = {"insecure": self.seed is not None, "public_subspace": public}
         # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
         # that is settled. Only the first process has it, and the others learn the noise and the count from it.
-        book, kept, before, steps, secrets = None, {}, Account(), 0, EpochSecrets()
+        book, sidecar, before, steps, secrets = None, {}, Account(), 0, EpochSecrets()
         with processes.together():
             if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
                 raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
@@ -313,19 +315,19 @@ class _Start:
                 plan = self.calibrated()
                 data: Any = None if ledger is None else identity(self.data_loader.dataset)
                 true = tuple(mark for mark, holds in marks.items() if holds)
-                book = self.open_ledger(plan.phase(plan.steps), true, kept, data)
+                book = self.open_ledger(plan.phase(plan.steps), true, sidecar, data)
                 opened.callback(lambda: None if book is None else book.close())
-                said = Account() if book is None else book.account
-                known: dict[str, Any] = {mark: holds or getattr(said, mark) for mark, holds in marks.items()}
-                known |= {"alone": ledger is None, "notes": said.notes, "target": self.target or said.target}
-                before = replace(self.earlier(book), **known)
+                account = Account() if book is None else book.account
+                changes: dict[str, Any] = {mark: holds or getattr(account, mark) for mark, holds in marks.items()}
+                changes |= {"alone": ledger is None, "notes": account.notes, "target": self.target or account.target}
+                before = replace(self.earlier(book), **changes)
                 seed = None if self.seed is None else f"{self.seed} {before.spent}"
-                secrets = _epoch_secrets(plan, book, kept, data, seed)
+                secrets = _epoch_secrets(plan, book, sidecar, data, seed)
                 steps = 0 if book is None else book.steps
         mechanism, before, steps = processes.agree((plan.mechanism, before, steps))
         plan = replace(plan, mechanism=mechanism)
         begun = replace(before, phases=(*before.phases, (plan.phase(plan.steps).as_dict(), steps)))
-        spending = ReleaseCounter(plan, book, before, steps, self.stamps(begun, kept.get("ledger")))
+        spending = ReleaseCounter(plan, book, before, steps, self.stamps(begun, sidecar.get("ledger")))
         if book is not None and steps:
             rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
             words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
@@ -351,13 +353,13 @@ class LostEpoch(UserWarning):
 
 
 def _epoch_secrets(
-    plan: Plan, book: Ledger | None, kept: dict[str, Any], data: Identity, seed: str | None
+    plan: Plan, book: Ledger | None, sidecar: dict[str, Any], data: Identity, seed: str | None
 ) -> EpochSecrets:
     """What the batches of balls-in-bins are drawn from, where a run begins or goes on.
 
-    The secret of the epoch that was begun is ``kept`` beside the ledger. Where it is lost, or where the order of the
-    records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch ends here:
-    its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
+    The secret of the epoch that was begun is in the ``sidecar`` of the ledger. Where it is lost, or where the order of
+    the records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch ends
+    here: its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
     """
     if book is None or plan.batches is None:
         return EpochSecrets(seed)
@@ -365,14 +367,14 @@ def _epoch_secrets(
     mark = sha256(place.encode()).hexdigest()
 
     def keep(epoch: int, secret: str) -> None:
-        kept["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
+        sidecar["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
         book.keep_count()
 
     epoch, made = divmod(book.steps, plan.batches)
-    known: Any = kept.get("epochs")
-    is_known = isinstance(known, dict) and (known.get("phase"), known.get("epoch")) == (mark, epoch)
-    if made and is_known and isinstance(known.get("secret"), str) and data.digest is not None:
-        return EpochSecrets(seed, keep, (epoch, known["secret"]))
+    entry: Any = sidecar.get("epochs")
+    is_known = isinstance(entry, dict) and (entry.get("phase"), entry.get("epoch")) == (mark, epoch)
+    if made and is_known and isinstance(entry.get("secret"), str) and data.digest is not None:
+        return EpochSecrets(seed, keep, (epoch, entry["secret"]))
     if made:
         left, lost = plan.batches - made, f"what this epoch was drawn from is not beside {book.path} any more"
         why = "records differ when they are read twice and may be in another order" if is_known else lost
@@ -396,12 +398,12 @@ def _ranks_of(method: Method, taps: Taps) -> tuple[int, ...]:
     return ranks
 
 
-def _check_parts(**given: Any) -> None:
+def _check_parts(**parts: Any) -> None:
     """Raise unless these are torch's kinds of objects, and no module is wrapped for several devices or processes."""
-    for name, value in given.items():
+    for name, value in parts.items():
         if not isinstance(value, EXPECTED_TYPES[name]):
             raise InvalidParameter(name, type(value).__name__, f"a {EXPECTED_TYPES[name].__name__} of torch")
-    for part in given["module"].modules():
+    for part in parts["module"].modules():
         if isinstance(part, DistributedDataParallel | nn.DataParallel):
             remedy = "one process for each GPU: contributions are summed over processes here"
             raise InvalidParameter("module", f"a part in {type(part).__name__}", "the module itself", remedy)
@@ -457,10 +459,10 @@ def _shares_of(clipping: Clipping, tensors: int) -> tuple[float, ...] | None:
     if not isinstance(clipping, tuple | list):
         words = "joint, per-layer, a share for each trained tensor, or AdaptiveClipping"
         raise InvalidParameter("clipping", clipping, words)
-    found = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
-    if len(found) != tensors or abs(sum(found) - 1.0) > LARGEST_SUM_ERROR:
+    shares = tuple(real("clipping", share, "shares above 0", 0.0, 1.0, open_low=True) for share in clipping)
+    if len(shares) != tensors or abs(sum(shares) - 1.0) > LARGEST_SUM_ERROR:
         raise InvalidParameter("clipping", clipping, f"{tensors} shares that sum to 1, one for each trained tensor")
-    return found
+    return shares
 
 
 def _check_layers(method: Method, taps: Taps, clipping: Clipping) -> None:

@@ -28,7 +28,7 @@ MOST_DRAWS = 10_000
 """Calls of random functions after which they draw again, so that a loop that waits for a draw ends. Contract."""
 
 
-def _uniform(level: Tensor, own: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> Tensor:
+def _uniform(level: Tensor, tensor: Any, low: float = 0.0, high: float = 1.0, **named: Any) -> Tensor:
     """The value of ``Tensor.uniform_``, of which the bounds may be named ``from`` and ``to``."""
     low, high = named.get("from", low), named.get("to", high)
     return low + level * (high - low)
@@ -44,7 +44,7 @@ def _above(level: Tensor, chance: Any) -> Tensor:
     return (level < chance).to(torch.float32)
 
 
-def _whole(level: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _integer(level: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The value of ``torch.randint`` and ``torch.randint_like``."""
     bounds = [value for value in args if isinstance(value, int)][:2]
     low = bounds[0] if len(bounds) > 1 else kwargs.get("low", 0)
@@ -55,19 +55,19 @@ def _whole(level: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 _DRAWN: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys((torch.rand, torch.rand_like), lambda level, *_, **__: level),
     **dict.fromkeys((torch.randn, torch.randn_like), lambda level, *_, **__: _gaussian(level)),
-    **dict.fromkeys((torch.randint, torch.randint_like), _whole),
+    **dict.fromkeys((torch.randint, torch.randint_like), _integer),
     **dict.fromkeys(
         (torch.bernoulli, Tensor.bernoulli), lambda level, input, p=None, **_: _above(level, input if p is None else p)
     ),
-    torch.normal: _gaussian, Tensor.normal_: lambda level, own, *args, **named: _gaussian(level, *args, **named),
-    Tensor.uniform_: _uniform, Tensor.bernoulli_: lambda level, own, p=0.5, **_: _above(level, p),
-    Tensor.exponential_: lambda level, own, lambd=1.0, **_: -torch.log1p(-level) / lambd,
-    Tensor.geometric_: lambda level, own, p, **_: (torch.log1p(-level) / math.log1p(-min(p, 1.0 - 1e-9))).ceil(),
-    Tensor.log_normal_: lambda level, own, mean=1.0, std=2.0, **_: _gaussian(level, mean, std).exp(),
-    Tensor.cauchy_: lambda level, own, median=0.0, sigma=1.0, **_: (
+    torch.normal: _gaussian, Tensor.normal_: lambda level, tensor, *args, **named: _gaussian(level, *args, **named),
+    Tensor.uniform_: _uniform, Tensor.bernoulli_: lambda level, tensor, p=0.5, **_: _above(level, p),
+    Tensor.exponential_: lambda level, tensor, lambd=1.0, **_: -torch.log1p(-level) / lambd,
+    Tensor.geometric_: lambda level, tensor, p, **_: (torch.log1p(-level) / math.log1p(-min(p, 1.0 - 1e-9))).ceil(),
+    Tensor.log_normal_: lambda level, tensor, mean=1.0, std=2.0, **_: _gaussian(level, mean, std).exp(),
+    Tensor.cauchy_: lambda level, tensor, median=0.0, sigma=1.0, **_: (
         median + sigma * torch.tan(math.pi * (level - 0.5))
     ),
-    Tensor.random_: lambda level, own, *bounds, **_: _whole(level, *bounds, high=2**24),
+    Tensor.random_: lambda level, tensor, *bounds, **_: _integer(level, *bounds, high=2**24),
 }  # fmt: skip
 """Random functions and the value that stands for everything they draw: the one that their distribution has at a level.
 
@@ -104,34 +104,34 @@ class Still(TorchFunctionMode):
         # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
         self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
-        self.known = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
+        self.always_by_row = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
 
     def end(self) -> None:
         """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
         self.passes.append(self.by_row)
-        if self.apart and any(self.known) and len(self.passes) > 2:
-            lost = any(known and not here for known, here in zip(self.known, self.by_row, strict=False))
+        if self.apart and any(self.always_by_row) and len(self.passes) > 2:
+            lost = any(expected and not here for expected, here in zip(self.always_by_row, self.by_row, strict=False))
             self.is_uneven |= lost or len(self.by_row) != len(self.passes[1])
 
-    def levels(self, found: Tensor) -> Tensor | None:
+    def levels(self, draw: Tensor) -> Tensor | None:
         """A level for each record, where a draw of this shape has a row for each; else None."""
         # A pass that is recomputed on the way back begins from the state that it had, and makes the same draws.
         state = torch.get_rng_state().numpy().tobytes()
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
-        has_rows = found.dim() > 0 and len(found) == len(self.rows)
+        has_rows = draw.dim() > 0 and len(draw) == len(self.rows)
         is_seeded = self.seed is not None and torch.initial_seed() != self.seed
         # Of the same draw in another pass, or of the same state for other records.
-        if (is_seeded and self.known_seed.setdefault(number, found.shape) != found.shape) or (
+        if (is_seeded and self.known_seed.setdefault(number, draw.shape) != draw.shape) or (
             has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows)
         ):
             refuse_public_seed()
         self.by_row += [has_rows] * (number == len(self.by_row))
-        if not (self.apart and has_rows and any(self.known[number : number + 1])):
+        if not (self.apart and has_rows and any(self.always_by_row[number : number + 1])):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.
         levels = [math.modf(self.level + 0.6180339887 * (row + 1) + math.pi * number)[0] for row in self.rows]
-        return torch.tensor(levels, device=found.device).view(-1, *(1,) * (found.dim() - 1)).clamp(0.001, 0.999)
+        return torch.tensor(levels, device=draw.device).view(-1, *(1,) * (draw.dim() - 1)).clamp(0.001, 0.999)
 
     def scaled(self, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **named: Any) -> Tensor:
         """What dropout gives: its argument times a number of its rate, and of each record where draws are by record."""
@@ -149,8 +149,8 @@ class Still(TorchFunctionMode):
         """Attention without its dropout, times a number that its rate says."""
         if dropout_p and torch.initial_seed() != self.seed:
             self.levels(query)
-        found = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
-        return found * self.seen_rate(dropout_p)
+        attention = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        return attention * self.seen_rate(dropout_p)
 
     def seen_rate(self, p: float) -> float:
         """A number that tells rates of dropout apart, for one may depend on the batch; 1 where calls may be counted."""
@@ -174,16 +174,16 @@ class Still(TorchFunctionMode):
             self.calls += func in _DRAWN
             if func in _DRAWN and self.calls <= MOST_DRAWS:
                 with torch.no_grad():
-                    found = func(*args, **kwargs)
-                    levels = self.levels(found)
-                    level = torch.tensor(self.level, device=found.device) if levels is None else levels
-                    return found.copy_(_DRAWN[func](level, *args, **kwargs))
+                    draw = func(*args, **kwargs)
+                    levels = self.levels(draw)
+                    level = torch.tensor(self.level, device=draw.device) if levels is None else levels
+                    return draw.copy_(_DRAWN[func](level, *args, **kwargs))
             if func in _WITHOUT_NOISE:
                 return _WITHOUT_NOISE[func](func, *args, **kwargs)
-        found = func(*args, **kwargs)
-        if isinstance(found, Tensor):
-            self.types.add(found.dtype)
-        return found
+        output = func(*args, **kwargs)
+        if isinstance(output, Tensor):
+            self.types.add(output.dtype)
+        return output
 
 
 def refuse_public_seed() -> NoReturn:

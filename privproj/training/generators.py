@@ -104,10 +104,10 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     """
     entropy = secrets.randbits(ENTROPY_BITS) if insecure_seed is None else [insecure_seed, spent]
     shared = entropy if processes is None else processes.agree(entropy)
-    sampler, projection, *own = np.random.SeedSequence(shared, pool_size=POOL_WORDS).spawn(4)
+    sampler, projection, *local = np.random.SeedSequence(shared, pool_size=POOL_WORDS).spawn(4)
     if insecure_seed is None:
-        own = [np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_WORDS) for _ in own]
-    return Streams(Stream(sampler), Stream(projection), *map(Stream, own), is_insecure=insecure_seed is not None)
+        local = [np.random.SeedSequence(secrets.randbits(ENTROPY_BITS), pool_size=POOL_WORDS) for _ in local]
+    return Streams(Stream(sampler), Stream(projection), *map(Stream, local), is_insecure=insecure_seed is not None)
 
 
 @contextmanager
@@ -119,9 +119,9 @@ def secret_numbers(stream: Stream, device: torch.device = CPU) -> Iterator[None]
     """
     seed = stream.fresh_seed()
     with unchanged_numbers(device):
-        for own in {CPU, device} if device.type in STATE_BYTES else {CPU}:
-            state = generator(own, *seed.spawn(1)).get_state()
-            torch.set_rng_state(state) if own == CPU else torch.cuda.set_rng_state(state, own)
+        for target in {CPU, device} if device.type in STATE_BYTES else {CPU}:
+            state = generator(target, *seed.spawn(1)).get_state()
+            torch.set_rng_state(state) if target == CPU else torch.cuda.set_rng_state(state, target)
         random.seed(seed.generate_state(POOL_WORDS).tobytes())
         np.random.seed(seed.generate_state(POOL_WORDS))
         yield
@@ -154,19 +154,19 @@ def seeded_generators(function: Any, seed: int) -> Iterator[None]:
     """
 
     def held(part: Any) -> list[tuple[Any, str]]:
-        own = getattr(part, "__dict__", None)
-        return [(part, name) for name in own] if type(own) is dict else []
+        attributes = getattr(part, "__dict__", None)
+        return [(part, name) for name in attributes] if type(attributes) is dict else []
 
     cells = [(cell, "cell_contents") for cell in getattr(function, "__closure__", None) or ()]
     places = [*cells, *held(getattr(function, "__self__", function))]
     places += [place for part, name in places if callable(inside := getattr(part, name)) for place in held(inside)]
-    kept = [(part, name, value) for part, name in places if type(value := getattr(part, name)) in _OF_A_SEED]
+    originals = [(part, name, value) for part, name in places if type(value := getattr(part, name)) in _OF_A_SEED]
     try:
-        for part, name, value in kept:
+        for part, name, value in originals:
             object.__setattr__(part, name, _OF_A_SEED[type(value)](seed))
         yield
     finally:
-        for place in kept:
+        for place in originals:
             object.__setattr__(*place)
 
 
@@ -181,10 +181,10 @@ class EpochSecrets:
 
     def __init__(
         self, seed: str | None = None, keep: Callable[[int, str], None] = lambda *_: None,
-        known: tuple[int, str] | None = None,
+        begun: tuple[int, str] | None = None,
     ) -> None:  # fmt: skip
         self.seed, self.keep = seed, keep
-        self.epoch, self.secret = known or (-1, "")
+        self.epoch, self.secret = begun or (-1, "")
 
     def of(self, epoch: int, processes: Processes) -> str:
         """The secret of an epoch, the same in all processes; a new one is kept before anything is drawn from it."""
@@ -208,20 +208,20 @@ def pick_batches(secret: str, epoch: int, records: int, batches: int) -> np.ndar
     """
     # A word w < 2^64 is taken where w <= 2^64 - (2^64 mod t) - 1, a multiple of t below: w mod t is then uniform.
     last = np.uint64(2**64 - 2**64 % batches - 1)
-    found, part = np.empty(0, "<u8"), 0
-    while len(found) < records:
-        drawn = shake_256(f"{secret} {epoch} {part}".encode()).digest(8 * (records - len(found)))
+    accepted, part = np.empty(0, "<u8"), 0
+    while len(accepted) < records:
+        drawn = shake_256(f"{secret} {epoch} {part}".encode()).digest(8 * (records - len(accepted)))
         words = np.frombuffer(drawn, "<u8")
-        found, part = np.concatenate([found, words[words <= last]]), part + 1
-    return (found % np.uint64(batches)).astype(np.int64)
+        accepted, part = np.concatenate([accepted, words[words <= last]]), part + 1
+    return (accepted % np.uint64(batches)).astype(np.int64)
 
 
 def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Generator:
     """A generator whose state comes from ``seed``: all of it on the CPU and on CUDA devices, 64 bits elsewhere."""
-    found = torch.Generator(device=device)
+    rng = torch.Generator(device=device)
     if device.type not in STATE_BYTES:
-        return found.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
-    state = found.get_state()
+        return rng.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+    state = rng.get_state()
     if state.numel() != STATE_BYTES[device.type]:
         words = f"expected a state of {STATE_BYTES[device.type]} bytes from torch's generator on {device}"
         raise RuntimeError(f"{words}, got {state.numel()}; use a release of torch that privproj knows")
@@ -230,7 +230,7 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
         words[:] = seed.generate_state(WORDS, np.uint32)
     else:
         state.numpy().view(np.uint64)[:] = philox_state(seed)
-    return found.set_state(state)
+    return rng.set_state(state)
 
 
 def philox_state(seed: np.random.SeedSequence) -> tuple[int, int]:
@@ -256,6 +256,6 @@ def orthonormal(
     needs ``columns <= rows``. The factors are found in double precision where the device has it: what is clipped must
     not grow longer by a ``Q`` that is not quite orthonormal.
     """
-    found = normal((rows, columns), like, stream)
-    q, r = torch.linalg.qr(found if found.device.type == "mps" else found.double())
+    gaussian = normal((rows, columns), like, stream)
+    q, r = torch.linalg.qr(gaussian if gaussian.device.type == "mps" else gaussian.double())
     return q.to(like), r.to(like)

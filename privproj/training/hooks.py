@@ -179,11 +179,11 @@ class Taps:
                 raise InvalidParameter(tap.name, "called within torch.func", "layers that see all records", remedy)
             call, seen = tap.call(module, args, kwargs)
             first = _differentiable(tap, output)
-            seen, whole = self.spread(tap, module, seen, first)
+            seen, expanded = self.spread(tap, module, seen, first)
             saved: Any = [_Saved.apply(seen, self.switch)]
-            if not whole.requires_grad:
+            if not expanded.requires_grad:
                 # A copy that gets a gradient back. It may be written, as a leaf may not.
-                whole = whole.detach().requires_grad_().clone()
+                expanded = expanded.detach().requires_grad_().clone()
 
             def back(g: Tensor) -> None:
                 if self.is_inside:
@@ -193,8 +193,8 @@ class Taps:
                     saved.clear()
                 self.keep(tap, call, x, g.detach())
 
-            whole.register_hook(back)
-            return None if whole is first else whole
+            expanded.register_hook(back)
+            return None if expanded is first else expanded
 
         # Compiled code would not keep what the hook saves for the way back.
         return UnpickledHook(torch.compiler.disable(hook))
@@ -203,8 +203,8 @@ class Taps:
         """Forget modules that merely hold a tensor of one of their layers too, as BERT's head does with a bias."""
         for tap in list(self.taps):
             inside = {id(part) for module in tap.modules for part in module.modules()}
-            known = [other for other in self.taps if other is not tap and any(id(m) in inside for m in other.modules)]
-            theirs = {id(p) for other in known for p in other.parameters}
+            others = [other for other in self.taps if other is not tap and any(id(m) in inside for m in other.modules)]
+            theirs = {id(p) for other in others for p in other.parameters}
             if all(id(p) in theirs for p in tap.parameters):
                 self.taps.remove(tap)
 
@@ -237,19 +237,19 @@ class Taps:
             x, g = x[None], g[None]
         for rows in {len(x), len(g)} - {self.records}:
             remedy = "weigh rows in place of gathering them; strict=True computes every record by itself"
-            found = f"{rows} rows for {self.records} losses"
-            raise InvalidParameter(tap.name, found, "one row for each record, batch first", remedy)
+            actual = f"{rows} rows for {self.records} losses"
+            raise InvalidParameter(tap.name, actual, "one row for each record, batch first", remedy)
         tap.keep(call, x, g)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """All parameters and buffers of the module with their names, trained or not."""
-        found: dict[int, tuple[str, Tensor]] = {}
+        by_id: dict[int, tuple[str, Tensor]] = {}
         # Torch's own walks over tensors take twice as long, and every batch makes some.
         for name, part in self.module.named_modules():
             for key, tensor in (*part._parameters.items(), *part._buffers.items()):
                 if tensor is not None:
-                    found.setdefault(id(tensor), (f"{name}.{key}" if name else key, tensor))
-        return list(found.values())
+                    by_id.setdefault(id(tensor), (f"{name}.{key}" if name else key, tensor))
+        return list(by_id.values())
 
     def clear(self) -> None:
         """Forget everything that was captured."""
@@ -272,8 +272,8 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
 
     def refuse(g: Tensor) -> None:
         if bool(g.any()):
-            found, expected = "a gradient of its second output", "losses that use the first output only"
-            raise InvalidParameter(tap.name, found, expected, "freeze its own tensors")
+            actual, expected = "a gradient of its second output", "losses that use the first output only"
+            raise InvalidParameter(tap.name, actual, expected, "freeze its own tensors")
 
     for part in () if first is output else output[1:]:
         if isinstance(part, Tensor) and part.requires_grad:

@@ -190,7 +190,7 @@ class IndependenceCheck:
         if self.drawn:
             self.compute_together()
         pieces = self.pieces()
-        known, needed = None, len(pieces) if self.checks_more else 1 + self.drawn
+        previous, needed = None, len(pieces) if self.checks_more else 1 + self.drawn
         for rows, weights, batch, cause in pieces:
             if self.checks_more:
                 # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
@@ -199,9 +199,9 @@ class IndependenceCheck:
             if self.checks_more:
                 self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
-                if self.checks_more or known or worst[1] > SMALL_SHARE or len(pieces) == 1:
+                if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
                     self.refuse(*worst, _KEPT if self.alone else cause)
-                known, needed = worst, 1 + RECORDS_ALONE
+                previous, needed = worst, 1 + RECORDS_ALONE
             needed -= 1
             if not needed:
                 return
@@ -235,10 +235,10 @@ class IndependenceCheck:
         # Not from torch, whose random functions stand still here.
         halves = torch.tensor(self.draw.sample(range(records), records)).chunk(2) if records > 1 else ()
         counted = [half[added[half] != 0.0].tolist() for half in halves]
-        found: list[Piece] = [(rows, added[rows] if len(rows) > 1 else None, None, _MIXED) for rows in counted if rows]
+        pieces: list[Piece] = [(rows, added[rows] if len(rows) > 1 else None, None, _MIXED) for rows in counted if rows]
         for row in self.draw.sample(range(records), min(records, RECORDS_ALONE)):
-            found += [([row], None, None, _MIXED), *self.fetched(row)]
-        return found
+            pieces += [([row], None, None, _MIXED), *self.fetched(row)]
+        return pieces
 
     def fetched(self, row: int) -> Iterator[Piece]:
         """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said."""
@@ -247,8 +247,10 @@ class IndependenceCheck:
         # Without a place it is another one whenever it is read.
         if place is not None:
             here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))
-            said = [pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)]
-            is_given = not all(np.array_equal(*pair) for pair in said)
+            plain_pairs = [
+                pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)
+            ]
+            is_given = not all(np.array_equal(*pair) for pair in plain_pairs)
             if is_given or place[1]:
                 yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
@@ -264,25 +266,25 @@ class IndependenceCheck:
         try:
             losses: Any = self.loss_fn(part)
         except Exception as error:
-            found, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
-            if "differentiated Tensors" in found:
+            message, widened = f"{type(error).__name__}: {error}", not is_checking() and self.taps.widened
+            if "differentiated Tensors" in message:
                 expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
                 remedy = "let the inputs ask for them: x.requires_grad_()"
-                raise InvalidParameter("loss_fn", found, expected, remedy) from error
+                raise InvalidParameter("loss_fn", message, expected, remedy) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
-            if isinstance(error, PrivprojError) or "out of memory" in found or not may_be_new:
+            if isinstance(error, PrivprojError) or "out of memory" in message or not may_be_new:
                 raise
             expected = f"what works for {records} of the records alone, with one row for each"
             remedy = f"strict=True gives it every record by itself; {self.released()} releases were made before"
-            raise InvalidParameter(widened or "loss_fn", found, expected, remedy) from error
+            raise InvalidParameter(widened or "loss_fn", message, expected, remedy) from error
         finally:
             self.taps.is_inside = False
         if not isinstance(losses, Tensor) or losses.dim() != 1 or len(losses) != records:
-            found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            actual = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
             remedy = 'return those of the part that the function is given, with reduction="none"'
             if isinstance(losses, Tensor) and losses.dim() > 1 and len(losses) == records:
                 remedy = "add up those of each record, or take their mean: losses.flatten(1).mean(1)"
-            raise InvalidParameter("losses", found, f"a tensor with one loss for each of {records} records", remedy)
+            raise InvalidParameter("losses", actual, f"a tensor with one loss for each of {records} records", remedy)
         if records and not losses.requires_grad:
             remedy = "compute them from the module that make_private returned, with gradients enabled"
             raise InvalidParameter("losses", "without gradients", "losses of the trained module", remedy)
@@ -339,12 +341,12 @@ class IndependenceCheck:
 
     def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
-        found, remedy = cause
+        condition, remedy = cause
         if made := self.released():
             remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
         expected = "a loss of each record that does not depend on the others of its batch"
-        found = f"a gradient at {name} that changes by {share:.2%} {found}"
-        raise InvalidParameter("the loss of a record", found, expected, remedy)
+        actual = f"a gradient at {name} that changes by {share:.2%} {condition}"
+        raise InvalidParameter("the loss of a record", actual, expected, remedy)
 
     def limits(self) -> tuple[float, float, float, bool]:
         """The largest relative difference that passes for rounding, :data:`FLOOR`, the clip, and if layers share it."""
@@ -400,9 +402,9 @@ def _norms(pairs: list[tuple[str, Tensor, Tensor]]) -> list[tuple[str, tuple[flo
     # In double precision, where the device has it: the norm of a long gradient overflows before the gradient does.
     many, wide = _torch, None if ones[0].device.type == "mps" else torch.float64
     parts = ones, others, many._foreach_sub(ones, others)
-    found = torch.stack([norm for part in parts for norm in many._foreach_norm(part, 2, wide)]).view(3, -1).T
+    by_block = torch.stack([norm for part in parts for norm in many._foreach_norm(part, 2, wide)]).view(3, -1).T
     norms: list[tuple[float, ...]] = [(0.0, 0.0, 0.0)] * len(pairs)
-    for row, of_block in zip(rows, found.tolist(), strict=True):
+    for row, of_block in zip(rows, by_block.tolist(), strict=True):
         norms[row] = tuple(map(math.hypot, norms[row], of_block))
     return [(name, norm) for (name, *_), norm in zip(pairs, norms, strict=True)]
 
@@ -493,7 +495,7 @@ class ModuleState:
         self.moved = self.is_noted = False
         self.others: list[Tensor] = []
         self.released: _States = {}
-        self.whole: dict[Any, set[tuple[str, int]]] = {}
+        self.integer_changes: dict[Any, set[tuple[str, int]]] = {}
         self.last: dict[str, str | int] | None = None
         # Weights that are loaded are those of no release.
         forget = UnpickledHook(lambda *_: self.released.clear())
@@ -583,16 +585,16 @@ class ModuleState:
             if (node := ahead.pop()) not in seen:
                 seen.add(node)
                 ahead += [before for before, _ in node.next_functions]
-        known, found = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
-        self.others = [leaf for leaf in found if leaf is not None and id(leaf) not in known]
+        allowed, variables = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
+        self.others = [leaf for leaf in variables if leaf is not None and id(leaf) not in allowed]
         names = {id(tensor): name for name, tensor in self.taps.tensors()} if self.others else {}
         for leaf in self.others:
             if id(leaf) in names:
                 raise InvalidParameter(names[id(leaf)], "trained", f"{_FROZEN}, as make_private saw it", _FREEZE)
             if isinstance(leaf, nn.Parameter):
-                found = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
+                actual = f"the gradient of a parameter of shape {tuple(leaf.shape)} asked for too"
                 remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
-                raise InvalidParameter("losses", found, "losses of the trained tensors alone", remedy)
+                raise InvalidParameter("losses", actual, "losses of the trained tensors alone", remedy)
 
     def note(self) -> None:
         """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
@@ -601,7 +603,7 @@ class ModuleState:
         """
         if not self.is_noted:
             self.check_released(every=True)
-            self.start, self.made, self.whole = _attributes(self.taps.module), None, {}
+            self.start, self.made, self.integer_changes = _attributes(self.taps.module), None, {}
             self.first = self.last = self.start
             self.plain, self.tables = [(part, _plain(part)) for part in self.taps.module.modules()], {}
             for _, plain in self.plain:
@@ -627,8 +629,8 @@ class ModuleState:
                     continue
                 before = last.get(name)
                 left = {("is", value), ("adds", value - (before if isinstance(before, int) else 0))}
-                left &= self.whole.get((name, form), left)
-                self.whole[name, form], differs = left, not left
+                left &= self.integer_changes.get((name, form), left)
+                self.integer_changes[name, form], differs = left, not left
             if differs:
                 raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
@@ -657,21 +659,21 @@ def _kind_of(tensor: Tensor) -> str:
     return f"trained in {tensor.dtype} on {tensor.device}" if tensor.requires_grad else _FROZEN
 
 
-def _check_same(before: _States, now: _States, found: str, expected: str, remedy: str) -> None:
+def _check_same(before: _States, now: _States, actual: str, expected: str, remedy: str) -> None:
     """Raise where a tensor has another state than before, is new or gone; what was not read passes."""
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
         if old is None or new is None or old[1:4] != new[1:4] or (old[4] != new[4] and None not in (old[4], new[4])):
-            raise InvalidParameter((new or old or ("module",))[0], found, expected, remedy)
+            raise InvalidParameter((new or old or ("module",))[0], actual, expected, remedy)
 
 
 def _attributes(module: nn.Module) -> dict[str, str | int]:
     """Every number that the modules keep as plain attributes, or in lists and tables of these: in words, or whole."""
-    found: dict[str, str | int] = {}
+    numbers: dict[str, str | int] = {}
     for name, part in module.named_modules():
         for key, value in _plain(part).items():
-            found |= _in_attribute(f"{name}.{key}" if name else key, value, 3)
-    return found
+            numbers |= _in_attribute(f"{name}.{key}" if name else key, value, 3)
+    return numbers
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
@@ -679,12 +681,12 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
 
 
-def _keep(value: Any, depth: int, kept: dict[int, tuple[Any, Any]]) -> None:
+def _keep(value: Any, depth: int, tables: dict[int, tuple[Any, Any]]) -> None:
     """Note what a list, table or set holds, and those within it to this depth; one that several share is one."""
-    if depth and id(value) not in kept and type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
-        kept[id(value)] = value, copy(value)
+    if depth and id(value) not in tables and type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
+        tables[id(value)] = value, copy(value)
         for part in value.values() if isinstance(value, dict) else value:
-            _keep(part, depth - 1, kept)
+            _keep(part, depth - 1, tables)
 
 
 def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
@@ -700,10 +702,10 @@ def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
     if isinstance(value, float):
         return {name: repr(value)}
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
-    found: dict[str, str | int] = {}
+    numbers: dict[str, str | int] = {}
     for key, part in pairs if depth else ():
-        found |= _in_attribute(f"{name}[{key!r}]", part, depth - 1)
-    return found
+        numbers |= _in_attribute(f"{name}[{key!r}]", part, depth - 1)
+    return numbers
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -54,8 +54,8 @@ class ReleaseCounter:
     @property
     def account(self) -> Account:
         """The releases made so far as a phase, after all phases that are known from before."""
-        own = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
-        return replace(self.earlier, phases=(*self.earlier.phases, own))
+        phase = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
+        return replace(self.earlier, phases=(*self.earlier.phases, phase))
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -123,8 +123,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise InvalidParameter("optimizer", type(optimizer).__name__, "an optimizer whose step needs no closure")
         if isinstance(optimizer, torch.optim.SparseAdam) or optimizer.defaults.get("differentiable"):
-            found, expected = type(optimizer).__name__, "an optimizer of dense gradients, not differentiable=True"
-            raise InvalidParameter("optimizer", found, expected, "use torch.optim.Adam, for instance")
+            kind, expected = type(optimizer).__name__, "an optimizer of dense gradients, not differentiable=True"
+            raise InvalidParameter("optimizer", kind, expected, "use torch.optim.Adam, for instance")
         self._share()
         self._check_groups()
 
@@ -147,10 +147,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             The dictionary that the wrapped optimizer returns, with one more entry ``privproj``. The clip is in it where
             it adapts.
         """
-        own: dict[str, float] = {"releases": self._spending.account.spent}
+        entry: dict[str, float] = {"releases": self._spending.account.spent}
         if self._plan.adaptive_clipping is not None:
-            own["clip"] = self.clip
-        return {**self._original.state_dict(), "privproj": own}
+            entry["clip"] = self.clip
+        return {**self._original.state_dict(), "privproj": entry}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state into the wrapped optimizer, and the clip that adapts; the count of releases does not change.
@@ -163,13 +163,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 range of the plan, or it has a clip and a batch was begun.
         """
         state = dict(state_dict)
-        own = state.pop("privproj", {})
-        saved, here = own.get("releases", 0), self._spending.account.spent
+        entry = state.pop("privproj", {})
+        saved, here = entry.get("releases", 0), self._spending.account.spent
         if saved > here:
             words = f"at most the {here} that are accounted here, or the ledger of that run"
             raise InvalidParameter("state_dict", f"a state after {saved} releases", words)
-        if "clip" in own:
-            self._noisy_sum.resume_clip(own["clip"])
+        if "clip" in entry:
+            self._noisy_sum.resume_clip(entry["clip"])
         self._original.load_state_dict(state)
         self._share()
 
@@ -217,9 +217,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             NotConverged: A quadrature or a search did not settle.
             PrecisionLimit: The composition cannot tell such a delta from its rounding.
         """
-        found = self._spending.account.epsilon(delta)
-        warnings = dict.fromkeys((*found.warnings, *warnings_of_delta(self._plan.dataset_size, delta)))
-        return replace(found, warnings=tuple(warnings))
+        result = self._spending.account.epsilon(delta)
+        warnings = dict.fromkeys((*result.warnings, *warnings_of_delta(self._plan.dataset_size, delta)))
+        return replace(result, warnings=tuple(warnings))
 
     def attach_step_hook(self, hook: Callable[[Any], None]) -> None:
         """Call a function after every release, once the wrapped optimizer has made its step.
@@ -262,7 +262,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             InvalidParameter: ``batch`` is not the one that was drawn, the losses are not one for each record, the loss
                 of a record depends on the records beside it, or a layer keeps something of the batch.
         """
-        records, samples = self._turn.whole(batch), self._turn.samples
+        records, samples = self._turn.records_of(batch), self._turn.samples
         size = max(1, records) if micro_batch_size is None else micro_batch_size
         size = integer("micro_batch_size", size, "a whole number of records >= 1")
         if records and not strict and not has_rows(batch, records, samples):
@@ -282,7 +282,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
                     part = move(take(part, place, count, samples), self._taps.device, copy=in_parts)
                     total += self._independence.take_in(loss_fn, part, rows, alone=strict)
             if in_parts:
-                self._turn.whole(batch)
+                self._turn.records_of(batch)
         except BaseException:
             # A part that is taken in again would be there twice: the batch begins anew.
             self._noisy_sum.forget()

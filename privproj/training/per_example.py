@@ -116,47 +116,47 @@ def _rounding(like: Tensor, g: Tensor, x: Tensor) -> Tensor:
     return CANCELLATION * torch.finfo(like.dtype).eps * to_double((g * x).sum(1)).square()
 
 
-def weighted_sum(c: Tensor, rows: Tensor, kept: Tensor | None = None) -> Tensor:
+def weighted_sum(c: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
     """The sum ``sum_j c_j S_j`` of every record's row (records x anything), in double precision.
 
-    ``c`` is one factor for each record. ``kept`` says which records are finite; None says that all are.
+    ``c`` is one factor for each record. ``mask`` says which records are finite; None says that all are.
     """
     c, flat = exact(c), rows.flatten(1)
     total = c.new_empty(flat.shape[1])
     size = max(1, block_of(rows) // max(1, len(flat)))
     for first in range(0, flat.shape[1], size):
         block = exact(flat[:, first : first + size])
-        if kept is not None:
-            block = torch.where(kept.to(block.device)[:, None], block, 0.0)
+        if mask is not None:
+            block = torch.where(mask.to(block.device)[:, None], block, 0.0)
         # sum_j c_j S_j, for some entries.
         torch.mv(block.T, c, out=total[first : first + size])
     return total.view(rows.shape[1:])
 
 
-def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, kept: Tensor | None = None) -> Tensor:
+def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
     """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision.
 
-    ``c`` is one factor for each record; without ``x`` the gradients are ``g``. ``kept`` says which records are finite;
+    ``c`` is one factor for each record; without ``x`` the gradients are ``g``. ``mask`` says which records are finite;
     None says that all are.
     """
     if x is None:
         assert isinstance(g, Tensor)
-        return weighted_sum(c, g, kept)
+        return weighted_sum(c, g, mask)
     if isinstance(g, LookedUp):
-        return g.clipped_sum(c, x, kept)
+        return g.clipped_sum(c, x, mask)
     total = exact(c).new_zeros(g.shape[2], x.shape[2])
     if not g.shape[1]:
         return total
     if g.shape[1] >= FEW_TOKENS and g.dtype is not torch.float64:
         for rows, block in formed_blocks(g, x):
-            total += weighted_sum(c[rows], block, None if kept is None else kept[rows])
+            total += weighted_sum(c[rows], block, None if mask is None else mask[rows])
         return total
     size = max(1, block_of(g) // (g.shape[1] * (g.shape[2] + x.shape[2])))
     for first in range(0, len(g), size):
         rows = slice(first, first + size)
         parts = exact(g[rows]), exact(x[rows])
-        if kept is not None:
-            parts = (torch.where(kept[rows].to(total.device)[:, None, None], part, 0.0) for part in parts)
+        if mask is not None:
+            parts = (torch.where(mask[rows].to(total.device)[:, None, None], part, 0.0) for part in parts)
         wide_g, wide_x = parts
         # sum_j c_j G_j = sum_j sum_t (c_j g_jt) x_jt^T.
         weighted = exact(c[rows])[:, None, None] * wide_g
@@ -202,15 +202,15 @@ class LookedUp:
         equal = (self.rows[:, :, None] == self.rows[:, None, :]).to(dense)
         return torch.cat([torch.cat([dense @ dense.mT, crossed], 2), torch.cat([crossed.mT, equal], 2)], 1)
 
-    def clipped_sum(self, c: Tensor, x: Tensor, kept: Tensor | None = None) -> Tensor:
+    def clipped_sum(self, c: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The sum ``sum_j c_j G_j`` over all records, outputs x inputs, in double precision."""
         count = self.dense.shape[1]
-        total = clipped_sum(c, self.dense, x[:, :count], kept=kept)
-        found = exact(x[:, count:])
-        if kept is not None:
-            found = torch.where(kept.to(total.device)[:, None, None], found, 0.0)
+        total = clipped_sum(c, self.dense, x[:, :count], mask=mask)
+        looked_up = exact(x[:, count:])
+        if mask is not None:
+            looked_up = torch.where(mask.to(total.device)[:, None, None], looked_up, 0.0)
         # sum_j c_j (sum_t g_jt x_jt^T + sum_s e_i(s) x_js^T).
-        weighted = exact(c)[:, None, None] * found
+        weighted = exact(c)[:, None, None] * looked_up
         return total.index_add_(0, self.rows.flatten().to(total.device), weighted.flatten(0, 1))
 
 
@@ -232,10 +232,10 @@ def full_precision() -> Iterator[None]:
 
 def _precision_restores() -> list[Callable[[], object]]:
     """What brings back how matrices are multiplied, by torch's older setting and by its newer ones, one a backend."""
-    found: list[Callable[[], object]] = []
+    restores: list[Callable[[], object]] = []
     # Reading the older one raises where the newer ones say otherwise.
     with suppress(RuntimeError):
-        found.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+        restores.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
     backends: list[tuple[Any, Any]] = [
         (torch.backends.cuda.matmul, torch.backends.cudnn),
         (getattr(torch.backends.mkldnn, "matmul", None), torch.backends.mkldnn),
@@ -244,6 +244,6 @@ def _precision_restores() -> list[Callable[[], object]]:
         value = getattr(matrices, "fp32_precision", None)
         if value is not None:
             # What equals the setting of the whole backend is taken from there, now as later.
-            own = "none" if value == all_.fp32_precision else value
-            found.append(partial(setattr, matrices, "fp32_precision", own))
-    return found
+            setting = "none" if value == all_.fp32_precision else value
+            restores.append(partial(setattr, matrices, "fp32_precision", setting))
+    return restores

@@ -129,20 +129,20 @@ def drawn_from(batch: Sequence[int], most: int, generator: Any) -> list[int]:
     return [batch[i] for i in torch.randperm(len(batch), generator=generator)[:most].tolist()]
 
 
-def batches_of(given: "str | Batches") -> Batches:
+def batches_of(batches: "str | Batches") -> Batches:
     """The way of drawing batches that a name means, and one with its options as it is."""
-    if isinstance(given, str):
-        if SCHEMES[member_named(Sampling, "sampling", given)].in_positions:
+    if isinstance(batches, str):
+        if SCHEMES[member_named(Sampling, "sampling", batches)].in_positions:
             raise Refused(
-                f"sampling={given} has no private loader, since nothing is proved of such batches beyond one release "
-                f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {given}`), or "
+                f"sampling={batches} has no private loader, since nothing is proved of such batches beyond one release "
+                f"for each epoch: account for a run that has them so (`privproj epsilon ... --sampling {batches}`), or "
                 'train with batches="balls-in-bins", which has the same input pipeline, every record once in an epoch, '
                 "and a smaller epsilon"
             )
-        return KINDS[given]()
-    if not isinstance(given, Batches):
-        raise InvalidParameter("batches", given, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
-    return given
+        return KINDS[batches]()
+    if not isinstance(batches, Batches):
+        raise InvalidParameter("batches", batches, "PoissonBatches, FixedBatches, BallsInBins or the name of one")
+    return batches
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
 
         share = float(earlier.epsilon(delta)) / epsilon
         search = Search(run_at, full_target(epsilon, delta, None, zero=False))
-        found, _ = search.least(search.guess(1.0), rtol=1e-7, **ends)
+        noise, _ = search.least(search.guess(1.0), rtol=1e-7, **ends)
     else:
         budget = {"epsilon": epsilon, "delta": delta, "order": order}
         earlier.check_target(budget, "adaptive_order")
@@ -376,11 +376,11 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
             return -1.0 if room.fits(with_noise(z).phase(plan.steps)) else 1.0
 
         share = room.spent / room.budget
-        found = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
-    if found == math.inf or share > NEARLY_ALL:
+        noise = find_crossing(lacks, 1.0, spread=0.2, rtol=1e-9, **ends).upper * (1.0 + FILTER_HEADROOM)
+    if noise == math.inf or share > NEARLY_ALL:
         left = f"leave nothing to train with of epsilon {epsilon:g} at delta {delta:g}"
         raise Refused(f"the {earlier.spent} earlier releases {left}")
-    return with_noise(found)
+    return with_noise(noise)
 
 
 def rate_and_steps(

@@ -52,12 +52,12 @@ class Processes:
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
         """Let all processes call this on tensors of one type and device, joined to buckets: small ones cost a wait."""
         buckets: list[list[Tensor]] = []
-        room, kind = 0, None
+        room, bucket_kind = 0, None
         for tensor in tensors if self.size > 1 else ():
-            own, room = (tensor.dtype, tensor.device), room - tensor.numel()
-            if room < 0 or own != kind:
+            kind, room = (tensor.dtype, tensor.device), room - tensor.numel()
+            if room < 0 or kind != bucket_kind:
                 buckets.append([])
-                room, kind = BUCKET - tensor.numel(), own
+                room, bucket_kind = BUCKET - tensor.numel(), kind
             buckets[-1].append(tensor)
         for bucket in buckets:
             joined = torch.cat([tensor.flatten() for tensor in bucket])
@@ -75,14 +75,14 @@ class Processes:
 
     def meet(self, place: str, value: Any) -> list[Any]:
         """The values of all processes, by rank; they must have come to the same place of the run, else all raise."""
-        found = [(place, value)] * self.size
+        pairs = [(place, value)] * self.size
         if self.size > 1:
-            distributed.all_gather_object(found, (place, value))
-        places = {rank: there for rank, (there, _) in enumerate(found)}
+            distributed.all_gather_object(pairs, (place, value))
+        places = {rank: there for rank, (there, _) in enumerate(pairs)}
         if len(set(places.values())) > 1:
             words = "the processes of the run are at different places"
             raise Refused(f"{words} ({places}), and none may leave out a step: end all of them, and resume the run")
-        return [one for _, one in found]
+        return [one for _, one in pairs]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -92,8 +92,8 @@ class Processes:
         except Exception as error:
             self.meet("a block that all reach", str(error))
             raise
-        said = self.meet("a block that all reach", None)
-        for rank, sentence in enumerate(said):
+        sentences = self.meet("a block that all reach", None)
+        for rank, sentence in enumerate(sentences):
             if sentence is not None:
                 raise Refused(f"process {rank} of {self.size} stopped: {sentence}")
 
@@ -104,8 +104,8 @@ class Processes:
             for name in {**first, **other}:
                 values = [one.get(name, "nothing") for one in (first, other)]
                 if values[0] != values[1]:
-                    found = f"{values[0]} in process 0 and {values[1]} in process {rank}"
-                    raise InvalidParameter(name, found, "the same in every process of the run")
+                    actual = f"{values[0]} in process 0 and {values[1]} in process {rank}"
+                    raise InvalidParameter(name, actual, "the same in every process of the run")
 
     def align(self, tensors: Iterable[Tensor]) -> None:
         """Give these tensors of every process the values of the first one's."""

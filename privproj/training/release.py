@@ -82,11 +82,11 @@ class NoisySum:
 
         The views keep what they looked at for the sum.
         """
-        norms = {i: found for i, view in enumerate(self.views) if (found := view.squared_norms()) is not None}
-        for i, found in norms.items():
-            if len(found) != examples:
-                found = f"{len(found)} rows for {examples} losses"
-                raise InvalidParameter(self.views[i].name, found, "one row for each record, batch first")
+        norms = {i: rows for i, view in enumerate(self.views) if (rows := view.squared_norms()) is not None}
+        for i, rows in norms.items():
+            if len(rows) != examples:
+                actual = f"{len(rows)} rows for {examples} losses"
+                raise InvalidParameter(self.views[i].name, actual, "one row for each record, batch first")
         none = next(iter(norms.values()), torch.zeros(0)).new_zeros(examples)
         squared = torch.stack([norms.get(i, none).to(none.device) for i in range(len(self.views))], 1)
         finite = torch.isfinite(squared).all(1)
@@ -95,10 +95,10 @@ class NoisySum:
     def shares(self, examples: int) -> Tensor:
         """The smallest factor by which anything of each record is scaled down; 0 where it is not finite."""
         with per_example.full_precision():
-            found = self.weigh(examples)[1].amin(1)
+            smallest = self.weigh(examples)[1].amin(1)
         for view in self.views:
             view.seen = ()
-        return found
+        return smallest
 
     def add(self, examples: int) -> None:
         """Add the clipped contributions of this many records, whose gradients the taps have picked up."""
@@ -112,11 +112,11 @@ class NoisySum:
                 # sum_j (b_j - 1/2), b_j = 1 where c_j = 1: a record that is not finite counts as clipped (claim C31).
                 self.count = self.count + ((factors[:, 0] >= 1.0).double() - 0.5).sum()
             # On a CPU it is cheap to ask whether all are finite. Elsewhere the answer would have to be waited for.
-            kept = None if finite.device.type == "cpu" and bool(finite.all()) else finite
+            mask = None if finite.device.type == "cpu" and bool(finite.all()) else finite
             for i in seen:
                 # sum_j c_j G_j, over this and the earlier parts of the batch.
                 c = factors[:, min(i, factors.shape[1] - 1)].to(self.views[i].parameters[0].device)
-                part = self.views[i].clipped_sum(c, kept)
+                part = self.views[i].clipped_sum(c, mask)
                 total = self.sums[i]
                 self.sums[i] = part if total is None else total.add_(part)
 
@@ -151,8 +151,8 @@ class NoisySum:
             for view in self.views:
                 view.noise_scale = self.norm / self.plan.clip
             if self.plan.adaptive_clipping is not None:
-                found = self.noisy_count(count, self.plan.adaptive_clipping)
-                self.set_clip(self.plan.adaptive_clipping.next_clip(self.norm, found, self.plan.expected_batch))
+                noisy_count = self.noisy_count(count, self.plan.adaptive_clipping)
+                self.set_clip(self.plan.adaptive_clipping.next_clip(self.norm, noisy_count, self.plan.expected_batch))
             return means
 
     def noisy_count(self, count: Tensor | float, adaptive: AdaptiveClipping) -> float:

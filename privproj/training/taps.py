@@ -46,7 +46,7 @@ VARIANT_REMEDY = (
 class AnyTap:
     """What every tap has: its layers, and each use of them until the gradients are clipped.
 
-    A use is the call of a layer, what it saw, and the gradient of its output, records first. ``found`` is what
+    A use is the call of a layer, what it saw, and the gradient of its output, records first. ``gradients`` is what
     ``joined`` has made of the uses: the pair ``(g, x)``, or the gradients of all records alone. ``split`` gives the
     part of each trained tensor in a sum of these.
 
@@ -60,7 +60,7 @@ class AnyTap:
     only_for: str | None = None
     may_return_more = False
     is_shared = False
-    found: tuple[Any, ...] | None = None
+    gradients: tuple[Any, ...] | None = None
     joined: Callable[[], tuple[Any, ...]]
     split: Callable[[Tensor], Iterator[tuple[nn.Parameter, Tensor]]]
 
@@ -86,35 +86,35 @@ class AnyTap:
         That is the layer, its arguments by their numbers or names, and which of them it saw. For this one its number of
         dimensions stands there: it comes back with the gradient, and until then nothing holds it but torch.
         """
-        given = {**dict(enumerate(args)), **kwargs}
-        seen = next((key for key, value in given.items() if isinstance(value, Tensor)), None)
+        arguments = {**dict(enumerate(args)), **kwargs}
+        seen = next((key for key, value in arguments.items() if isinstance(value, Tensor)), None)
         if seen is None:
             raise InvalidParameter(self.name, "no tensor", "a layer that is called with a tensor", "freeze it")
-        values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in given.items()}
-        return (module, {**values, seen: given[seen].dim()}, seen), values[seen]
+        values = {key: value.detach() if isinstance(value, Tensor) else value for key, value in arguments.items()}
+        return (module, {**values, seen: arguments[seen].dim()}, seen), values[seen]
 
     def keep(self, call: Any, x: Tensor, g: Tensor) -> None:
         """Keep a use of the layer: its ``call``, what it saw and what came back."""
         self.uses.append((call, x, g))
-        self.found = None
+        self.gradients = None
 
     def clear(self) -> None:
         """Forget what was kept."""
-        self.uses, self.found = [], None
+        self.uses, self.gradients = [], None
 
     def captured(self) -> tuple[Any, ...] | None:
         """The gradients of all records, in the form that ``joined`` gives; None where nothing came back."""
-        if self.found is None and self.uses:
-            self.found = self.joined()
-        return self.found
+        if self.gradients is None and self.uses:
+            self.gradients = self.joined()
+        return self.gradients
 
     @torch.no_grad()
     def gradient_of(self, rows: slice | Tensor, weights: Tensor) -> list[Tensor]:
         """The gradients of these records times their weights, added up, as one tensor for each of ``parameters``."""
-        found = self.captured()
-        if found is None:
+        gradients = self.captured()
+        if gradients is None:
             return [torch.zeros_like(p) for p in self.parameters]
-        parts = [part[rows] for part in found]
+        parts = [part[rows] for part in gradients]
         if len(weights) == 1 and isinstance(parts[0], Tensor):
             # One record, in every step: w G_j.
             total = (per_example.formed(*parts) if len(parts) > 1 else parts[0])[0] * weights.to(self.parameters[0])
@@ -170,9 +170,9 @@ class Tap(AnyTap):
         if not self.forms or (before is None and not self.is_smaller_formed):
             return
         with per_example.full_precision():
-            found = per_example.formed(*self.joined())
+            new = per_example.formed(*self.joined())
         self.uses = []
-        self.found = (found if before is None else before.add_(found),)
+        self.gradients = (new if before is None else before.add_(new),)
 
     @property
     def is_smaller_formed(self) -> bool:
@@ -186,7 +186,7 @@ class Tap(AnyTap):
     @property
     def formed(self) -> Tensor | None:
         """The gradients of all records (records x outputs x inputs), if they are formed."""
-        return self.found[0] if self.found is not None and len(self.found) == 1 else None
+        return self.gradients[0] if self.gradients is not None and len(self.gradients) == 1 else None
 
     def joined(self) -> tuple[Any, Tensor]:
         """The pair ``(g, x)`` over all uses of the layer.
@@ -195,7 +195,7 @@ class Tap(AnyTap):
         so that ``G_j = sum_t g_jt x_jt^T`` is the gradient of all uses together. Where rows were looked up, ``g`` is a
         :class:`privproj.training.per_example.LookedUp`.
         """
-        dtype, rows, pairs, found = self.weight.dtype, [], [], []
+        dtype, rows, pairs, looked_up = self.weight.dtype, [], [], []
         for (module, *_), x, g in self.uses:
             if type(module) is nn.Conv2d:
                 # A record that is computed alone may have several images.
@@ -205,13 +205,13 @@ class Tap(AnyTap):
             elif self.is_table and isinstance(module, nn.Embedding):
                 ids, seen = _looked_up(module, x, g)
                 rows.append(ids)
-                found.append(self.with_bias(module, seen.to(dtype)))
+                looked_up.append(self.with_bias(module, seen.to(dtype)))
             else:
                 g, seen = _tokens(x, g)
                 pairs.append((g.to(dtype), self.with_bias(module, seen.to(dtype))))
         if len(pairs) == 1 and not rows:
             return pairs[0]
-        x = _side_by_side([*(x for _, x in pairs), *found])
+        x = _side_by_side([*(x for _, x in pairs), *looked_up])
         if not rows:
             return _side_by_side([g for g, _ in pairs]), x
         dense = [g for g, _ in pairs] or [x.new_zeros(x.shape[0], 0, self.shape[0])]
@@ -263,28 +263,28 @@ class _ReplayedTap(AnyTap):
 
     def joined(self) -> tuple[Tensor]:
         """The per-example gradients, records x entries, summed over all uses."""
-        found = [self.samples(*use) for use in self.uses]
-        return (sum(found[1:], found[0]),)
+        by_use = [self.samples(*use) for use in self.uses]
+        return (sum(by_use[1:], by_use[0]),)
 
     def samples(self, call: Any, x: Tensor, g: Tensor) -> Tensor:
         """The per-example gradients of one use, records x entries: the call saw ``x`` and got ``g`` back."""
         (module, values, seen), dtype = call, self.parameters[0].dtype
         values = {**values, seen: x if x.dim() == values[seen] else x[0]}
         values = {key: _as_float(value, dtype) for key, value in values.items()}
-        own = {n: p for n, p in module.named_parameters() if any(p is one for one in self.parameters)}
+        parameters = {n: p for n, p in module.named_parameters() if any(p is one for one in self.parameters)}
         rows_of = {key: value for key, value in values.items() if _has_rows(key, value, len(g))}
 
         def product(tensors: dict[str, Tensor], rows: dict[int | str, Tensor], one_g: Tensor) -> Tensor:
-            given = values | {key: row[None] for key, row in rows.items()}
-            plain = tuple(value for key, value in given.items() if isinstance(key, int))
-            named = {key: value for key, value in given.items() if isinstance(key, str)}
+            arguments = values | {key: row[None] for key, row in rows.items()}
+            plain = tuple(value for key, value in arguments.items() if isinstance(key, int))
+            named = {key: value for key, value in arguments.items() if isinstance(key, str)}
             # <g_j, f(x_j)>.
             return (first_output(torch.func.functional_call(module, tensors, plain, named)) * one_g).sum()
 
         try:
             AnyTap.is_replaying = True
             each = torch.func.vmap(torch.func.grad(product), in_dims=(None, 0, 0))
-            found = each(own, rows_of, g.to(dtype)[:, None])
+            gradients = each(parameters, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "freeze its own tensors"
             remedy = f"set its dropout to 0, or {remedy}" if "random" in str(error) else remedy
@@ -293,7 +293,7 @@ class _ReplayedTap(AnyTap):
             raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
         finally:
             AnyTap.is_replaying = False
-        by_parameter = {id(own[name]): part for name, part in found.items()}
+        by_parameter = {id(parameters[name]): part for name, part in gradients.items()}
         return torch.cat([by_parameter[id(p)].reshape(len(g), -1) for p in self.parameters], 1)
 
     def split(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
@@ -310,8 +310,8 @@ def first_output(output: Any) -> Any:
 def _trained_tensors(module: nn.Module) -> list[nn.Parameter]:
     """The trained tensors that belong to the tap of a module."""
     parts = (module, *used_inside(module))
-    found = {id(p): p for part in parts for p in part.parameters(recurse=False) if p.requires_grad}
-    return [*found.values()]
+    trained = {id(p): p for part in parts for p in part.parameters(recurse=False) if p.requires_grad}
+    return [*trained.values()]
 
 
 def used_inside(module: nn.Module) -> list[nn.Module]:
@@ -319,7 +319,7 @@ def used_inside(module: nn.Module) -> list[nn.Module]:
     if isinstance(module, UNITS):
         return [*module.modules()][1:]
     lists = [part for part in module.children() if isinstance(part, nn.ParameterList | nn.ParameterDict)]
-    return [part for own in lists for part in own.modules()]
+    return [part for container in lists for part in container.modules()]
 
 
 def _has_rows(key: int | str, value: Any, records: int) -> bool:
@@ -347,11 +347,11 @@ def _columns(module: nn.Conv2d, x: Tensor, ones: float | None) -> Tensor:
     # Written once, next to the ones, and with the positions last: whole rows of an image are copied at a time.
     windows = windows.permute(0, 1, 4, 5, 2, 3)
     width, positions = windows.shape[1:4].numel(), windows.shape[4:].numel()
-    found = x.new_empty(len(x), width + (ones is not None), positions)
-    found[:, :width].view(windows.shape).copy_(windows)
+    columns = x.new_empty(len(x), width + (ones is not None), positions)
+    columns[:, :width].view(windows.shape).copy_(windows)
     if ones is not None:
-        found[:, width] = ones
-    return found.mT
+        columns[:, width] = ones
+    return columns.mT
 
 
 def _tokens(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -378,8 +378,8 @@ def _is_table(module: nn.Module) -> bool:
         return False
     scale: Any = module.embed_scale
     rows = torch.arange(min(4, module.num_embeddings), device=module.weight.device)[None]
-    found, wanted = module.forward(rows), module.weight[rows] * scale
-    return found.shape == wanted.shape and torch.allclose(found.double(), wanted.double(), rtol=1e-2)
+    output, wanted = module.forward(rows), module.weight[rows] * scale
+    return output.shape == wanted.shape and torch.allclose(output.double(), wanted.double(), rtol=1e-2)
 
 
 def _is_conv1d(module: nn.Module) -> bool:
@@ -405,11 +405,11 @@ def make_tap(name: str, module: nn.Module) -> AnyTap | None:
     _check_layer_kind(name, module, trained)
     weight: Any = getattr(module, "weight", None)
     is_trained = isinstance(weight, nn.Parameter) and weight.requires_grad
-    own: Any = Tap if is_trained and is_matrix(module) else _ReplayedTap
-    tap: AnyTap = getattr(module, "private_tap", own)(name, module)
+    kind: Any = Tap if is_trained and is_matrix(module) else _ReplayedTap
+    tap: AnyTap = getattr(module, "private_tap", kind)(name, module)
     if {id(p) for p in trained} != {id(p) for p in tap.parameters}:
-        found = "trained tensors besides weight and bias"
-        raise InvalidParameter(name, found, "a layer as torch has it", "freeze the others")
+        actual = "trained tensors besides weight and bias"
+        raise InvalidParameter(name, actual, "a layer as torch has it", "freeze the others")
     return tap
 
 

@@ -152,14 +152,14 @@ class PrivateTrainer(Trainer):
         """
         if "labels" not in inputs:
             raise InvalidParameter("train_dataset", sorted(inputs), "records with labels", "check the data collator")
-        labels, known = inputs["labels"], _kind_of(model)
+        labels, kind = inputs["labels"], _kind_of(model)
         # Encoders with decoders make the decoder's inputs from the labels; for others a loss of the batch is saved.
-        hidden = () if known == "decoder" else ("labels",)
+        hidden = () if kind == "decoder" else ("labels",)
         outputs = model(**{name: value for name, value in inputs.items() if name not in hidden})
         logits, smoothing = outputs.logits.float(), self.args.label_smoothing_factor
-        if known == "classes":
+        if kind == "classes":
             return _class_losses(logits, labels, _unwrapped(model).config, smoothing)
-        if known == "next token":
+        if kind == "next token":
             logits, labels = logits[:, :-1], labels[:, 1:]
         losses = cross_entropy(
             logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED, label_smoothing=smoothing
@@ -216,10 +216,10 @@ class PrivateTrainer(Trainer):
         """
         self.close()
         # Trainer's own loader knows which columns the model takes and how records are joined; it is not iterated.
-        own = super().get_train_dataloader()
-        settings = {name: getattr(own, name) for name in ("collate_fn", *WORKER_SETTINGS)}
-        data = DataLoader(own.dataset, self.logical_batch_size, **settings)
-        passes = math.ceil(len(own.dataset) / self.logical_batch_size)  # pyright: ignore[reportArgumentType]
+        plain_loader = super().get_train_dataloader()
+        settings = {name: getattr(plain_loader, name) for name in ("collate_fn", *WORKER_SETTINGS)}
+        data = DataLoader(plain_loader.dataset, self.logical_batch_size, **settings)
+        passes = math.ceil(len(plain_loader.dataset) / self.logical_batch_size)  # pyright: ignore[reportArgumentType]
         steps = self.args.max_steps if self.args.max_steps > 0 else math.ceil(self.args.num_train_epochs * passes)
         self.optimizer = self.plain_optimizer
         self.create_optimizer()
@@ -306,9 +306,9 @@ class PrivateTrainer(Trainer):
         """
         of_training = [logs.pop(name) for name in BATCH_STATISTICS if name in logs]
         if of_training and self.private_optimizer is not None and self.private_optimizer._steps:
-            found = self.epsilon().value
-            assert found is not None
-            logs.update(epsilon=found, delta=self.privacy["delta"])
+            epsilon = self.epsilon().value
+            assert epsilon is not None
+            logs.update(epsilon=epsilon, delta=self.privacy["delta"])
         super().log(logs, *args, **kwargs)
 
 
@@ -360,10 +360,10 @@ def _names(function: Any) -> set[str]:
 
 def _checked(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``make_private`` that a user gave; raises :class:`InvalidParameter` for others."""
-    known = _names(make_private) - GIVEN_BY_TRAINER | {"strict"}
-    for name in privacy.keys() - known:
+    names = _names(make_private) - GIVEN_BY_TRAINER | {"strict"}
+    for name in privacy.keys() - names:
         remedy = "TrainingArguments says it" if name in GIVEN_BY_TRAINER else ""
-        raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(known))}", remedy)
+        raise InvalidParameter("privacy", name, f"names of {', '.join(sorted(names))}", remedy)
     drawing = batches_of(privacy.get("batches", "poisson"))
     if (drawing.rate, drawing.count) != (None, None):
         raise InvalidParameter("batches", drawing, "no rate and no number of batches", "TrainingArguments says it")
@@ -390,9 +390,9 @@ def _refuse_unsound(trainer: PrivateTrainer) -> None:
         raise InvalidParameter("mixed_precision", accelerator.mixed_precision, "bf16 or none, without a loss scale")
     kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if kind not in WORKERS or args.n_gpu > 1:
-        found = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
+        actual = kind if args.n_gpu <= 1 else f"{args.n_gpu} GPUs in one process"
         words = "processes that hold the whole model, one GPU each, without FSDP and DeepSpeed"
-        raise InvalidParameter("args", found, words)
+        raise InvalidParameter("args", actual, words)
     if args.load_best_model_at_end and hasattr(trainer.model, "trained_by_m2"):
         raise InvalidParameter("load_best_model_at_end", True, "False, and import_peft, with M2 on a model of PEFT")
     optim = str(getattr(args.optim, "value", args.optim))
@@ -436,8 +436,8 @@ def _class_losses(logits: Tensor, labels: Tensor, config: Any, smoothing: float)
     """One loss for each record from the scores of its classes, by the model's ``problem_type``."""
     problem = config.problem_type
     if problem is None:
-        whole = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-        problem = "regression" if config.num_labels == 1 else whole
+        classification = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        problem = "regression" if config.num_labels == 1 else classification
     if problem == "single_label_classification":
         return cross_entropy(logits, labels.view(-1), reduction="none", label_smoothing=smoothing)
     loss = mse_loss if problem == "regression" else binary_cross_entropy_with_logits

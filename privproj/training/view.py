@@ -58,21 +58,21 @@ class View:
     def squared_norms(self) -> Tensor | None:
         """The squared norm of each record's ``G_j P``, or of ``G_j``; None where nothing came back."""
         # What a pass has left that was refused before its sum is none of this one.
-        self.seen, found = (), self.tap.captured()
-        if found is None:
+        self.seen, captured = (), self.tap.captured()
+        if captured is None:
             return None
-        *g, x = found
+        *g, x = captured
         self.seen = *g, self.sketched(x)
-        return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else found))
+        return per_example.squared_norms(*(self.seen if self.clips_what_it_sums else captured))
 
-    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+    def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
         """The sum ``sum_j c_j G_j P`` over the records, ``P`` that of ``sketched``, in double precision.
 
-        It has as many entries as ``shape``. ``c`` is one factor for each record. ``kept`` says which records are
+        It has as many entries as ``shape``. ``c`` is one factor for each record. ``mask`` says which records are
         finite; None says that all are.
         """
         seen, self.seen = self.seen, ()
-        return per_example.clipped_sum(c, *seen, kept=kept)
+        return per_example.clipped_sum(c, *seen, mask=mask)
 
     def update(self, mean: Tensor) -> Update:
         """The gradient estimate that a released mean of the shape ``shape`` stands for: that mean, unless told."""

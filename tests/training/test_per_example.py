@@ -97,14 +97,14 @@ def test_a_record_moves_the_sum_of_many_aligned_records_by_its_own_part(tokens, 
 
 def test_sums_skip_records_that_are_not_finite():
     draw = torch.Generator().manual_seed(0)
-    c, kept = torch.rand(7, generator=draw), torch.tensor([True] * 6 + [False])
+    c, mask = torch.rand(7, generator=draw), torch.tensor([True] * 6 + [False])
     for tokens in (1, 3, 20):
         g, x = torch.randn(7, tokens, 4, generator=draw), torch.randn(7, tokens, 5, generator=draw)
         g[6], x[6] = torch.nan, torch.inf
         expected = per_example.clipped_sum(c[:6], g[:6], x[:6])
-        assert torch.allclose(per_example.clipped_sum(c, g, x, kept=kept), expected, rtol=1e-12)
+        assert torch.allclose(per_example.clipped_sum(c, g, x, mask=mask), expected, rtol=1e-12)
         rows = per_example.formed(g, x)
-        assert torch.allclose(per_example.weighted_sum(c, rows, kept), expected, rtol=1e-6)
+        assert torch.allclose(per_example.weighted_sum(c, rows, mask), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("tokens", [9, 300])

@@ -144,8 +144,8 @@ def wrap_layers(module: nn.Module, wrap: Callable[[nn.Linear], nn.Module], where
     layers = [(name, layer) for name, layer in module.named_modules() if type(layer) is nn.Linear]
     picked = [(name, layer) for name, layer in layers if where is None or where(name, layer)]
     for name, layer in picked:
-        parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, wrap(layer))
+        parent, _, child = name.rpartition(".")
+        setattr(module.get_submodule(parent), child, wrap(layer))
     if not picked:
         raise InvalidParameter("module", type(module).__name__, "a module with linear layers to adapt")
     return module
@@ -238,10 +238,10 @@ def _active_heads(model: nn.Module) -> list[nn.Module]:
 
 def _check_nothing_else_trains(model: nn.Module, layers: list[Any], heads: list[nn.Module]) -> None:
     """Raise where a tensor is trained that is neither an adapter's, nor an adapted weight, nor a head's."""
-    known = {id(p) for part in (*layers, *heads) for p in part.parameters()}
-    known -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
+    allowed = {id(p) for part in (*layers, *heads) for p in part.parameters()}
+    allowed -= {id(p) for layer in layers for n, p in layer.base_layer.named_parameters() if n != "weight"}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in known:
+        if parameter.requires_grad and id(parameter) not in allowed:
             remedy = 'freeze it: requires_grad_(False), bias="none", no trainable_token_indices'
             raise InvalidParameter("model", f"a trained {name}", "nothing trained besides adapters and heads", remedy)
 
@@ -290,10 +290,10 @@ def export_peft(model: nn.Module, directory: str | Path) -> Path:
     from safetensors.torch import save
 
     tensors, plain = dict(model.named_parameters()), _plain_names(model)
-    kept = {plain[name]: tensors[name].detach().cpu().contiguous() for name in names}
+    weights = {plain[name]: tensors[name].detach().cpu().contiguous() for name in names}
     path = Path(directory) / SAVED_WEIGHTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write(save(kept, {"format": "pt"})))
+    write_atomically(path, lambda file: file.write(save(weights, {"format": "pt"})))
     return path
 
 
@@ -325,23 +325,23 @@ def import_peft(model: nn.Module, directory: str | Path) -> nn.Module:
     from safetensors.torch import load_file
 
     tensors, saved = dict(model.named_parameters()), load_file(path)
-    own = {plain: tensors[name] for name, plain in _plain_names(model).items()}
+    parameters = {plain: tensors[name] for name, plain in _plain_names(model).items()}
     for name, value in saved.items():
-        if name not in own or own[name].shape != value.shape:
+        if name not in parameters or parameters[name].shape != value.shape:
             raise InvalidParameter("model", f"no {name} of {tuple(value.shape)}", "the base model that was trained")
     for name, value in saved.items():
-        own[name].copy_(value)
+        parameters[name].copy_(value)
     return model
 
 
 def _plain_names(model: nn.Module) -> dict[str, str]:
     """The name of every parameter, and the name that it has in the model without PEFT, for what is active."""
     active = {id(p) for head in _active_heads(model) for p in head.parameters()}
-    found = {}
+    plain_names = {}
     for name, parameter in model.named_parameters():
         plain = re.sub(r"\.modules_to_save\.[^.]+", "", name) if id(parameter) in active else name
-        found[name] = plain.replace(".base_layer", "").removeprefix("base_model.model.")
-    return found
+        plain_names[name] = plain.replace(".base_layer", "").removeprefix("base_model.model.")
+    return plain_names
 
 
 def _save_trained(

@@ -371,9 +371,9 @@ class _TangentView(View):
         squared = (norms[0] + norms[1]) * (1.0 + OVERSTATEMENT * loose)
         return torch.where(loose > REFUSED_ABOVE, math.inf, squared)
 
-    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+    def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
         """The coordinates of ``sum_j c_j P_T(G_j)`` in a row."""
-        gv, gtu = (per_example.clipped_sum(c, *part, kept=kept) for part in self.seen)
+        gv, gtu = (per_example.clipped_sum(c, *part, mask=mask) for part in self.seen)
         self.seen, at = [], self.point
         # G V and G^T U for G = sum_j c_j G_j.
         return from_products(gv, gtu, Point(*map(per_example.exact, at))).flat()

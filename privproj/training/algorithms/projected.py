@@ -141,13 +141,13 @@ def _m2_mechanism(shapes: list[Shape], ranks: tuple[int, ...], shares: tuple[flo
         outputs, inputs, _ = shapes[0]
         # One layer: claim C4, or C5 where a record's change has a higher rank.
         return M2(dim=inputs, rank=min(ranks[0], inputs), columns=outputs)
-    layers = Counter(
+    counts = Counter(
         (inputs, min(rank, inputs) if projected else inputs, share)
         for (_, inputs, projected), rank, share in zip(shapes, ranks, shares or (None,) * len(shapes), strict=True)
     )
     # Layers of one shape count together, with the sum of their shares: claim C5 (joint clip) or C6 (per layer).
-    found = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in layers.items())
-    return M2(layers=found, clipping="per-layer" if shares else "joint")
+    layers = tuple(Layer(dim=d, rank=r, count=n, share=share and n * share) for (d, r, share), n in counts.items())
+    return M2(layers=layers, clipping="per-layer" if shares else "joint")
 
 
 def _check_ranks(shapes: list[Shape], ranks: tuple[int, ...]) -> None:

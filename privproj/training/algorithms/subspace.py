@@ -193,8 +193,8 @@ class _SubspaceView(View):
         self.held = [subspace.phi] if subspace.mode == "subspace" else self.parameters
         total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
-            found = f"{subspace.basis.shape[0]} weights"
-            raise InvalidParameter("subspace", found, f"a basis over the {total} trained weights")
+            words = f"a basis over the {total} trained weights"
+            raise InvalidParameter("subspace", f"{subspace.basis.shape[0]} weights", words)
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
         self.last = subspace.phi.detach().clone()
 
@@ -210,33 +210,33 @@ class _SubspaceView(View):
 
     def coordinates(self) -> Tensor | None:
         """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
-        found, parts = [], iter(self.parts)
+        by_tap, parts = [], iter(self.parts)
         for tap in self.taps:
-            own = [next(parts) for _ in tap.parameters]
+            slices = [next(parts) for _ in tap.parameters]
             seen = tap.captured()
             if seen is None:
                 continue
             if not isinstance(tap, Tap):
-                found.append(seen[0] @ torch.cat(own))
+                by_tap.append(seen[0] @ torch.cat(slices))
                 continue
-            columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, own, strict=True)]
+            columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, slices, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
             g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[-1]
             blocks = [x] if len(seen) == 1 else (block for _, block in per_example.formed_blocks(g, x))
             # z_jc = <G_j, P_c>.
-            found.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
-        return torch.stack(found).sum(0) if found else None
+            by_tap.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
+        return torch.stack(by_tap).sum(0) if by_tap else None
 
     def squared_norms(self) -> Tensor | None:
         """The squared norm ``|z_j|^2`` for each record; None where nothing came back."""
         self.z = self.coordinates()
         return None if self.z is None else per_example.row_norms(self.z)
 
-    def clipped_sum(self, c: Tensor, kept: Tensor | None) -> Tensor:
+    def clipped_sum(self, c: Tensor, mask: Tensor | None) -> Tensor:
         """The sum ``sum_j c_j z_j`` over the records, a vector of ``k`` numbers."""
         z, self.z = self.z, None
         assert z is not None
-        return per_example.weighted_sum(c, z, kept)
+        return per_example.weighted_sum(c, z, mask)
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
         """Set the gradient of ``phi``, or the gradient ``P z`` on the weights, for the released mean ``z``."""
