@@ -133,6 +133,12 @@ class Phase:
         """True if the projection is drawn once, although the bound needs a fresh one for each release."""
         return not self.bound.holds_for_fixed_projection and bool(getattr(self.mechanism, "fixed_projection", False))
 
+    @property
+    def is_truth(self) -> bool:
+        """True if the bound of one release is attained by a pair of data sets that is allowed."""
+        is_about_group = self.run.group_size == 1 or self.bound.of_several is None
+        return is_about_group and self.bound.exact and self.bound.is_attained(self.mechanism)
+
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run that it is for.
 
@@ -146,12 +152,12 @@ class Phase:
             if self.run.in_batches and not self._adds_shifts and isinstance(form, PrivacyProfile):
                 return self._group_release(form)
         mechanism, run = self.for_relation()
-        return _represent(self.bound, mechanism), run
+        return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
 
     def check_group(self) -> None:
         """Raise :class:`Refused` unless the bound is about a group, and a batch draws its records apart."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
-        if not bound.groups:
+        if not bound.groups and bound.of_several is None:
             raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
         has_step = scheme.draws_records_apart or self.run.fixed_batch is not None or self._adds_shifts
         if self.run.in_batches and not has_step:
@@ -310,8 +316,7 @@ class Phase:
         run = self.run
         # A batch may be smaller than a group.
         hides = run.scheme.is_shuffled or (run.scheme.in_positions and run.group_size > 1)
-        exact = self.bound.exact and self.bound.is_attained(self.mechanism) and not hides
-        return Side.EXACT if exact and not numerics_of(curve) else Side.UPPER
+        return Side.EXACT if self.is_truth and not hides and not numerics_of(curve) else Side.UPPER
 
 
 def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
@@ -351,9 +356,9 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
-def _represent(bound: Bound, mechanism: Mechanism) -> Representation:
-    """The bound of one release, kept for further questions about it."""
-    return bound.representation(mechanism)
+def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
+    """The bound of one release, kept for further questions about it; of several records of a person or of one."""
+    return bound.represent(mechanism, several=several)
 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
@@ -364,8 +369,8 @@ def _group_step(
     from privproj.composition.groups import fixed_size_weights, group_step, poisson_weights
 
     def member(count: int) -> PrivacyProfile:
-        several = mechanism.for_group(count)
-        found = bound.representation(several if fixed is None else several.for_replacement())
+        seen = mechanism.for_group(count)
+        found = bound.represent(seen if fixed is None else seen.for_replacement(), several=count > 1)
         assert isinstance(found, PrivacyProfile)
         return found
 

@@ -104,7 +104,7 @@ class Question:
             return self._composed()
         from privproj.composition.groups import curve_of_group
 
-        is_true = all(phase.bound.exact and phase.bound.is_attained(phase.mechanism) for phase in self.phases)
+        is_true = all(phase.is_truth for phase in self.phases)
         of_record = self.with_runs(lambda run: replace(run, group_size=1))
         return curve_of_group(self._composed, of_record._composed, size, is_true=is_true)
 

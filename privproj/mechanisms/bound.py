@@ -109,6 +109,8 @@ class Bound:
     * ``adversary_sees_projection``: True if the value is the truth only for the pair (projection, release) (C4).
     * ``independent_layers``: True for parameters at which the projections of the layers must be independent (C6).
     * ``groups``: False if several records of one person break the promise.
+    * ``of_several``: ``representation`` for a mechanism as several records of a person see it, where that is another
+      theorem: their changes of rank one add up to one of any rank.
     * ``splits``: True if delta is divided between two events.
     * ``worst_changes``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst
       first: no accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
@@ -147,6 +149,7 @@ class Bound:
     adversary_sees_projection: bool = False
     independent_layers: Callable[[Any], bool] = lambda mechanism: False
     groups: bool = True
+    of_several: Callable[[Any], Representation] | None = None
     splits: bool = False
     worst_changes: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
     ball_profile: "Callable[[Any, int], BallProfile] | None" = None
@@ -179,6 +182,12 @@ class Bound:
     def citation(self) -> str:
         """The source, and the claim of docs/proofs.md that proves it here."""
         return f"{self.source} (docs/proofs.md, {self.proof})" if self.proof else self.source
+
+    def represent(self, mechanism: Mechanism, *, several: bool = False) -> Representation:
+        """What it says of a release, of several records of a person if so, as ``mechanism`` is seen by them."""
+        # What can change by a vector alone changes by one whoever moves it.
+        is_other = several and self.of_several is not None and getattr(mechanism, "largest_rank", None) != 1
+        return (self.of_several if is_other and self.of_several else self.representation)(mechanism)
 
     def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
         """What the mechanism must have done, in words; of its projection nothing where any projection will do."""

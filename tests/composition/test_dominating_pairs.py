@@ -109,6 +109,15 @@ def test_a_pair_dominates_on_both_sides_of_one_whatever_its_sums_are_off_by(monk
             assert at * pair.infinity_mass_q + factor * sum(p * (at / x - 1) for x, p in atoms if x < at) >= wanted
 
 
+def test_the_loss_at_minus_infinity_is_enough_for_the_first_knot_however_far_it_is():
+    """The exponential of a loss of -590 nats is off by more than a part in 1e14 (C18, scales and rounding)."""
+    step, cells = 0.6583850488533005, np.array([-896, -1, 0, 1, 2])
+    upper = np.array([1e-3, 1.001e-3, 0.02, 0.005, 0.0]) * np.exp(np.minimum(step * cells, 0.0))
+    pair = dominating_pairs.pair_above(cells, upper, step)
+    with mpmath.workdps(40):
+        assert mpmath.mpf(pair.infinity_mass_q) * mpmath.exp(mpmath.mpf(step) * -896) >= upper[0]
+
+
 # --- sparse and full spectra, limits ------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+import mpmath
 import numpy as np
 import pytest
 from helpers import gaussian
@@ -56,14 +57,24 @@ def test_a_tilt_at_which_masses_are_lost_is_refused():
             whole.tilted_sum(theta)
 
 
-def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by():
+def pair_of(cells, masses, step, rounding=0.0):
+    """A pair of these masses, with nothing at infinity."""
+    return dominating_pairs.DominatingPair(np.array(cells), np.array(masses), step, 0.0, 0.0, rounding)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "cell 0 is empty"])
+def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by(kind):
     """The masses of the proved pair may be larger than those computed by their rounding, in each release (C19, i)."""
     run = Run(steps=1000)
     shape = dominating_pairs.outline_step(gaussian(10.0), run)
     pair = replace(shape.pairs(shape.deviation / 4).above, rounding=0.02)
+    if kind != "gaussian":
+        pair = pair_of([0, 9, 10, 11], [0.0, 0.3, 0.4, 0.3], 0.01, rounding=0.02)
     whole = fourier.LatticeComposition([(pair, run.steps)])
     tilted = fourier.TiltedSum(whole, theta := whole.tilt_for_delta(math.log(1e-6)))
-    masses = pair.masses * np.exp(theta * pair.losses - tilted.logs[0]) * (1.0 + pair.rounding)
+    # The error of cell 0 is absolute.
+    largest = np.where(pair.cells == 0, pair.masses + pair.rounding, pair.masses * (1.0 + pair.rounding))
+    masses = largest * np.exp(theta * pair.losses - tilted.logs[0])
     law, low = np.array([1.0]), 0
     for bit in f"{run.steps:b}":
         law, low = np.convolve(law, law), 2 * low
@@ -71,6 +82,32 @@ def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by():
             law, low = np.convolve(law, np.bincount(pair.cells - pair.cells[0], masses)), low + int(pair.cells[0])
     cells = low + np.arange(len(law))
     assert law[cells < tilted.start].sum() + law[cells >= tilted.start + tilted.length].sum() <= tilted.tail
+
+
+@pytest.mark.parametrize(("mass", "eps", "theta"), [(1e-3, 0.1, 0.5), (1.0, 0.6, 6.0)])
+def test_what_the_masses_may_be_off_by_is_in_the_error_of_delta(mass, eps, theta):
+    """Of cell 0 it is absolute, which is more than all there is where most of the law is at infinity (C19, iii)."""
+    h, rounding = 0.5, 1e-5
+    whole = fourier.LatticeComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
+    found = fourier.TiltedSum(whole, theta).delta(eps)
+    larger = mass * (1.0 + rounding)
+    largest = 2.0 * rounding * larger * max(-math.expm1(eps - h), 0.0) + larger**2 * -math.expm1(eps - 2.0 * h)
+    assert found.value < largest <= found.value + found.error
+
+
+def test_the_exponents_of_the_scale_may_be_off_by_what_the_error_says(monkeypatch):
+    """A loss at which all four products with the tilt round the same way, by a part in 4e12 of delta (C19, viii)."""
+    # Errors that may be of any size are made small.
+    monkeypatch.setattr(fourier, "PROBABILITY_OUTSIDE_WINDOW", 1e-25)
+    monkeypatch.setattr(fourier, "SKIPPED_SPECTRUM", 1e-25)
+    cell, step, theta = 65, float.fromhex("0x1.00b097b75b2a0p+3"), float.fromhex("0x1.0014dcffee53cp+0")
+    assert theta * (step * cell) - theta * step * cell == -(2.0**-42)
+    mass, eps = math.exp(-theta * step * cell), step * (cell - 0.5)
+    whole = fourier.LatticeComposition([(pair_of([cell - 1, cell], [1e-3 * mass, mass], step), 1)], deep=True)
+    found = fourier.TiltedSum(whole, theta).delta(eps)
+    with mpmath.workdps(40):
+        exact = mpmath.mpf(mass) * -mpmath.expm1(mpmath.mpf(eps) - mpmath.mpf(step) * cell)
+        assert abs(found.value - exact) <= found.error <= 2e-12 * exact
 
 
 def test_convolution_without_fourier_agrees():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 import privproj
-from privproj import M2, Gaussian, Laplace, Refused, Wishart
+from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Refused, Wishart
 from privproj.audit.epsilon_lower import judge
 from privproj.composition.compose import compose_on_grid
 from privproj.composition.groups import curve_of_group, fixed_size_weights, group_step, poisson_weights
@@ -208,6 +208,32 @@ def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism,
     one = privproj.delta(mechanism, epsilon=found / size, **run).value
     assert one * sum(math.exp(j * found / size) for j in range(size)) <= delta * (1.0 + 1e-6)
     assert found > privproj.epsilon(mechanism, delta=delta, **run).value
+
+
+@pytest.mark.parametrize("run", [{}, {"sampling_rate": 0.02, "steps": 20}])
+@pytest.mark.parametrize(
+    ("mechanism", "names"),
+    [
+        (M2(dim=1024, rank=16, noise_multiplier=1.0), ("exact-rank1", "rank-free")),
+        (M1(dim=500, rank=100, noise_multiplier=6.0), ("known-projection-rank1", "known-projection")),
+        (PublicSketch(rank=16, noise_multiplier=4.0), ("exact-rank1", "rank-free")),
+    ],
+)
+def test_records_of_rank_one_are_together_no_worse_than_a_change_of_any_rank(mechanism, names, run):
+    """Nor better than copies of one record, whose change has rank one, with the shift of all of them (C17)."""
+    size, delta = 12, 1e-6
+    one, any_rank = (privproj.epsilon(mechanism, bound=name, group_size=size, delta=delta, **run) for name in names)
+    assert one.side == "upper bound" and one.value <= any_rank.value * (1.0 + 1e-9)
+    seen = replace(mechanism, noise_multiplier=mechanism.z / size)
+    if not run:
+        assert one.value >= privproj.epsilon(seen, bound=names[0], delta=delta).value * (1.0 - 1e-9)
+
+
+def test_the_records_of_a_person_change_a_vector_by_a_vector():
+    mechanism, asked = M2(dim=1024, rank=16, columns=1, noise_multiplier=1.0), {"bound": "exact-rank1", "delta": 0.4}
+    vector = privproj.epsilon(mechanism, group_size=12, **asked).value
+    assert vector == privproj.epsilon(replace(mechanism, noise_multiplier=1.0 / 12), **asked).value
+    assert vector < 0.95 * privproj.epsilon(replace(mechanism, columns=None), group_size=12, **asked).value
 
 
 @pytest.mark.parametrize("sampling", ["partition", "shuffle"])

@@ -166,13 +166,15 @@ EXACT_RANK1 = Bound(
     source="privproj: the privacy loss given the projection is Gaussian",
     proof="C4",
     representation=_rank_one_of,
+    # Changes of rank one of several records add up to one of any rank.
+    of_several=representation,
     worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
     ball_profile=lambda mechanism, steps: ball_profile(mechanism, steps, rank_one=True),
     law_row=lambda mechanism, mu: law_row(mechanism, mu, any_rank=0.0),
     adversary_sees_projection=True,
     refuses=refuses,
     notes=notes,
-    version=6,
+    version=7,
     supports_adaptive_clipping=True,
     **OF_RANK_ONE,
 )

@@ -63,10 +63,12 @@ EXACT_RANK1 = Bound(
     proof="C4",
     # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
+    # Changes of rank one of several records add up to one of any rank.
+    of_several=RANK_FREE.representation,
     worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
     ball_profile=in_balls("BallRandomSensitivity", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
     law_row=lambda mechanism, mu: _law_row(mechanism, mu, any_rank=0.0),
     exact=True,
-    version=5,
+    version=6,
     **OF_RANK_ONE,
 )
