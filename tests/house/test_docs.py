@@ -167,6 +167,12 @@ def test_versions_of_bounds_are_those_of_today(path):
     assert set(said) <= {str(find_bound(M2, "rank-free").version)}
 
 
+def test_the_page_on_certificates_names_every_bound_that_has_one():
+    row = re.search(r"^\| bounds \|.*$", (DOCS / "certificates.md").read_text(), re.MULTILINE)[0]
+    for bound in (bound for bound in registry() if bound.ball_profile):
+        assert re.search(rf"\b{bound.mechanism.name}( `[\w-]+`,)* `{bound.name}`", row), bound
+
+
 def test_a_changed_number_is_seen():
     with pytest.raises(AssertionError):
         check_session("epsilon", ["epsilon = 1.001"], ["epsilon = 1.000"])
