@@ -198,6 +198,9 @@ def usage_words(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter):
         name = error.param.get_error_hint(context).replace("'", "") if error.param else "a value"
         return f"expected {name}, which `{path}` needs, got none; `{path} --help` says what it is"
+    if isinstance(context.command, Group) and context.parent:
+        expected = f"{context.command.members} right after `{path}`"
+        return f"expected {expected}, got {error.option_name}; `{path} --help` lists them"
     from privproj.accounting.question import SOLVED_FOR
 
     option, names = error.option_name, options_of(context)

@@ -19,7 +19,7 @@ def parse_number(option: str, text: str) -> float:
     try:
         number = float(text.replace("_", "?") if text.isascii() else "?")
     except ValueError:
-        remedy = "write 10 % as 0.1, and 100,000 or 100k as 100000 or 1e5"
+        remedy = "write 10 % as 0.1, 10^-5 as 1e-5, and 100,000 or 100k as 100000 or 1e5"
         raise InvalidParameter(option, repr(text), "a number", remedy) from None
     has_digits = any(c in "123456789" for c in text.lower().split("e")[0])
     if not math.isfinite(number) or (number == 0.0 and has_digits):
@@ -172,6 +172,8 @@ def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[...
 
 class Group(click.Group):
     """A group of commands whose error for an unknown one suggests those that are spelt almost like it."""
+
+    members = "a command"
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

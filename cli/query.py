@@ -120,6 +120,8 @@ class QuestionGroup(Group):
     mechanism, run and target.
     """
 
+    members = "a mechanism"
+
     def __init__(
         self, quantity: str, ask: Callable[..., int], answer: Sequence[Once], own_run: Sequence[Once] = ()
     ) -> None:

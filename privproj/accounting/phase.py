@@ -85,8 +85,8 @@ class Phase:
             raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
         if self.run.scheme.varies_in_size and not self.mechanism.poisson:
             raise Refused(
-                f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; bounds with a "
-                "privacy profile have one under sampling=fixed"
+                f"no amplification theorem for {self.mechanism.name} under sampling={self.run.sampling}; "
+                f"{self._advice_without_poisson()}"
             )
         self.run.check_pair()
         if self.mechanism.adapts_clip:
@@ -112,6 +112,13 @@ class Phase:
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
                 f"later releases can carry the whole sensitivity; {remedy_for_fixed_projection(self.mechanism)}"
             )
+
+    def _advice_without_poisson(self) -> str:
+        """What to ask in place of batches that vary in size, for which the mechanism has no theorem."""
+        holds = NeighbouringRelation.REPLACE in self.bound.relations
+        if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
+            return f"{self.bound.name} has one for sampling=fixed with relation=replace"
+        return "leave the sampling out, which counts a release on all data, whose promises every batch has to keep"
 
     def check_count(self) -> None:
         """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""

@@ -27,8 +27,11 @@ CLOSE_ENOUGH = 1.01
 WIDE_GAP = 1.05
 """An answer that is above the lower end by more than this factor says why. Contract."""
 
-LOOSE = "it is more than 5 % above the best lower end that is known ({}), and may be that much too large"
+LOOSE = "it is more than 5 % above the best lower end that is known ({:.4g}), and may be that much too large"
 """The warning of an answer that is far from what is known from below, for no other reason. Contract."""
+
+NOTHING_BELOW = "no lower end of it is known, so that nothing says how much too large it may be"
+"""The warning of an answer of which nothing is known from below. Contract."""
 
 NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change is that for all, least so at small ranks"
 """Why a bound that is known from both sides can be far from the lower end. Contract."""
@@ -75,7 +78,7 @@ def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:
     least = max(result.lower or 0.0, known.value if known else 0.0)
     if result.value <= WIDE_GAP * least:
         return result
-    return replace(result, warnings=(*result.warnings, LOOSE.format(f"{least:.4g}" if least else "none")))
+    return replace(result, warnings=(*result.warnings, LOOSE.format(least) if least else NOTHING_BELOW))
 
 
 ASKED = ("epsilon", "delta", "sigma")

@@ -3,7 +3,7 @@
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Side, Status
+from privproj import M2, Gaussian, InvalidParameter, Laplace, Mixing, Outcome, Refused, Side, Sketch, Status, Wishart
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.question import question_about
 from privproj.mechanisms import R1SMG
@@ -80,3 +80,22 @@ def test_options_of_a_run_are_named_where_one_is_unknown():
     assert phase_for(Gaussian(noise_multiplier=1.0), bound, {"steps": 3}) == Phase(
         Gaussian(noise_multiplier=1.0), privproj.runs.Run(steps=3, relation="add-remove"), bound
     )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "bound"),
+    [
+        (Mixing(rank=100, gamma=65.0, eigen_noise=7.0), "two-stage"),
+        (Sketch(rank=16, gamma=50.0), "rdp-best"),
+        (Sketch(rank=16, gamma=50.0), "exact-rank1"),
+        (Wishart(dim=1000, rank=16, misalignment=8e-6), "exact"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, bound):
+    with pytest.raises(Refused) as refused:
+        phase_of(mechanism, "first", bound=bound, **RUN).check()
+    fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
+    advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
+    assert "leave the sampling out" in str(refused.value) or advised is fixed
+    assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

@@ -39,13 +39,33 @@ def test_every_bound_has_an_explanation(line):
     [
         "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 3 --sampling-rate 0.1 --delta 1e-5 --clip 1",
         "epsilon m2 --dim 64 --rank 4 --noise-multiplier 0.1 --delta 1e-5 --dataset-size 10",
+        "choose --layer 64x4x2 --sampling-rate 0.1 --steps 3 --epsilon 4 --delta 1e-5",
+        "select gaussian --noise-multiplier 3 --delta 1e-5 --trials 3",
+        "remaining {run} --epsilon 4 --delta 1e-5 --adaptive",
+        "ledger {ledger}",
+        "verify {ledger}",
+        "verify {statement} {ledger}",
     ],
 )
-def test_every_label_that_an_answer_prints_has_an_explanation(line, run):
-    labels = LABEL.findall(run(line)[1])
+def test_every_label_that_an_answer_prints_has_an_explanation(line, run, tmp_path):
+    named = {
+        "ledger": ROOT / "examples" / "ledger.jsonl",
+        "statement": tmp_path / "of.md",
+        "run": tmp_path / "run.toml",
+    }
+    named["run"].write_text('[[phase]]\nname = "phase"\nmechanism = "gaussian"\nnoise_multiplier = 3\n')
+    assert run(f"report gaussian --noise-multiplier 3 --delta 1e-5 -o {named['statement']}")[0] == 0
+    labels = LABEL.findall(run(line.format(**named))[1])
     assert len(labels) > 1
     for label in labels:
         assert entries(GROUPS, label)
+
+
+def test_add_remove_names_the_mechanisms_of_which_it_is_the_default():
+    (found,) = entries(GROUPS, "add-remove")
+    for bound in registry():
+        if bound.status is not Status.REFUTED and bound.mechanism.default_relation in (None, "add-remove"):
+            assert re.search(rf"\b{bound.mechanism.name}\b", found["means"].partition("default")[2])
 
 
 def test_the_words_are_whole_sentences_and_named_once():

@@ -70,6 +70,8 @@ BAD = [
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --batch-size 3", 2, "--dataset-size"),
     ("epsilon gaussian --noise-multiplier 1 --delta 1e-5 --batch-size 30 --dataset-size 20", 2, "at most"),
     ("epsilon gaussian --noise-multiplier 1", 2, "--delta"),
+    ("epsilon --noise-multiplier 1 --delta 1e-5", 2, "expected a mechanism right after `privproj epsilon`"),
+    ("audit --trials 9", 2, "expected a command right after `privproj audit`"),
     ("epsilon martian", 2, "martian"),
     ("epsilonn gaussian", 2, "epsilonn"),
     ("epsilon m2 --dim 64 --rank 0 --noise-multiplier 1 --delta 1e-5", 2, "--rank=0"),

@@ -43,12 +43,13 @@ def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
     # Basic composition: the sum of both at half of delta, our phase by the bound that the accountant has of it.
     bound = None if "grid_step" in both.numerics else "mixture-rdp"
     ours = privproj.epsilon(ADAPTERS.mechanism, delta=5e-6, bound=bound, **RUN).value
-    alone = [Schedule((event(found),), STEP).epsilon(delta=delta).value for delta in (1e-5, 5e-6)]
+    alone = [Schedule((event(found),), STEP).epsilon(delta=delta) for delta in (1e-5, 5e-6)]
     known = privproj.epsilon(ADAPTERS.mechanism, delta=1e-5, **RUN).lower
-    assert max(alone[0] * (1 - 1e-6), known) <= both.value <= (alone[1] + ours) * (1 + 1e-2)
+    assert max(alone[0].value * (1 - 1e-6), known) <= both.value <= (alone[1].value + ours) * (1 + 1e-2)
     assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
     assert both.side is Side.UPPER and COMPOSED_ELSEWHERE in both.warnings and EVENT_AS_RUN in both.assumes
     assert both.lower_bound is None or both.lower_bound.gap in ("", EVENTS_LEFT_OUT)
+    assert not any("(none)" in words for answer in alone for words in answer.warnings)
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
 
 

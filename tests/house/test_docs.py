@@ -14,7 +14,8 @@ import pytest
 from helpers import ROOT, extras_of, needs
 from privproj_cli.main import exit_code
 
-from privproj.mechanisms.registry import LINES, registry
+from privproj import M2
+from privproj.mechanisms.registry import LINES, find_bound, registry
 
 DOCS = ROOT / "docs"
 FROM_ELSEWHERE = re.compile(r"docs/(explain|(api|bounds)/(?!README)[\w.-]+)\.md")
@@ -157,6 +158,19 @@ def test_the_map_says_what_every_file_of_training_does():
     rows = re.findall(r"^\| (`.*?) \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
     files = {path.stem for path in (ROOT / "privproj" / "training").glob("*.py")} - {"__init__"}
     assert files <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.parametrize("path", [*WRITTEN, *(ROOT / "examples").glob("*.toml")], ids=lambda p: p.name)
+def test_versions_of_bounds_are_those_of_today(path):
+    said = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
+    # All examples are of rank-free.
+    assert set(said) <= {str(find_bound(M2, "rank-free").version)}
+
+
+def test_the_page_on_certificates_names_every_bound_that_has_one():
+    (row,) = re.findall(r"^\| bounds \|.*$", (DOCS / "certificates.md").read_text(), re.MULTILINE)
+    for bound in (bound for bound in registry() if bound.ball_profile):
+        assert re.search(rf"\b{bound.mechanism.name}( `[\w-]+`,)* `{bound.name}`", row), bound
 
 
 def test_a_changed_number_is_seen():
