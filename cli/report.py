@@ -38,9 +38,10 @@ def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
     style: str | None, output: str | None, **author_words: str | None,
 ) -> int:  # fmt: skip
-    """Compute the statement, write or print it; returns the exit code. Of files among the ``author_words`` it has digests.
+    """Compute the statement, write or print it; returns the exit code.
 
-    What its author should know of the ``phases`` is said on standard error.
+    Of files among the ``author_words`` it has digests. What its author should know of the ``phases`` is said on
+    standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")

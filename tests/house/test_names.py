@@ -25,6 +25,9 @@ RECORD_FIELDS = {
 }
 """Functions of a bound that are named after the field of its record."""
 
+VAGUE = {"found", "known", "whole", "kept", "own", "said", "given", "shown"}
+"""Words that say that there is a value, but not which."""
+
 WORDS = {
     path: set(re.findall(r"\w+", path.read_text()))
     for folder in FOLDERS
@@ -59,6 +62,17 @@ def test_private_names_stay_in_their_file(path):
             assert not [
                 alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"
             ]
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "cli").rglob("*.py"))], ids=ids)
+def test_a_value_is_named_after_what_it_is(path):
+    names = [
+        getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None) or node.name
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef)
+        or (isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store))
+    ]
+    assert not [name for name in names if name.strip("_") in VAGUE]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=ids)
