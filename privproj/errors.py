@@ -98,8 +98,8 @@ class InvalidParameter(PrivprojError, ValueError):
         tail = f"; {self.remedy}" if self.remedy else ""
         if self.is_missing:
             return f"expected {self.expected}, got {'nothing for' if ': ' in name else 'no'} {name}{tail}"
-        whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
-        return f"expected {self.expected}, got {name}={int(self.value) if whole else self.value}{tail}"  # pyright: ignore
+        is_whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
+        return f"expected {self.expected}, got {name}={int(self.value) if is_whole else self.value}{tail}"  # pyright: ignore
 
 
 class MissingPackage(PrivprojError):
@@ -199,14 +199,14 @@ def within(where: str) -> Iterator[None]:
 
 
 def unknown_name(
-    name: str, value: object, what: str, known: Iterable[str], remedy: str = "", *, word: str | None = None
+    name: str, value: object, what: str, allowed: Iterable[str], remedy: str = "", *, word: str | None = None
 ) -> InvalidParameter:
-    """The error for a value, or for the ``word`` where that is not the value, that is none of the ``known`` names.
+    """The error for a value, or for the ``word`` where that is not the value, that is none of the ``allowed`` names.
 
     It suggests the names that are nearest. Where none is near it lists all of them, or says the remedy where they are
     many.
     """
-    names = list(dict.fromkeys(known))
+    names = list(dict.fromkeys(allowed))
     near = nearest_names(str(value) if word is None else word, names)
     if near:
         return InvalidParameter(name, value, what, f"did you mean {' or '.join(near)}?")
@@ -216,11 +216,11 @@ def unknown_name(
     return InvalidParameter(name, value, what, remedy)
 
 
-def nearest_names(word: str, known: Iterable[str]) -> list[str]:
+def nearest_names(word: str, names: Iterable[str]) -> list[str]:
     """Up to three names that are spelt almost like a word, nearest first."""
     from difflib import get_close_matches
 
-    spelt = {name.lower(): name for name in known}
+    spelt = {name.lower(): name for name in names}
     if word.lower() in spelt:
         return [spelt[word.lower()]]
     # Similarity at which a name is suggested; one wrong letter is a large share of a short word. Contract.

@@ -133,7 +133,7 @@ class LowerBound:
     def as_dict(self) -> dict[str, object]:
         """Return the keys that it has among the numerics of the JSON object."""
         words = {"at_least_for": self.for_whom, "gap": self.gap}
-        return {f"{self.quantity}_at_least": self.value, **{key: said for key, said in words.items() if said}}
+        return {f"{self.quantity}_at_least": self.value, **{key: text for key, text in words.items() if text}}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -211,19 +211,19 @@ class Result:
         Returns:
             A result that is equal to ``finish(self)``.
         """
-        found = copy(self)
+        pending = copy(self)
         for name in COMPLETED_WHEN_READ:
-            del found.__dict__[name]
-        found.__dict__["_finish"] = lambda: finish(self)
-        return found
+            del pending.__dict__[name]
+        pending.__dict__["_finish"] = lambda: finish(self)
+        return pending
 
     def __getattr__(self, name: str) -> Any:
         # Called for what is missing only: for what is completed when it is read.
         finish = self.__dict__.get("_finish") if name in COMPLETED_WHEN_READ else None
         if finish is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        found = finish()
-        self.__dict__.update({own: getattr(found, own) for own in COMPLETED_WHEN_READ})
+        finished = finish()
+        self.__dict__.update({field_name: getattr(finished, field_name) for field_name in COMPLETED_WHEN_READ})
         self.__dict__.pop("_finish", None)
         return self.__dict__[name]
 
@@ -244,20 +244,20 @@ class Result:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.quantity}: no answer ({self.outcome})"
-        shown = round_outward(self.value, up=self.side is not Side.LOWER)
+        number = round_outward(self.value, up=self.side is not Side.LOWER)
         side = "NOT A GUARANTEE" if self.side is Side.NONE else self.side
         promises = f"; promise: {'; '.join(self.promises)}" if self.promises else ""
         basis = f"{self.bound}, {self.status}, {self.run['relation']}{promises}"
         target = f", at {self.target_words}" if self.target_words else ""
-        return f"{self.quantity} = {shown} ({side}{target}; {basis})"
+        return f"{self.quantity} = {number} ({side}{target}; {basis})"
 
     @property
     def target_words(self) -> str:
         """At which epsilon, delta or risk the value is, in words; empty where it is at none."""
         if self.risk is not None:
             return _fpr_words(self.risk) if self.quantity == "tpr" else risk_words(self.risk)
-        given = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
-        asked = {name: value for name, value in given.items() if value is not None and name != self.quantity}
+        targets = {"epsilon": self.epsilon, "slack" if self.quantity == "gdp_mu" else "delta": self.delta}
+        asked = {name: value for name, value in targets.items() if value is not None and name != self.quantity}
         words = [f"{name} {limit_words(value, up=True)}" for name, value in asked.items()]
         if self.delta is None and self.log10_delta is not None and self.quantity != "delta":
             words.append(f"delta 10^{limit_words(self.log10_delta, up=True)}")
@@ -272,7 +272,7 @@ class Result:
     def assumes(self) -> tuple[str, ...]:
         """All that is taken for granted about the program, in words: first for the mechanism, then for the run."""
         lists: Any = (self.mechanism.get("assumes", ()), self.run.get("assumes", ()))
-        return tuple(dict.fromkeys(words for found in lists for words in found))
+        return tuple(dict.fromkeys(words for sentences in lists for words in sentences))
 
     def as_dict(self) -> dict[str, object]:
         """Return the JSON object of the command line: plain values, and None for what is not a finite number.
@@ -283,13 +283,13 @@ class Result:
         from privproj.version import __version__
 
         least = {} if self.lower_bound is None else self.lower_bound.as_dict()
-        own = self.__getstate__() | {"numerics": {**self.numerics, **least, **self.alternatives}}
-        own = {name: value for name, value in own.items() if name not in ("lower_bound", "alternatives")}
-        shown = {name: as_plain_value(value) for name, value in own.items()}
-        shown["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
+        values = self.__getstate__() | {"numerics": {**self.numerics, **least, **self.alternatives}}
+        values = {name: value for name, value in values.items() if name not in ("lower_bound", "alternatives")}
+        plain = {name: as_plain_value(value) for name, value in values.items()}
+        plain["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
-            shown["value"] = None
-        return {**shown, "version": __version__, "schema": SCHEMA}
+            plain["value"] = None
+        return {**plain, "version": __version__, "schema": SCHEMA}
 
 
 class Row(Protocol):

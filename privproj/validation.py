@@ -254,13 +254,13 @@ def parameters_of(record: type) -> dict[str, Parameter]:
     return {name: field.metadata["parameter"] for name, field in declared if "parameter" in field.metadata}
 
 
-def parameters_from(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_from(record: type, keys: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a record by the names of their fields, from keys as files and the command line have them.
 
     Other keys are not looked at, and None says nothing.
     """
-    known = {name: (found.key or name, found.read) for name, found in parameters_of(record).items()}
-    return {name: read(given[key]) for name, (key, read) in known.items() if given.get(key) is not None}
+    readers = {name: (declared.key or name, declared.read) for name, declared in parameters_of(record).items()}
+    return {name: read(keys[key]) for name, (key, read) in readers.items() if keys.get(key) is not None}
 
 
 def check_parameters(record: object) -> None:

@@ -119,10 +119,10 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    question, found = _calibrate("sigma", mechanism, solve_sigma, asked)
-    if not found.usable:
-        return found
-    return with_lower_bound(question.with_mechanism(noise_multiplier=found.value).phases, found)
+    question, result = _calibrate("sigma", mechanism, solve_sigma, asked)
+    if not result.usable:
+        return result
+    return with_lower_bound(question.with_mechanism(noise_multiplier=result.value).phases, result)
 
 
 def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
@@ -321,8 +321,8 @@ class Search:
 
         It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
         """
-        found, fall = find_crossing_by_secants(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
-        return smallest_passing(self.meets, found, max(1e-2 * rtol, FIRST_STEP), high), fall
+        crossing, fall = find_crossing_by_secants(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
+        return smallest_passing(self.meets, crossing, max(1e-2 * rtol, FIRST_STEP), high), fall
 
     def last_whole(
         self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None
@@ -389,25 +389,25 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         # Grids that follow the losses have an error of their own: a closer search is not worth its time.
         rtol = 1e-3 if "grid" in numerics else 1e-4 if run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
-        found, fall = search.least(guess, rtol=rtol, **limits)
+        noise, fall = search.least(guess, rtol=rtol, **limits)
     else:
         aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
         near = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
-        found = smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
-    if found == math.inf:
+        noise = smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
+    if noise == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())
-    curve, lower = search.curve(found), None
-    gap = math.inf if roughly or leads_with_epsilon(curve) else at(found).upper - at(found).lower
+    curve, lower = search.curve(noise), None
+    gap = math.inf if roughly or leads_with_epsilon(curve) else at(noise).upper - at(noise).lower
     if gap < math.inf:
         # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
-        near = found
+        near = noise
         if numerics:
-            near, spread = found * math.exp((at(found).lower - target.log_delta) / fall), rtol
+            near, spread = noise * math.exp((at(noise).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
-        lower = min(found, end)
-    return search.answer("sigma", found, found, lower, side=search.question_at(found).side(curve))
+        lower = min(noise, end)
+    return search.answer("sigma", noise, noise, lower, side=search.question_at(noise).side(curve))
 
 
 def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:
@@ -436,11 +436,11 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
         None if shape == other or excess(best) > 0.0 else search.last_whole(best, end, guide=guide)
         for other, end in (("grows", 1), ("falls", limit))
     )
-    found = largest or smallest
+    fitting = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
-    if found is None:
+    if fitting is None:
         return _vacuous_answer(question, "rank", side=side, **target.fields())
-    return search.answer("rank", found, found, smallest or found, upper=found if smallest else None, side=side)
+    return search.answer("rank", fitting, fitting, smallest or fitting, upper=fitting if smallest else None, side=side)
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
@@ -461,12 +461,12 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
 def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed."""
     search = Search(lambda count: question.with_run(steps=count), target)
-    found = search.most_steps([], question.only.guess())
-    if found is None:
+    largest = search.most_steps([], question.only.guess())
+    if largest is None:
         return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
-    if found == MOST_STEPS:
+    if largest == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
-    return search.answer("steps", found, found, found, upper=None, side=Side.LOWER)
+    return search.answer("steps", largest, largest, largest, upper=None, side=Side.LOWER)
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
@@ -522,18 +522,18 @@ def _solve_sigma_at_risk(question: Question, target: RiskTarget, search: Search)
     if numerics_of(search.curve(guess)):
         # Where records pick their batches, curves take seconds. Speed only.
         rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
-    found, _ = search.least(guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
-    if found == math.inf:
+    noise, _ = search.least(guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
+    if noise == math.inf:
         return _vacuous_answer(question, "sigma", **target.fields())
     # A Gaussian release of a larger mu has a larger risk (C30).
-    lower, step = None if gaussian_mu(search.curve(found)) is None else found, FIRST_STEP
+    lower, step = None if gaussian_mu(search.curve(noise)) is None else noise, FIRST_STEP
     while lower and (gaussian_mu(search.curve(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
         lower, step = lower * (1.0 - step), 4.0 * step
         lower = lower if lower >= SMALLEST_NOISE else None
     # Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians.
-    is_known = target.fpr is None or gaussian_mu(search.curve(found)) is not None
-    side = search.question_at(found).side(search.curve(found)) if is_known else Side.UPPER
-    return search.answer("sigma", found, found, lower, side=side)
+    is_known = target.fpr is None or gaussian_mu(search.curve(noise)) is not None
+    side = search.question_at(noise).side(search.curve(noise)) if is_known else Side.UPPER
+    return search.answer("sigma", noise, noise, lower, side=side)
 
 
 def gaussian_mu(curve: Curve) -> float | None:

@@ -186,8 +186,8 @@ class Choice:
         """Return the row as plain values under the names of its columns."""
         worths = ("noise_over_dp_sgd", "projection_error", "projection_error_of_run", "error")
         facts = {name: getattr(self.worth, name) for name in worths}
-        said = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
-        return {**said, **facts, "bound": self.result.bound, "status": str(self.result.status)}
+        setting = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
+        return {**setting, **facts, "bound": self.result.bound, "status": str(self.result.status)}
 
     def as_dict(self) -> dict[str, object]:
         """Return one row of the JSON object of the command line."""
@@ -259,10 +259,10 @@ def _at_rank(asked: M2, rank: int) -> M2:
 
 def _ways_of(projected: M2) -> list[_Way]:
     """Every way to train whose releases are projected to the ranks of these layers."""
-    found = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
-    if not found:
+    ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
+    if not ranks:
         raise InvalidParameter("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
-    rank = max(found)
+    rank = max(ranks)
     ways = [
         _Way("m2-projected-clip", Gaussian(), _clipped_after(projected, haar=True), rank),
         _Way("m1", Gaussian(), _clipped_after(projected, haar=False), rank),
@@ -294,9 +294,9 @@ def _clipped_after(projected: M2, *, haar: bool) -> Lift:
     for layer in projected.layers:
         if haar and layer.rank == layer.dim:
             continue
-        kept = _mean_root_of_beta(0.5 * layer.rank, 0.5 * (layer.dim - (layer.rank if haar else 1)))
-        noise = max(noise, math.sqrt(layer.rank / layer.dim) / kept)
-        factor = max(factor, 1.0 / kept**2)
+        mean_root = _mean_root_of_beta(0.5 * layer.rank, 0.5 * (layer.dim - (layer.rank if haar else 1)))
+        noise = max(noise, math.sqrt(layer.rank / layer.dim) / mean_root)
+        factor = max(factor, 1.0 / mean_root**2)
     return Lift(noise, factor, whole_lift.released, whole_lift.of)
 
 
@@ -316,8 +316,8 @@ def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice
     if result.value is None or lift is None:
         return None
     mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
-    found = worth_of(mechanism, lift, plain)
-    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=found, mechanism=mechanism)
+    update = worth_of(mechanism, lift, plain)
+    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=update, mechanism=mechanism)
 
 
 def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:

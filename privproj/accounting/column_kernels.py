@@ -144,10 +144,10 @@ class RowShape:
 
     def row_at(self, noise: Any) -> tuple[Any, ...]:
         """The row at a noise multiplier; its entries may be arrays where that is one."""
-        found = self.phase.bound.law_row and self.phase.bound.law_row(self.seen, 1.0 / noise)
-        assert found is not None
+        profile_and_row = self.phase.bound.law_row and self.phase.bound.law_row(self.seen, 1.0 / noise)
+        assert profile_and_row is not None
         before = 1.0 - ROUNDINGS_BELOW * float(getattr(self.curve, "inverse_rtol", None) or INVERSE_RTOL)
-        return *found[1], self.rate, spacing_of(self.curve, 0.0), before
+        return *profile_and_row[1], self.rate, spacing_of(self.curve, 0.0), before
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
@@ -160,10 +160,10 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     if not bound.guarantees(phase.mechanism):
         return None
     seen, run = phase.for_relation()
-    found = bound.law_row(seen, 1.0)
-    if found is None:
+    profile_and_row = bound.law_row(seen, 1.0)
+    if profile_and_row is None:
         return None
-    return RowShape(phase, seen, run.sampling_rate, found[0], phase.curve() if curve is None else curve)
+    return RowShape(phase, seen, run.sampling_rate, profile_and_row[0], phase.curve() if curve is None else curve)
 
 
 def goal_in_columns(curve: Curve, log_delta: float) -> float:
@@ -179,9 +179,9 @@ def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
     row, most = shape.row_at(phase.mechanism.noise_multiplier), (floor_log_delta(curve, target), target.epsilon)
     for answer, asked, limit in zip(answers_of(shape.profile), (target.epsilon, target.log_delta), most, strict=True):
         try:
-            found = answer(asked, row)[1]
+            upper = answer(asked, row)[1]
         except (ArithmeticError, ValueError):  # columns have no answer
             continue
-        if limit < found < math.inf:
+        if limit < upper < math.inf:
             return False
     return True

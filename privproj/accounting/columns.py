@@ -134,9 +134,9 @@ class ColumnResult:
         words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
         asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
                  for name, value in {**self.asked, **words}.items()}  # fmt: skip
-        found = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
+        answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
         rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
-        return {**asked, **found, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+        return {**asked, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
 
 
 def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
@@ -217,17 +217,17 @@ def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
 
 
 def _answer_columns(
-    quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **given: Any
+    quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **parameters: Any
 ) -> ColumnResult:
     """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
-    kind, own = _kind_and_parameters(mechanism)
-    for name in set(own) & set(given):
-        raise InvalidParameter(name, given[name], f"{name} once: in the mechanism, or beside its type")
-    given = {**own, **given}
+    kind, of_mechanism = _kind_and_parameters(mechanism)
+    for name in set(of_mechanism) & set(parameters):
+        raise InvalidParameter(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
+    parameters = {**of_mechanism, **parameters}
     threads = integer("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
-    run: Any = {name: given.pop(name) for name in list(given) if name in RunOptions.__annotations__}
-    _check_given(kind, quantity, run, given)
-    same, columns, shape = _broadcast(given)
+    run: Any = {name: parameters.pop(name) for name in list(parameters) if name in RunOptions.__annotations__}
+    _check_given(kind, quantity, run, parameters)
+    same, columns, shape = _broadcast(parameters)
     size = math.prod(shape)
 
     def question(i: int) -> tuple[Phase, Any]:
@@ -240,33 +240,33 @@ def _answer_columns(
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
     with rows_to_come(size * ROW_WEIGHTS[quantity]):
-        found = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
-        phases, sides = [*found.phases], {*found.sides}
-        if quantity == "delta" and found.small.any():
+        answers = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
+        phases, sides = [*answers.phases], {*answers.sides}
+        if quantity == "delta" and answers.small.any():
             sides.add(Side.UPPER)
         # What columns do not answer is a question of its own: all of them are put before the first is answered.
-        alone = np.flatnonzero(found.shape < 0)
+        alone = np.flatnonzero(answers.shape < 0)
         lower = np.zeros(len(alone))
         for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
             i = int(alone[k])
             with _naming_row(i, shape):
                 one = _ask_one(quantity, phase, target)
-            found.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
-            found.numbers["log10_delta"][i] = one.log10_delta or 0.0
+            answers.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
+            answers.numbers["log10_delta"][i] = one.log10_delta or 0.0
             outcome[i], lower[k] = one.outcome, one.lower or 0.0
             phases.append(phase)
             sides.add(one.side)
-        found.lower_ends.append((alone, lambda: lower))
+        answers.lower_ends.append((alone, lambda: lower))
 
-    value, power, outcome = (array.reshape(shape) for array in (found.value, found.numbers["log10_delta"], outcome))
-    again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in given}, **run}
+    value, power, outcome = (array.reshape(shape) for array in (answers.value, answers.numbers["log10_delta"], outcome))
+    again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in parameters}, **run}
     return ColumnResult(
         quantity=quantity,
         value=value,
         log10_delta=power,
         outcome=outcome,
         asked={name: value for name, value in again.items() if value is not None},
-        find_lower=lambda: found.lower.reshape(shape),
+        find_lower=lambda: answers.lower.reshape(shape),
         **_basis_of(find_bound(kind, bound), phases, sides),
     )
 
@@ -276,36 +276,36 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
     if isinstance(mechanism, MechanismColumns):
         return mechanism.kind, mechanism.parameters
     if isinstance(mechanism, Mechanism):
-        own = {one.name: getattr(mechanism, one.name) for one in fields(mechanism) if one.init}
-        return type(mechanism), {name: value for name, value in own.items() if value is not None and value != ()}
+        parameters = {one.name: getattr(mechanism, one.name) for one in fields(mechanism) if one.init}
+        return type(mechanism), {name: value for name, value in parameters.items() if value is not None and value != ()}
     kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
     if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
         raise InvalidParameter("mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'")
     return kind, {}
 
 
-def _broadcast(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
+def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
     """What is the same for all rows, the flat columns of what is not, and the shape of the answers."""
-    arrays = {name: _column_of(name, value) for name, value in given.items() if is_column(name, value)}
+    arrays = {name: _column_of(name, value) for name, value in parameters.items() if is_column(name, value)}
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise InvalidParameter("columns", shapes, "arrays of shapes that can be broadcast") from None
     columns = {name: np.broadcast_to(array, shape).reshape(-1) for name, array in arrays.items()}
-    return {name: value for name, value in given.items() if name not in arrays}, columns, shape
+    return {name: value for name, value in parameters.items() if name not in arrays}, columns, shape
 
 
-def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Raise :class:`InvalidParameter` for a name that is not known, or that this quantity does not take."""
     for name, value in run.items():
         if isinstance(value, list | tuple | np.ndarray):
             raise InvalidParameter(name, value, f"one {name} for all rows", "ask once for each value")
     names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
-    for name, value in given.items():
+    for name, value in parameters.items():
         if name not in TARGETS and name not in names:
-            known = (*names, *RunOptions.__annotations__, *TARGETS)
-            raise unknown_name(name, value, f"a parameter of {kind.name}", known, word=name)
+            allowed = (*names, *RunOptions.__annotations__, *TARGETS)
+            raise unknown_name(name, value, f"a parameter of {kind.name}", allowed, word=name)
         if name in TARGETS and name not in taken and value is not None:
             raise InvalidParameter(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
 
@@ -313,13 +313,13 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], g
 def _column_of(name: str, value: Any) -> Array:
     """The values of a parameter as an array; raises :class:`InvalidParameter` for what is none."""
     try:
-        found = np.array(value)  # a copy, as lower ends may be found later
+        column = np.array(value)  # a copy, as lower ends may be found later
     except ValueError:
         raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
-    listed = found.dtype != bool and not isinstance(value, np.ndarray)
+    listed = column.dtype != bool and not isinstance(value, np.ndarray)
     if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
         raise InvalidParameter(name, value, f"a {name} for every row, none of them masked or a truth value")
-    return found
+    return column
 
 
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
@@ -388,10 +388,10 @@ class ColumnAnswers:
     @cached_property
     def lower(self) -> Array:
         """Lower ends; 0 where none is known. They are found when they are first read."""
-        found = np.zeros(len(self.value))
+        ends = np.zeros(len(self.value))
         for where, find in self.lower_ends:
-            found[where] = find()
-        return found
+            ends[where] = find()
+        return ends
 
     @property
     def small(self) -> Truths:
@@ -399,7 +399,7 @@ class ColumnAnswers:
         return self.numbers["log10_delta"] <= LEAST_LOG_VALUE / math.log(10.0)
 
 
-def _numbers_of(quantity: str, given: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
+def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
     """Targets and noise multipliers of delta, epsilon or sigma as arrays, and for which rows they are in their domain.
 
     Each is given as a value for all rows or as one for each.
@@ -407,25 +407,25 @@ def _numbers_of(quantity: str, given: Mapping[str, Any], size: int) -> tuple[dic
     fine = np.ones(size, bool)
 
     def read(name: str, low: float, high: float) -> Array:
-        array = np.asarray(given.get(name))
+        array = np.asarray(parameters.get(name))
         numbers = np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
         inside = (low <= numbers) & (numbers <= high)
         fine[~inside] = False
         return np.where(inside, numbers, high)
 
-    found = {"log10_delta": np.zeros(size)}
+    targets = {"log10_delta": np.zeros(size)}
     if quantity != "sigma":
-        found["noise_multiplier"] = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
+        targets["noise_multiplier"] = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
     if quantity != "epsilon":
-        found["epsilon"] = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
-    if quantity != "delta" and given.get("log10_delta") is not None:
+        targets["epsilon"] = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
+    if quantity != "delta" and parameters.get("log10_delta") is not None:
         power = read("log10_delta", -1e6, -1e-300)
         delta, log_delta = np.where(power > -300.0, 10.0**power, 0.0), power * math.log(10.0)
-        found |= {"delta": delta, "log_delta": log_delta, "log10_delta": power}
+        targets |= {"delta": delta, "log_delta": log_delta, "log10_delta": power}
     elif quantity != "delta":
         delta = read("delta", 5e-324, 1.0 - 2.0**-53)
-        found |= {"delta": delta, "log_delta": np.log(delta), "log10_delta": np.log10(delta)}
-    return found, fine
+        targets |= {"delta": delta, "log_delta": np.log(delta), "log10_delta": np.log10(delta)}
+    return targets, fine
 
 
 def read_columns(
@@ -442,7 +442,7 @@ def read_columns(
     number, and checks it; what it refuses is not read.
     """
     numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
-    found = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
+    answers = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
     for where in _alike(fine, columns):
         at = {name: column[where] for name, column in numbers.items()}
         try:
@@ -467,13 +467,13 @@ def read_columns(
             value = rows.epsilons(**at) if quantity == "epsilon" else _least_noises(rows, **at)
             find_lower = partial(_lower_ends, rows, SOUGHT[quantity], value, at)
         # An epsilon of 0 has a note, which is that of the scalar door.
-        known = (value > 0.0) & (value < NO_ANSWER[quantity])
-        found.value[where] = value
-        found.lower_ends.append((where, find_lower))
-        found.shape[where] = np.where(known, len(found.phases), -1)
-        found.phases.append(phase)
-        found.sides.append(phase.side(shape.curve))
-    return found
+        answered = (value > 0.0) & (value < NO_ANSWER[quantity])
+        answers.value[where] = value
+        answers.lower_ends.append((where, find_lower))
+        answers.shape[where] = np.where(answered, len(answers.phases), -1)
+        answers.phases.append(phase)
+        answers.sides.append(phase.side(shape.curve))
+    return answers
 
 
 def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
@@ -511,8 +511,8 @@ class _Rows:
 
     def epsilons(self, noise_multiplier: Array, log_delta: Array, **others: Array) -> Array:
         """The epsilon of every row, ``inf`` where columns have no answer."""
-        found = self._run(answers_of(self.shape.profile)[1], noise_multiplier, log_delta)[1]
-        return np.where(found < math.inf, found, math.inf)
+        eps = self._run(answers_of(self.shape.profile)[1], noise_multiplier, log_delta)[1]
+        return np.where(eps < math.inf, eps, math.inf)
 
 
 def _lower_ends(rows: _Rows, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
@@ -528,14 +528,14 @@ def _lower_ends(rows: _Rows, sought: str, value: Array, at: Mapping[str, Array])
 
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
     """Numbers moved by a relative ``step``, then by ever larger ones, until each was tried and ``holds``."""
-    found = start.copy()
-    waiting = np.flatnonzero((found > 0.0) & (found < math.inf))
+    moved = start.copy()
+    waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
     while waiting.size and abs(step) < 1.0:
-        waiting = waiting[~holds(waiting, found[waiting])]
-        found[waiting] *= 1.0 + step
+        waiting = waiting[~holds(waiting, moved[waiting])]
+        moved[waiting] *= 1.0 + step
         step *= 4.0
-    found[waiting] = otherwise
-    return found
+    moved[waiting] = otherwise
+    return moved
 
 
 def _least_noises(rows: _Rows, epsilon: Array, log_delta: Array, **others: Array) -> Array:

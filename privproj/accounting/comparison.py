@@ -46,12 +46,12 @@ class Comparison:
 
     def as_row(self) -> dict[str, object]:
         """Return the row as plain values under the names of its columns."""
-        found = self.result
-        if found is None:
+        result = self.result
+        if result is None:
             return {"bound": self.bound.name, "status": str(self.bound.status), "reason": self.reason}
-        facts = {"bound": found.bound, found.quantity: found.value}
-        facts |= {"status": str(found.status), "side": str(found.side)}
-        return {**facts, "promises": "; ".join(found.promises), "reason": self.reason}
+        facts = {"bound": result.bound, result.quantity: result.value}
+        facts |= {"status": str(result.status), "side": str(result.side)}
+        return {**facts, "promises": "; ".join(result.promises), "reason": self.reason}
 
 
 def compare(
@@ -107,9 +107,9 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
     """The first clause of the reason, without the name of the bound, which stands before it."""
     if isinstance(error, InvalidParameter) and error.is_missing:
         return f"needs --{error.name.replace('_', '-')}"
-    said = str(error).removeprefix(f"{bound.name}: ").removeprefix(bound.name).removeprefix("this bound").lstrip()
+    message = str(error).removeprefix(f"{bound.name}: ").removeprefix(bound.name).removeprefix("this bound").lstrip()
     # before the first colon, semicolon or comma that is not in parentheses
-    words = re.sub("^expected ", "needs ", re.split(r"[:;,] (?![^(]*\))", said, maxsplit=1)[0])
+    words = re.sub("^expected ", "needs ", re.split(r"[:;,] (?![^(]*\))", message, maxsplit=1)[0])
     kind = {"precision_limit": "precision limit: ", "not_converged": "not converged: "}
     if words == f"is {bound.status}":
         words = f"{bound.status}, not a guarantee; see `privproj bounds {bound.mechanism.name}.{bound.name}`"
@@ -142,7 +142,7 @@ def compare_with_baselines(
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
     # Close enough for the digits that are compared
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
-    given = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
+    target = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
     rows = []
     for bound, baseline in _baselines_of(mechanism, result.run):
         if result.risk and baseline.runs == "composed":
@@ -151,7 +151,7 @@ def compare_with_baselines(
             value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
             if not value:
                 question = ask_by_name(setting, bound, {**run, "split": baseline.split})
-                value = solve(question, target_from(given, result.quantity)).value
+                value = solve(question, target_from(target, result.quantity)).value
         except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:

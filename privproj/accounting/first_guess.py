@@ -50,14 +50,14 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     """The ``mu`` of a Gaussian release that just meets the target, roughly."""
     if isinstance(target, RiskTarget):
         return gaussian_spread(target.value, target.fpr)
-    found = find_crossing(
+    noise = find_crossing(
         lambda s: kernels.log_gaussian_delta(target.epsilon, 1.0 / s) - target.log_delta,
         min(classical_noise(target), LARGEST_NOISE) if target.epsilon else 1.0,
         low=SMALLEST_NOISE,
         high=LARGEST_NOISE,
         rtol=1e-3,
     )
-    return 1.0 / min(found.upper, LARGEST_NOISE)
+    return 1.0 / min(noise.upper, LARGEST_NOISE)
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
@@ -110,8 +110,8 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
     """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``."""
     form, run = last
-    known = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
-    spent, unit = _spread_of(known) if known else 0.0, _spread_of([(form, replace(run, steps=1))])
+    profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
+    spent, unit = _spread_of(profiles) if profiles else 0.0, _spread_of([(form, replace(run, steps=1))])
     left = _wanted_spread(target) ** 2 - spent**2
     return min(max(int(left / unit**2), 1), MOST_STEPS) if left > 0.0 and 0.0 < unit < math.inf else 1
 
@@ -154,12 +154,12 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 
     It only tells a search where to look. Every answer is evaluated with the full table afterwards.
     """
-    whole = phase.bound.representation
+    representation = phase.bound.representation
 
     def sparse(mechanism: Mechanism) -> Representation:
-        found = whole(mechanism)
+        form = representation(mechanism)
         # Values of the profile per standard deviation of the loss. Speed only.
-        return replace(found, resolution=3.0) if isinstance(found, PrivacyProfile) else found
+        return replace(form, resolution=3.0) if isinstance(form, PrivacyProfile) else form
 
     try:
         curve = replace(phase, bound=replace(phase.bound, representation=sparse)).curve()

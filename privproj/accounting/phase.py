@@ -188,8 +188,8 @@ class Phase:
     @property
     def _whole_run(self) -> Run:
         """The run of steps that are releases of their own: their batches are in the profile of a step."""
-        whole: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
-        return replace(self.run, group_size=1, **whole)
+        unsampled: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
+        return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
         """What tells a search where to look first: :meth:`release`, or that of one record where a group has none."""
@@ -261,11 +261,11 @@ class Phase:
 
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file, keys and plain values."""
-        own = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
+        parameters = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
         run = {**self.run.parameters(), "split": self.run.split}.items()
-        said = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
-        said |= {"planned": True} if self.planned else {}
-        return {"name": self.name, "mechanism": self.mechanism.name, **own, "bound": self.bound.name, **said}
+        options = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
+        options |= {"planned": True} if self.planned else {}
+        return {"name": self.name, "mechanism": self.mechanism.name, **parameters, "bound": self.bound.name, **options}
 
     def with_mechanism(self, **changes: object) -> "Phase":
         """The same phase with these parameters of its mechanism changed."""
@@ -377,9 +377,9 @@ def _group_step(
 
     def member(count: int) -> PrivacyProfile:
         seen = mechanism.for_group(count)
-        found = bound.represent(seen if fixed is None else seen.for_replacement(), several=count > 1)
-        assert isinstance(found, PrivacyProfile)
-        return found
+        form = bound.represent(seen if fixed is None else seen.for_replacement(), several=count > 1)
+        assert isinstance(form, PrivacyProfile)
+        return form
 
     weights = poisson_weights(rate, size) if fixed is None else fixed_size_weights(*fixed, size)
     return group_step(member, weights, of_fixed_size=fixed is not None)

@@ -112,8 +112,8 @@ class Question:
         """The joint curve of what the phases release."""
         phases, step = self.merged(), self.asked_step
         if len(phases) > 1:
-            whole = compose_phases([phase.profile() for phase in phases], step)
-            return cut_batches(whole, phases)
+            uncut = compose_phases([phase.profile() for phase in phases], step)
+            return cut_batches(uncut, phases)
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
@@ -144,16 +144,16 @@ class Question:
         # One plan of all phases: the sentence of a phase whose clip adapts stands for that of the others.
         plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
-        own = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
-        return _each_once((*self.assumes, *own, *planned))
+        of_phases = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
+        return _each_once((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
         """The fields of a result that say what was asked: mechanism, run, bound and source, in words and values."""
         phases, words = self.phases, self.run_assumes
         assumes = _each_once(words for phase in phases for words in phase.mechanism_assumes)
-        shown = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
+        run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
-            "run": {**shown, "assumes": words},
+            "run": {**run, "assumes": words},
             "source": "; ".join(_each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
@@ -185,12 +185,12 @@ class Question:
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
-        found = remark_on_delta(phases, self.remarked({**fields, **details}))
+        remarked = remark_on_delta(phases, self.remarked({**fields, **details}))
         refuted = _each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
         if refuted and value is not None:
-            warnings = (*found["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
-            found.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
-        return Result(**found)
+            warnings = (*remarked["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
+            remarked.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
+        return Result(**remarked)
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a result with what there is to say of its composer and of its batches."""
@@ -200,9 +200,9 @@ class Question:
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
     """The run of phases in values, which have no rate in common."""
     shared = phases[0].run.parameters() if phases else {}
-    shown = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
-    shown |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
-    return shown | {"public_size": any(phase.run.public_size for phase in phases)}
+    run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
+    run |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
+    return run | {"public_size": any(phase.run.public_size for phase in phases)}
 
 
 def _each_once(items: Iterable[str]) -> tuple[str, ...]:
@@ -225,26 +225,26 @@ def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], R
 
 def ask(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
     """The :func:`answer` with what stands beside it: the truth from below, and the same number for other batches."""
-    found = with_lower_bound(question.phases, answer(question, quantity, solve, target))
-    return with_alternatives(question, found, lambda other: solve(other, target))
+    result = with_lower_bound(question.phases, answer(question, quantity, solve, target))
+    return with_alternatives(question, result, lambda other: solve(other, target))
 
 
-def remark_on_composer(step: float | None, found: dict[str, Any]) -> dict[str, Any]:
+def remark_on_composer(step: float | None, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with what there is to say of its composer: a measured rounding, a step without effect.
 
     A number whose rounding is measured is conditional. ``step`` is that of the grid that was asked for; a calibration
     has numerics where there is one.
     """
-    if "numerics" not in found or found["value"] is None:
-        return found
-    numerics = found["numerics"]
-    if numerics.get("rounding") and ROUNDING_AS_MEASURED not in found["promises"]:
-        weaker = Status.CONDITIONAL if found["status"] is Status.PROVED else found["status"]
-        found = {**found, "status": weaker, "promises": (*found["promises"], ROUNDING_AS_MEASURED)}
+    if "numerics" not in fields or fields["value"] is None:
+        return fields
+    numerics = fields["numerics"]
+    if numerics.get("rounding") and ROUNDING_AS_MEASURED not in fields["promises"]:
+        weaker = Status.CONDITIONAL if fields["status"] is Status.PROVED else fields["status"]
+        fields = {**fields, "status": weaker, "promises": (*fields["promises"], ROUNDING_AS_MEASURED)}
     if step is not None and "grid_step" not in numerics:
-        note = f"discretization={step:g} had no effect on {found['bound']}, which composes nothing on a grid here"
-        found = {**found, "warnings": (*found["warnings"], note)}
-    return found
+        note = f"discretization={step:g} had no effect on {fields['bound']}, which composes nothing on a grid here"
+        fields = {**fields, "warnings": (*fields["warnings"], note)}
+    return fields
 
 
 def question_about(phase: Phase) -> Question:
@@ -297,16 +297,16 @@ def epsilon(
 def solve_epsilon(question: Question, target: Target) -> Result:
     """Answer :func:`privproj.epsilon` for a question that is already parsed."""
     curve = question.curve()
-    found = read_epsilon(curve, target)
-    lower = found.lower if math.isfinite(found.lower) and found.lower >= 0.0 else None
-    result_details: dict = {**target.fields(), "epsilon": found.upper}
+    interval = read_epsilon(curve, target)
+    lower = interval.lower if math.isfinite(interval.lower) and interval.lower >= 0.0 else None
+    result_details: dict = {**target.fields(), "epsilon": interval.upper}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
-    if found.upper == math.inf:
+    if interval.upper == math.inf:
         note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {question.remedy}"
         result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
-    if found.upper == 0.0:
+    if interval.upper == 0.0:
         result_details["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
-    return question.result("epsilon", found.upper, lower, **result_details)
+    return question.result("epsilon", interval.upper, lower, **result_details)
 
 
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
@@ -344,16 +344,16 @@ def solve_delta(question: Question, target: EpsilonTarget) -> Result:
             f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
-    found = read_log_delta(curve, epsilon)
-    value, lower = delta_value(found.upper), math.exp(found.lower) if found.lower > LEAST_LOG_VALUE else None
+    interval = read_log_delta(curve, epsilon)
+    value, lower = delta_value(interval.upper), math.exp(interval.lower) if interval.lower > LEAST_LOG_VALUE else None
     return question.result(
         "delta",
         value,
         lower,
-        side=question.side(curve) if found.upper > LEAST_LOG_VALUE else Side.UPPER,
+        side=question.side(curve) if interval.upper > LEAST_LOG_VALUE else Side.UPPER,
         epsilon=epsilon,
         delta=value,
         numerics=numerics_of(curve),
-        log10_delta=log10_value(found.upper),
+        log10_delta=log10_value(interval.upper),
         outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
     )

@@ -61,21 +61,21 @@ def with_lower_bound(phases: Sequence[Phase], result: Result) -> Result:
         return result
     if result.risk is not None and "advantage" not in result.risk:
         return result
-    return result.completed_by(lambda known: _with_end_below(phases, known))
+    return result.completed_by(lambda answered: _with_end_below(phases, answered))
 
 
 def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:
     """The result with the largest lower end that is known, and with a warning where it is far above that."""
     try:
-        found = _lower_end(phases, result)
+        new_end = _lower_end(phases, result)
     except (PrivprojError, ArithmeticError, ValueError):
-        found = None
-    ends = [end for end in (result.lower_bound, found) if end is not None]
+        new_end = None
+    ends = [end for end in (result.lower_bound, new_end) if end is not None]
     result = replace(result, lower_bound=max(ends, key=lambda end: end.value, default=None))
-    known, composed = result.lower_bound, "composer" in result.numerics or "epoch" in result.numerics
-    if result.quantity != "epsilon" or not composed or (known and known.gap) or result.value is None:
+    end_below, composed = result.lower_bound, "composer" in result.numerics or "epoch" in result.numerics
+    if result.quantity != "epsilon" or not composed or (end_below and end_below.gap) or result.value is None:
         return result
-    least = max(result.lower or 0.0, known.value if known else 0.0)
+    least = max(result.lower or 0.0, end_below.value if end_below else 0.0)
     if result.value <= WIDE_GAP * least:
         return result
     return replace(result, warnings=(*result.warnings, LOOSE.format(least) if least else NOTHING_BELOW))
@@ -124,8 +124,8 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
         return EVENTS_LEFT_OUT
     if any(phase.bound.renyi for phase in phases):
         return OTHER_BOUND
-    known = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower
-    return NO_ONE_CHANGE if known else ""
+    is_tight = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower
+    return NO_ONE_CHANGE if is_tight else ""
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
@@ -133,10 +133,10 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
     The last change of a phase with few of them stands in where another phase has more.
     """
-    known = [phase.worst_changes() for phase in phases if attains_pair(phase)]
-    known = [(changes, _plain(run)) for changes, run in known if changes]
-    for i in range(max((len(changes) for changes, _ in known), default=0)):
-        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in known]
+    changes_and_runs = [phase.worst_changes() for phase in phases if attains_pair(phase)]
+    changes_and_runs = [(changes, _plain(run)) for changes, run in changes_and_runs if changes]
+    for i in range(max((len(changes) for changes, _ in changes_and_runs), default=0)):
+        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in changes_and_runs]
 
 
 def _plain(run: Run) -> Run:
@@ -207,19 +207,19 @@ def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result
 # --- how batches were drawn ---------------------------------------------------------------------------
 
 
-def remark_on_batches(question: Any, found: dict[str, Any]) -> dict[str, Any]:
+def remark_on_batches(question: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with what there is to say of capped and of shuffled batches."""
     # Without their value the run of a result is only a placeholder.
-    if found["value"] is None and found["quantity"] in ("steps", "rate"):
-        return found
-    caps, cut = _capped(question, found)
-    least, shuffled = _shuffled(question.phases, found)
-    return {**found, "lower_bound": least, "alternatives": caps, "warnings": (*found["warnings"], *cut, *shuffled)}
+    if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
+        return fields
+    caps, cut = _capped(question, fields)
+    least, shuffled = _shuffled(question.phases, fields)
+    return {**fields, "lower_bound": least, "alternatives": caps, "warnings": (*fields["warnings"], *cut, *shuffled)}
 
 
-def remark_on_delta(phases: Sequence[Phase], found: dict[str, Any]) -> dict[str, Any]:
+def remark_on_delta(phases: Sequence[Phase], fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a result with a warning where its delta is not below one over the number of records."""
-    return {**found, "warnings": (*found["warnings"], *warnings_of_delta(known_size(phases), found.get("delta")))}
+    return {**fields, "warnings": (*fields["warnings"], *warnings_of_delta(known_size(phases), fields.get("delta")))}
 
 
 def known_size(phases: Sequence[Phase]) -> int:
@@ -234,25 +234,25 @@ def warnings_of_delta(size: int, delta: float | None) -> list[str]:
     return [f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record"]
 
 
-def _capped(question: Any, found: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
+def _capped(question: Any, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
     runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)
-    if not runs or found.get("log10_delta") is None:
+    if not runs or fields.get("log10_delta") is None:
         return {}, []
     from privproj.composition.truncated_poisson import smallest_harmless_cap
 
-    log_delta = goal = found["log10_delta"] * math.log(10.0)
-    if found["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
+    log_delta = goal = fields["log10_delta"] * math.log(10.0)
+    if fields["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
         try:
-            goal = question.with_runs(without_cap).curve().log_delta(found["epsilon"]).upper
+            goal = question.with_runs(without_cap).curve().log_delta(fields["epsilon"]).upper
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
-    said = [
+    words = [
         f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
         for run, n in zip(runs, least, strict=True)
     ]
-    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, said
+    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
 
 
 def _cap_words(run: Run, log_delta: float) -> str:
@@ -268,15 +268,15 @@ def _cap_words(run: Run, log_delta: float) -> str:
     return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
 
 
-def _shuffled(phases: Sequence[Phase], found: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
+def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
     """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []
     if any(phase.run.batches is None for phase in shuffled):
         return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
-    of_delta = found["quantity"] == "delta"
-    goal = found.get("epsilon") if of_delta else found.get("log10_delta")
+    of_delta = fields["quantity"] == "delta"
+    goal = fields.get("epsilon") if of_delta else fields.get("log10_delta")
     if goal is None:
         return None, [NO_AMPLIFICATION]
     from privproj.accounting.shuffling import least_of

@@ -90,9 +90,9 @@ class Schedule(Question):
             ("group_size", "one group_size for all phases: the same person is in all of them"),
             ("relation", "one neighbouring relation for all phases"),
         ):
-            said = sorted({str(getattr(phase.run, name)) for phase in self.phases})
-            if len(said) > 1:
-                raise InvalidParameter(name, ", ".join(said), expected)
+            values = sorted({str(getattr(phase.run, name)) for phase in self.phases})
+            if len(values) > 1:
+                raise InvalidParameter(name, ", ".join(values), expected)
         for phase in self.phases:
             if (step := phase.run.discretization) is not None:
                 raise InvalidParameter("discretization", step, "discretization once, for the whole schedule")
@@ -303,8 +303,8 @@ class Schedule(Question):
 
         target = full_target(epsilon, delta, None, zero=True)
         # Where to look first is told by phases with a profile.
-        known = [one.guess() for one in before if one.accountant is None]
-        return Search(question_at, target).most_steps(known, phase.guess()) or 0
+        releases = [one.guess() for one in before if one.accountant is None]
+        return Search(question_at, target).most_steps(releases, phase.guess()) or 0
 
     def remaining(self, *, epsilon: float, delta: float) -> list[Remaining]:
         """Return what the budget leaves for every planned phase, after all that is done and planned before it.
@@ -424,6 +424,6 @@ def dp_sft(
         if not noise.usable:
             raise Refused(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
         phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
-    found = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
-    kept = len(phases) == 1 or (budget == "split" and found.meets(epsilon=epsilon, delta=delta))
-    return found if kept else found.calibrated(epsilon=epsilon, delta=delta)
+    plan = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
+    is_final = len(phases) == 1 or (budget == "split" and plan.meets(epsilon=epsilon, delta=delta))
+    return plan if is_final else plan.calibrated(epsilon=epsilon, delta=delta)

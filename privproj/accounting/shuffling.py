@@ -110,8 +110,8 @@ class ShuffledEpochs:
             return log_difference(right, log_delta, LEAST_GAP) - wrong
 
         root = self.cells[-1].low
-        found = self._best(value, 0.5 * root * root + root * math.sqrt(-2.0 * log_delta))
-        return max(0.0, found - LOWER_MARGIN * (1.0 + abs(found))) if found > -math.inf else 0.0
+        eps = self._best(value, 0.5 * root * root + root * math.sqrt(-2.0 * log_delta))
+        return max(0.0, eps - LOWER_MARGIN * (1.0 + abs(eps))) if eps > -math.inf else 0.0
 
     def log_delta_at_least(self, eps: float) -> float:
         """The log of a delta, rounded down, below which no bound can promise ``eps``; ``-inf`` if none is known."""
@@ -120,8 +120,8 @@ class ShuffledEpochs:
         def value(right: float, wrong: float) -> float:
             return log_difference(right, eps + wrong + 1e-15 * (eps + abs(wrong)), LEAST_GAP)
 
-        found = self._best(value, eps)
-        return found - LOWER_MARGIN * (1.0 + abs(found)) if found > -math.inf else found
+        log_delta = self._best(value, eps)
+        return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
         """The largest ``value`` of both probabilities' logs that is found, for ``w`` up to a little above ``reach``."""

@@ -58,7 +58,7 @@ ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-f
 """Algorithms that are a (subsampled) Gaussian mechanism whatever their ranks are, so that no rank improves epsilon."""
 
 KINDS: dict[str, Kind] = {
-    **{name: found.kind for name, found in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
+    **{name: declared.kind for name, declared in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
     **dict.fromkeys(("name", "query", "mechanism", "bound", "status"), TEXT),
     **dict.fromkeys(("expect", "rtol", "at_most"), NUMBER),
     "bound_version": WHOLE,
@@ -75,29 +75,29 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
     """
     if not isinstance(entry, Mapping):
         raise InvalidParameter(where, entry, "a table of keys")
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, value in entry.items():
         name = str(key).replace("-", "_")
-        if name in found:
+        if name in keys:
             raise InvalidParameter(f"{where}: {name}", value, f"one spelling of a key, {name} or {key}, once")
-        found[name] = value
-    return found
+        keys[name] = value
+    return keys
 
 
-def mechanism_type_of(given: Mapping[str, Any]) -> type[Mechanism]:
+def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
     """The type of the mechanism that an entry names; raises :class:`InvalidParameter` if it names none."""
-    if "mechanism" not in given:
+    if "mechanism" not in entry:
         raise InvalidParameter("mechanism", "nothing", "a mechanism")
-    name: str = check_type("mechanism", given["mechanism"], TEXT)
+    name: str = check_type("mechanism", entry["mechanism"], TEXT)
     return mechanism_named(ALIASES.get(name, name))
 
 
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
     """Every key that an entry about this mechanism may have, and its kind, without what the query finds."""
-    own = {found.key or name: found.kind for name, found in parameters_of(mechanism).items()}
+    of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
-    known = {**own, **{name: KINDS[name] for name in plain}}
-    return {name: kind for name, kind in known.items() if name not in SOLVED_FOR.get(query, ())}
+    kinds = {**of_mechanism, **{name: KINDS[name] for name in plain}}
+    return {name: kind for name, kind in kinds.items() if name not in SOLVED_FOR.get(query, ())}
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:
@@ -114,48 +114,48 @@ def _cut(value: Any) -> Any:
     return str(value)[:80] if isinstance(value, str | list | Mapping) else value
 
 
-def check_keys(given: Mapping[str, Any], known: Mapping[str, Kind]) -> None:
+def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
     """Raise :class:`InvalidParameter` for a key that is not known, and for a value of another type."""
-    for name, value in given.items():
-        if name not in known:
-            raise unknown_name(name[:80], _cut(value), "one of the keys", known, word=name[:80])
-        check_type(name, value, known[name])
+    for name, value in entry.items():
+        if name not in kinds:
+            raise unknown_name(name[:80], _cut(value), "one of the keys", kinds, word=name[:80])
+        check_type(name, value, kinds[name])
 
 
-def check_entry(given: Mapping[str, Any], others: tuple[str, ...]) -> str:
+def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
     """The query of an entry that may have these keys besides those of its question; an epsilon where none is named.
 
     Raises :class:`InvalidParameter` for a query that is none, and as :func:`check_keys` does.
     """
-    query = check_type("query", given.get("query", "epsilon"), TEXT)
+    query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
         raise unknown_name("query", query, "a query", QUERIES)
-    check_keys(given, keys_of(mechanism_type_of(given), ("query", "mechanism", "bound", *others), query))
+    check_keys(entry, keys_of(mechanism_type_of(entry), ("query", "mechanism", "bound", *others), query))
     return query
 
 
-def mechanism_bound_and_run(given: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
+def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
     """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
-    kind, run = mechanism_type_of(given), run_from(given, query)
-    return kind(**parameters_from(kind, given)), given.get("bound"), run
+    kind, run = mechanism_type_of(entry), run_from(entry, query)
+    return kind(**parameters_from(kind, entry)), entry.get("bound"), run
 
 
-def question_from(given: Mapping[str, Any], query: str = "") -> Question:
+def question_from(entry: Mapping[str, Any], query: str = "") -> Question:
     """The question that an entry puts, whose keys were checked."""
-    mechanism, bound, run = mechanism_bound_and_run(given, query)
+    mechanism, bound, run = mechanism_bound_and_run(entry, query)
     return ask_by_name(mechanism, bound, run)
 
 
-def answer_entry(query: str, given: Mapping[str, Any]) -> Result:
+def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
     """The answer to the query that an entry puts, whose keys were checked.
 
     The truth from below is not computed, as no file keeps it.
     """
     if query not in SOLVERS:
-        mechanism, bound, run = mechanism_bound_and_run(given, query)
-        asked = {name: given[name] for name in target_names(query) if name in given}
+        mechanism, bound, run = mechanism_bound_and_run(entry, query)
+        asked = {name: entry[name] for name in target_names(query) if name in entry}
         return QUERIES[query](mechanism, bound=bound, **asked, **run)
-    question, target, solve = question_from(given, query), target_from(given, query), SOLVERS[query]
+    question, target, solve = question_from(entry, query), target_from(entry, query), SOLVERS[query]
     if query == "sigma":
         require_unset(question.only.mechanism, "noise_multiplier", query)
         return answer(question, query, solve, target)
@@ -198,48 +198,50 @@ def evaluate(quantity: str, **parameters: object) -> Result:
     >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6)
     0.000156
     """
-    given = {name: _parse_number(value) for name, value in parameters.items()}
-    special = SPECIAL.get((quantity, "order" in given or "t" in given))
+    values = {name: _parse_number(value) for name, value in parameters.items()}
+    special = SPECIAL.get((quantity, "order" in values or "t" in values))
     if special is not None:
-        return special(quantity, given)
+        return special(quantity, values)
     mechanism_name, bound, query = _split_name(quantity)
-    asked = {name: given[name] for name in target_names(query) if name in given}
+    asked = {name: values[name] for name in target_names(query) if name in values}
     target_from(asked, query)
-    run = {name: given[name] for name in RunOptions.__annotations__ if name in given}
-    own = {name: value for name, value in given.items() if name not in {**asked, **run}}
-    mechanism = _build_mechanism(mechanism_named(mechanism_name), quantity, own, (*asked, *RunOptions.__annotations__))
+    run = {name: values[name] for name in RunOptions.__annotations__ if name in values}
+    of_mechanism = {name: value for name, value in values.items() if name not in {**asked, **run}}
+    mechanism = _build_mechanism(
+        mechanism_named(mechanism_name), quantity, of_mechanism, (*asked, *RunOptions.__annotations__)
+    )
     return QUERIES[query](mechanism, bound=bound, **asked, **run)
 
 
-def _build_mechanism(kind: type[Mechanism], quantity: str, given: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
+def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
     """The mechanism of this type with these parameters, each under any of its names, but once."""
     plain: dict[str, Any] = {}
-    for name, value in given.items():
-        own = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
-        if own in plain:
-            raise InvalidParameter(name, value, f"{own} under one of its names, once")
+    for name, value in values.items():
+        field = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
+        if field in plain:
+            raise InvalidParameter(name, value, f"{field} under one of its names, once")
         if name in RECIPROCALS:
             value = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
-        plain[own] = value
+        plain[field] = value
     for name in plain:
         if name not in kind.__dataclass_fields__:
-            known = (*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others)
-            raise unknown_name(name, plain[name], f"a parameter of {quantity}", known, word=name)
+            names = (*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others)
+            raise unknown_name(name, plain[name], f"a parameter of {quantity}", names, word=name)
     return kind(**plain)
 
 
-def _pop_numbers(quantity: str, given: dict[str, Any], *names: str) -> list[float]:
-    """The values of these parameters as floats; they are removed from ``given``."""
+def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[float]:
+    """The values of these parameters as floats; they are removed from ``values``."""
     for name in names:
-        if name not in given:
+        if name not in values:
             raise InvalidParameter(name, "nothing", f"the parameter {name} of {quantity}")
-    return [real(name, given.pop(name), "a number", -1e300, 1e300) for name in names]
+    return [real(name, values.pop(name), "a number", -1e300, 1e300) for name in names]
 
 
-def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
+def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
     """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
-    (order,) = _pop_numbers(quantity, given, "order")
-    mechanism = _build_mechanism(Sketch, quantity, given)
+    (order,) = _pop_numbers(quantity, values, "order")
+    mechanism = _build_mechanism(Sketch, quantity, values)
     question = ask_by_name(mechanism, "rdp", {})
     question.check()
     top = mechanism.gamma_of_matrices
@@ -248,13 +250,13 @@ def _renyi_divergence_at_order(quantity: str, given: dict[str, Any]) -> Result:
     return question.result("renyi divergence", question.only.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
 
 
-def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
+def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     """Answer ``wishart.early.epsilon`` and ``.delta`` with given ``t``, ``eta`` and ``R`` (C11)."""
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 
-    c = _pop_numbers(quantity, given, "c")[0] if "c" in given else SPECTRAL_CONSTANT
-    t, eta, radius = _pop_numbers(quantity, given, "t", "eta", "R")
-    mechanism = _build_mechanism(Wishart, quantity, given)
+    c = _pop_numbers(quantity, values, "c")[0] if "c" in values else SPECTRAL_CONSTANT
+    t, eta, radius = _pop_numbers(quantity, values, "t", "eta", "R")
+    mechanism = _build_mechanism(Wishart, quantity, values)
     question = ask_by_name(mechanism, "early", {})
     question.check()
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
@@ -264,12 +266,12 @@ def _early_bound_at_values(quantity: str, given: dict[str, Any]) -> Result:
     return question.result(asked, value, None, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
 
 
-def _gain_of_preprocessing(quantity: str, given: dict[str, Any]) -> Result:
+def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     """Answer ``wishart.preprocess.gain``: what preprocessing adds to the alignment; ``beta`` must be added to delta."""
     from privproj.diagnostics.directions import preprocessing_gain
 
-    gamma, beta = _pop_numbers(quantity, given, "gamma", "beta")
-    mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **given})
+    gamma, beta = _pop_numbers(quantity, values, "gamma", "beta")
+    mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **values})
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
     question = ask_by_name(mechanism, None, {})

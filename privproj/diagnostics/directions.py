@@ -39,10 +39,10 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     floor = real("norm_floor", norm_floor, "a positive norm floor up to the norm bound", 0.0, bound, open_low=True)
     count = integer("records", records, "a whole number of records >= 1")
     # 1 - rho <= 2 L^2 / (c0^2 n^2).
-    found = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
-    if found >= 2.0:
+    misalignment = 2.0 * (bound / floor / count) ** 2 * (1.0 + 1e-15)
+    if misalignment >= 2.0:
         raise InvalidParameter("norm_floor", norm_floor, f"a norm floor above norm_bound/records={bound / count:.4g}")
-    return found
+    return misalignment
 
 
 def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta: float) -> float:
@@ -75,11 +75,11 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
     # t = sqrt((2/d) ln(8/beta)).
     t = math.sqrt(2.0 / integer("dim", dim, "a whole number dim >= 1") * math.log(8.0 / probability("beta", beta)))
     # 1 - rho' = (1 - rho + 4 gamma t) / (1 + gamma^2 + 2 gamma t) (2601.21719, Lemma 10).
-    found = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
-    if found >= min(m, 1.0):
+    upper = (m + 4.0 * size * t) / (1.0 + size * size + 2.0 * size * t) * (1.0 + 1e-15)
+    if upper >= min(m, 1.0):
         least = 2.0 * t * (2.0 - m) / m if m > 0.0 else math.inf
         raise InvalidParameter("gamma", gamma, f"a gamma above {least:.4g}: at this one the alignment is not raised")
-    return found
+    return upper
 
 
 def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:

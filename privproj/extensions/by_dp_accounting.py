@@ -152,5 +152,5 @@ def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> Pri
 def _check_cell_count(cells: float, step: float) -> None:
     """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells, ``step`` nats apart."""
     if not cells <= MOST_PEER_CELLS:
-        given = f"discretization={step:.3g} with {cells:.2g} cells"
-        raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {given}; {PEER_REMEDY}")
+        grid = f"discretization={step:.3g} with {cells:.2g} cells"
+        raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {grid}; {PEER_REMEDY}")

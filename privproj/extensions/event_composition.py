@@ -146,9 +146,9 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     if not isinstance(data, Mapping):
         raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
     name, expected = str(data.get("type", "nothing")), "the name of an event of dp-accounting"
-    known = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
-    if name not in known:
-        raise unknown_name(f"{where}: type", name, expected, known)
+    types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
+    if name not in types:
+        raise unknown_name(f"{where}: type", name, expected, types)
     if depth >= MOST_NESTED:
         raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
     for key in (key for key in data if key not in ("type", *FIELDS[name])):
@@ -158,9 +158,9 @@ def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.D
     for field in attrs.fields(kind):
         if field.name not in data and field.default is attrs.NOTHING:
             raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
-    found = {key: _value_of(data[key], key, where, depth) for key in FIELDS[name] if key in data}
-    _check_together(found, where)
-    return kind(**found)
+    fields = {key: _value_of(data[key], key, where, depth) for key in FIELDS[name] if key in data}
+    _check_together(fields, where)
+    return kind(**fields)
 
 
 def _value_of(value: object, name: str, where: str, depth: int) -> Any:
@@ -174,21 +174,21 @@ def _value_of(value: object, name: str, where: str, depth: int) -> Any:
     return [event_from(part, f"{where}: events {i}", depth + 1) for i, part in parts]
 
 
-def _check_together(found: Mapping[str, Any], where: str) -> None:
+def _check_together(fields: Mapping[str, Any], where: str) -> None:
     """Raise :class:`InvalidParameter` for parameters of one event that contradict each other."""
-    if "num_buckets" in found:
+    if "num_buckets" in fields:
         with within(where):
-            probability("noise_parameter", found["noise_parameter"])
-    if "sampling_probs" in found:
-        shares, shifts = found["sampling_probs"], found["sensitivities"]
+            probability("noise_parameter", fields["noise_parameter"])
+    if "sampling_probs" in fields:
+        shares, shifts = fields["sampling_probs"], fields["sensitivities"]
         if len(shares) != len(shifts):
             raise InvalidParameter(f"{where}: sampling_probs", shares, "as many probabilities as sensitivities")
         if abs(math.fsum(shares) - 1.0) > 1e-12:
             raise InvalidParameter(f"{where}: sampling_probs", shares, "probabilities that add up to 1")
         if not any(share and shift for share, shift in zip(shares, shifts, strict=True)):
             raise InvalidParameter(f"{where}: sensitivities", shifts, "a sensitivity above 0", "NoOpDpEvent has none")
-    if "sample_size" in found and found["sample_size"] > found["source_dataset_size"]:
-        size, whole_size = found["sample_size"], found["source_dataset_size"]
+    if "sample_size" in fields and fields["sample_size"] > fields["source_dataset_size"]:
+        size, whole_size = fields["sample_size"], fields["source_dataset_size"]
         raise InvalidParameter(f"{where}: sample_size", size, f"at most source_dataset_size={whole_size}")
 
 
@@ -239,11 +239,11 @@ def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
 
 def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
     """The same events, each once, with how often it is composed in all."""
-    found: dict[str, Leaf] = {}
+    by_text: dict[str, Leaf] = {}
     for event, count in leaves:
         text = json.dumps(data_of(event))
-        found[text] = (event, count + found.get(text, (event, 0))[1])
-    return [*found.values()]
+        by_text[text] = (event, count + by_text.get(text, (event, 0))[1])
+    return [*by_text.values()]
 
 
 def parts_of(event: Any) -> list[dp_event.DpEvent]:
@@ -380,8 +380,8 @@ def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossD
                 f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
             )
     with _asking_for(event):
-        found = PLDAccountant(relation, step).compose(event)._pld
-    orders = (found._pmf_remove,) if found._symmetric else (found._pmf_remove, found._pmf_add)
+        pld = PLDAccountant(relation, step).compose(event)._pld
+    orders = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
     return PrivacyLossDistribution(*(law.to_dense_pmf() for law in orders))
 
 
@@ -407,8 +407,8 @@ def add_divergences(
     total = total * (1.0 + RENYI_RTOL) + releases * RENYI_NOISE / (tried - 1.0)
     numerics: dict[str, object] = {"composer": "dp-accounting", "orders": len(tried)}
     numerics |= {"added_to_divergence": releases * RENYI_NOISE, "rounding": "measured, not proved"}
-    known = dict(zip(map(float, tried), map(float, total), strict=True))
-    return RenyiCurve(known.__getitem__, orders=tuple(known), numerics=numerics)
+    by_order = dict(zip(map(float, tried), map(float, total), strict=True))
+    return RenyiCurve(by_order.__getitem__, orders=tuple(by_order), numerics=numerics)
 
 
 @lru_cache(maxsize=64)
@@ -427,11 +427,11 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
     # Relative to twice the clip
     scaled = with_noise(event, lambda z: z / 2.0) if relation is Relation.REPLACE_ONE else event
     with _asking_for(event):
-        found = RdpAccountant(orders, relation).compose(scaled).rdp
+        divergences = RdpAccountant(orders, relation).compose(scaled).rdp
     # D(alpha) >= 0, but for rounding that was measured
-    if not np.all(found >= -RENYI_NOISE / (np.array(orders) - 1.0)):
+    if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
         raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
-    return tuple(map(float, np.maximum(found, 0.0))), parts
+    return tuple(map(float, np.maximum(divergences, 0.0))), parts
 
 
 @contextmanager

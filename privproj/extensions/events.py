@@ -73,8 +73,9 @@ class _EventPhase(Phase):
     def as_dict(self) -> dict[str, object]:
         """The phase as an entry of a run file, keys and plain values."""
         run = self.run.parameters()
-        said = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
-        return {"name": self.name, **self.mechanism.parameters(), **said, **({"planned": True} if self.planned else {})}
+        options = {key: run[key] for key in ("steps", "relation", "public_size") if run[key]}
+        options |= {"planned": True} if self.planned else {}
+        return {"name": self.name, **self.mechanism.parameters(), **options}
 
 
 @lru_cache(maxsize=64)
@@ -103,12 +104,12 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
     """
     from privproj.extensions.event_composition import data_of, event_from, leaves_of
 
-    given = data_of(event) if hasattr(event, "to_named_tuple") else event  # pyright: ignore[reportArgumentType]
-    found = event_from(given, where)
-    data = data_of(found)
+    plain = data_of(event) if hasattr(event, "to_named_tuple") else event  # pyright: ignore[reportArgumentType]
+    parsed = event_from(plain, where)
+    data = data_of(parsed)
     asked = _EventPhase(**vars(phase_for(Event(text=json.dumps(data)), _bound_of(data["type"]), run, name)))
     with within(where):
-        list(leaves_of(found, asked.run.steps))
+        list(leaves_of(parsed, asked.run.steps))
     return asked
 
 

@@ -62,13 +62,13 @@ def _cost_of(phase: Phase, order: float | None) -> tuple[Phase, Fraction]:
     """
     if order is not None:
         phase, curve = renyi_curve(phase)
-        found = curve.divergence_at(order)
-        if not found < math.inf:
+        divergence = curve.divergence_at(order)
+        if not divergence < math.inf:
             raise Refused(
                 f"{phase.mechanism.name}.{phase.bound.name} has no finite divergence at order {order:g}; expected "
                 "less to be released, or a smaller order, fixed before the first release"
             )
-        return phase, Fraction(max(found, LEAST_COST))
+        return phase, Fraction(max(divergence, LEAST_COST))
     phase.check()
     mechanism, run = phase.for_relation()
     projects = isinstance(mechanism, M2) and not mechanism.unprojected
@@ -126,10 +126,10 @@ def best_order(phase: Phase, target: FullTarget) -> float:
             return 2.0 * HOPELESS
         order = float(f"{alpha:.4g}")
         budget, cost = _guess_budget(target, order), curve.divergence_at(order)
-        known = 0.0 < cost < math.inf
-        found = math.log(cost) - math.log(budget) if known and budget > 0.0 else HOPELESS + max(0.0, -budget)
-        tried[order] = found
-        return found
+        is_finite = 0.0 < cost < math.inf
+        excess = math.log(cost) - math.log(budget) if is_finite and budget > 0.0 else HOPELESS + max(0.0, -budget)
+        tried[order] = excess
+        return excess
 
     if curve.least_over_orders(score) >= HOPELESS:
         raise Refused(f"no order leaves a budget for epsilon {target.epsilon:g} at delta {target.delta:g}")
@@ -427,9 +427,9 @@ class Filter:
         """What one release like this costs, and the phase whose bound says so, under the relation of the filter."""
         one = _one_release(phase)
         if (str(one.run.relation), one.run.group_size) != (self.relation, self.group_size):
-            given = f"{one.run.relation} for groups of {one.run.group_size}"
+            pair = f"{one.run.relation} for groups of {one.run.group_size}"
             expected = f"{self.relation} for groups of {self.group_size}, as the filter was made"
-            raise InvalidParameter("relation", given, expected)
+            raise InvalidParameter("relation", pair, expected)
         return _cost_of(one, self.order)
 
     def _fitting(self, cost: Fraction) -> int:
@@ -438,17 +438,17 @@ class Filter:
 
     def _largest_budget(self, target: FullTarget) -> float:
         """The largest budget that meets a target, but for a few roundings; what is returned was seen to meet it."""
-        found, step = _guess_budget(target, self.order), 1e-15
-        while found > 0.0 and not meets(_curve_of(found, self.order), target):
+        budget, step = _guess_budget(target, self.order), 1e-15
+        while budget > 0.0 and not meets(_curve_of(budget, self.order), target):
             # A conversion rounds by units of epsilon, a squared shift by units of itself.
-            found, step = found - step * (found if self.order is None else 1.0 + found), 4.0 * step
-        if found <= 0.0:
+            budget, step = budget - step * (budget if self.order is None else 1.0 + budget), 4.0 * step
+        if budget <= 0.0:
             kind, more = ("noise up to 1e12", "") if self.order is None else (f"order {self.order:.7g}", "order, ")
             raise Refused(
                 f"{kind} leaves no budget for epsilon {target.epsilon:g} at delta {target.delta:g}; expected a larger "
                 f"{more}epsilon or delta"
             )
-        return found
+        return budget
 
 
 @dataclass(frozen=True)
@@ -478,13 +478,13 @@ class _BudgetQuestion(Question):
 
     def named(self) -> dict[str, Any]:
         """The filter, and all releases that were counted."""
-        budget, found = self.budget, super().named()
-        found["mechanism"]["filter"] = budget.parameters()
+        budget, fields = self.budget, super().named()
+        fields["mechanism"]["filter"] = budget.parameters()
         shared = {"relation": budget.relation, "group_size": budget.group_size, "assumes": self.run_assumes}
         kind = "gaussian-filter" if budget.order is None else "renyi-filter"
-        bound = f"{kind} ({found['bound']})" if found["bound"] else kind
+        bound = f"{kind} ({fields['bound']})" if fields["bound"] else kind
         run = {**run_of_several(self.phases), **shared}
-        return {**found, "run": run, "bound": bound, "source": SOURCES[budget.order is None]}
+        return {**fields, "run": run, "bound": bound, "source": SOURCES[budget.order is None]}
 
 
 SOURCES = (

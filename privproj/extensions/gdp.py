@@ -99,17 +99,17 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
 def solve_gdp_mu(question: Question, target: Target) -> Result:
     """Answer :func:`privproj.gdp_mu` for a question that is already parsed (C30)."""
     curve = question.curve()
-    known = gaussian_mu(curve)
-    if known is not None:
+    exact_mu = gaussian_mu(curve)
+    if exact_mu is not None:
         # The profile is that of mu itself; 1/z and sqrt(T) are rounded.
-        ends = Enclosure(known * (1.0 - 1e-15), next_up(known))
+        ends = Enclosure(exact_mu * (1.0 - 1e-15), next_up(exact_mu))
         fit, side = _GaussianFit(ends, 0.0, 0.0, 0), question.side(curve)
     else:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
         if not target.delta and fit.mu.upper == math.inf:
             raise Refused("no finite mu covers every delta of this run; expected a slack above 0, for instance 1e-9")
-    found = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
-    fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **found}, "side": side, **target.fields()}
+    numerics = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
+    fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **numerics}, "side": side, **target.fields()}
     if fit.mu.upper == math.inf:
         note = f"no finite mu at this slack; expected a larger slack or {question.remedy}"
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*question.notes, note)}
@@ -155,10 +155,10 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     last, least = _end_of(curve, slack)
     if last == math.inf:
         return _GaussianFit(Enclosure(0.0, math.inf), 1.0, 1.0, 1)
-    whole = math.log(advantage(curve))
-    if last == 0.0 or whole <= least:
+    log_advantage = math.log(advantage(curve))
+    if last == 0.0 or log_advantage <= least:
         return _GaussianFit(Enclosure(0.0, 0.0), 1.0, 0.0, 1)
-    read, needed = {0.0: whole, last: least}, dict[float, float]()
+    read, needed = {0.0: log_advantage, last: least}, dict[float, float]()
     new = [last * i / FIRST_EDGES for i in range(1, FIRST_EDGES)]
     while True:
         read |= {eps: _read(curve, eps) for eps in new}
@@ -295,8 +295,8 @@ def _quantile(log_tail: float, *, up: bool) -> float:
 def _mu_above(eps: float, log_delta: float) -> float:
     """A ``mu`` at which ``G_mu(eps)`` was evaluated to be above this delta; ``inf`` where none was."""
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
-    found = find_noise(eps, aim).lower
-    return next_up(1.0 / found) if found > 0.0 else math.inf
+    noise = find_noise(eps, aim).lower
+    return next_up(1.0 / noise) if noise > 0.0 else math.inf
 
 
 def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: float) -> float:
@@ -315,14 +315,14 @@ def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: f
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
     """For each edge an upper bound of ``(G_mu - H)/(1 + t)`` between its ends, for convex ``H`` through the points."""
-    found = []
+    gaps = []
     for i, ((eps, log_delta), (next_eps, next_log_delta)) in enumerate(edges):
         # H is above the next edge, prolonged to the left: at t_1 it is at least H_2 + a (t_2 - t_1).
         rate = _log_rate(*edges[i + 1]) if i + 1 < len(edges) else -math.inf
         rise = math.exp(rate + next_eps + math.log(-math.expm1(eps - next_eps)))
         left = min(math.exp(log_delta), math.exp(next_log_delta) + rise)
-        found.append(max(_gap(eps, mu, left), _gap(next_eps, mu, math.exp(next_log_delta))))
-    return found
+        gaps.append(max(_gap(eps, mu, left), _gap(next_eps, mu, math.exp(next_log_delta))))
+    return gaps
 
 
 def _gap(eps: float, mu: float, delta: float) -> float:

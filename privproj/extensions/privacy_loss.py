@@ -104,9 +104,9 @@ class PrivacyLoss(Schedule):
         return self.result("curve", 1.0, None, numerics=numerics_of(self.curve()))
 
     def __repr__(self) -> str:
-        found = self.rests_on
+        basis = self.rests_on
         return (
-            f"<privacy loss of {found.run['steps']} releases: {found.bound}, {found.status}, {found.run['relation']}>"
+            f"<privacy loss of {basis.run['steps']} releases: {basis.bound}, {basis.status}, {basis.run['relation']}>"
         )
 
 
@@ -114,7 +114,7 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
     """A curve that holds in both orders as the profile of one release."""
     if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
         return replace(curve, resolution=LOSSES_PER_DEVIATION)
-    found = shallow(curve)
+    ordinary = shallow(curve)
 
     # Outward by more than the rounding of epsilon and of exp (PrivacyProfile.table).
     def column(read: Any, margin: float, at: "Array") -> "Array":
@@ -124,10 +124,10 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
         return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + margin), 0.0)
 
     table = LazyBounds(
-        partial(column, lambda eps: found.log_delta(eps).lower, -4e-15),
-        partial(column, lambda eps: found.log_delta(eps).upper, 4e-15),
+        partial(column, lambda eps: ordinary.log_delta(eps).lower, -4e-15),
+        partial(column, lambda eps: ordinary.log_delta(eps).upper, 4e-15),
     )
-    return PrivacyProfile(log_delta=found.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
+    return PrivacyProfile(log_delta=ordinary.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
 
 
 def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **options: Unpack[RunOptions]) -> PrivacyLoss:
@@ -235,19 +235,19 @@ def convert(
     if to == "renyi":
         loss = _with_renyi_bounds(loss)
     several = isinstance(at, list | tuple)
-    found, side = CONVERSIONS[to](loss, at if several else [at])
+    values, side = CONVERSIONS[to](loss, at if several else [at])
     # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
     rests_on = loss.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
-    value = found if several else found[0]
+    value = values if several else values[0]
     return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 
 
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """The mu of the run with its slack."""
-    found = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
-    for mu in (mu for mu in found if not mu.usable):
+    mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
+    for mu in (mu for mu in mus if not mu.usable):
         raise Refused(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
-    return [float(mu) for mu in found], found[0].side
+    return [float(mu) for mu in mus], mus[0].side
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
@@ -260,14 +260,14 @@ def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
     """Divergences add over the phases, each at the orders."""
     orders = [real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in at]
-    found = [0.0] * len(orders)
+    totals = [0.0] * len(orders)
     for phase in loss.phases:
         curve: Any = phase.curve()
-        found = [next_up(total + curve.divergence_at(order)) for total, order in zip(found, orders, strict=True)]
-    for order, value in zip(orders, found, strict=True):
+        totals = [next_up(total + curve.divergence_at(order)) for total, order in zip(totals, orders, strict=True)]
+    for order, value in zip(orders, totals, strict=True):
         if not value < math.inf:
             raise Refused(f"this run has no finite Renyi divergence at order {order:g}; expected a smaller order")
-    return found, Side.UPPER
+    return totals, Side.UPPER
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:

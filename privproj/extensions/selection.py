@@ -115,8 +115,8 @@ class _TrialLaw:
 
     def as_dict(self) -> dict[str, object]:
         """The law as plain values by key, as results write it."""
-        own: dict[str, object] = {} if self.shape is None else {"shape": self.shape, "gamma": self.gamma}
-        return {"distribution": self.distribution, "expected_trials": self.expected, **own}
+        parameters: dict[str, object] = {} if self.shape is None else {"shape": self.shape, "gamma": self.gamma}
+        return {"distribution": self.distribution, "expected_trials": self.expected, **parameters}
 
     def probabilities(self) -> Iterator[tuple[int, Decimal]]:
         """Every ``k`` upwards with its probability, in the digits of the decimal context of whoever asks."""
@@ -288,8 +288,8 @@ class _Selection:
             ((_, shift),) = self.tilts[0]
             return Enclosure(-math.inf, (least + shift) * (1.0 + 4e-14))
         search: dict[str, float] = {"low": 1e-15, "high": LARGEST_PROFILE_EPSILON, "rtol": 1e-8}
-        found = find_crossing(lambda e: self.log_delta(e).upper - log_delta, max(least, 1e-9), **search)
-        return Enclosure(-math.inf, found.upper)
+        crossing = find_crossing(lambda e: self.log_delta(e).upper - log_delta, max(least, 1e-9), **search)
+        return Enclosure(-math.inf, crossing.upper)
 
 
 def _log_rounding(log_delta: float) -> float:
@@ -321,8 +321,8 @@ def _weigh_cells(tau: float, mean: float, lost: float) -> _Cells:
     for near, far in pairwise(cuts):
         mass = math.exp(-near) * -math.expm1(near - far)
         # the mean of e^(-c (x - near)) in the cell, and the share of the far end that has it
-        kept = -math.expm1((1.0 + c) * (near - far)) / (1.0 + c) / -math.expm1(near - far)
-        share = min(1.0, (1.0 - kept) / -math.expm1(c * (near - far)) + CHORD_ERROR)
+        discount = -math.expm1((1.0 + c) * (near - far)) / (1.0 + c) / -math.expm1(near - far)
+        share = min(1.0, (1.0 - discount) / -math.expm1(c * (near - far)) + CHORD_ERROR)
         weights[near] += mass * (1.0 - share) + 1e-15 * mass
         weights[far] += mass * share
     ends = [(weight, lost + c * x - tau) for x, weight in weights.items() if weight > 0.0]
@@ -435,18 +435,18 @@ def select(
     return answer(question, "delta", solve_delta, epsilon_target(epsilon))
 
 
-def _with_comparison(question: _SelectedQuestion, found: Result, target: Target) -> Result:
+def _with_comparison(question: _SelectedQuestion, result: Result, target: Target) -> Result:
     """The epsilon with those of one run and of all runs released, where they are known; a warning if all cost less."""
     one, count = question_about(question.only), math.ceil(question.law.expected * (1.0 - 1e-9))
     every = one.with_run(steps=min(one.only.run.steps * count, 10**15))
-    numerics: dict[str, Any] = dict(found.numerics)
+    numerics: dict[str, Any] = dict(result.numerics)
     for name, asked in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", every)):
         with suppress(PrivprojError):
             numerics[name] = solve_epsilon(asked, target).value
-    warnings, whole = found.warnings, numerics.get("epsilon_of_all_trials")
-    if whole is not None and found.value is not None and whole <= found.value:
+    warnings, of_all = result.warnings, numerics.get("epsilon_of_all_trials")
+    if of_all is not None and result.value is not None and of_all <= result.value:
         warnings = (*warnings, f"exactly {count} trials, all of them released, cost no more: fix their number instead")
-    return replace(found, numerics=numerics, warnings=warnings)
+    return replace(result, numerics=numerics, warnings=warnings)
 
 
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:

@@ -161,12 +161,12 @@ def _phase_of_event(
     ours = RELATIONS[relation]
     if event.relation not in (None, ours):
         raise InvalidParameter("relation", event.relation, f"{ours}, the neighbouring relation of the accountant")
-    found = find_bound(type(event.mechanism), event.bound or bound)
+    record = find_bound(type(event.mechanism), event.bound or bound)
     run: RunOptions = {**drawn, "steps": max(count, 1), "relation": ours}
-    put = phase_for(event.mechanism, found, run)
+    put = phase_for(event.mechanism, record, run)
     if put.reuses_projection:
         raise Refused(
-            f"{found.name} needs a fresh projection for each release, and an accountant cannot see the others"
+            f"{record.name} needs a fresh projection for each release, and an accountant cannot see the others"
         )
     return put
 
@@ -219,10 +219,10 @@ class ProjectionPLDAccountant(PLDAccountant):
             self._pld = self._pld.compose(alone._pld.self_compose(count))
             return None
         try:
-            found = _phase_of_event(ours, drawn, self.neighboring_relation, None, count)
-            release, run = found.release()
+            phase = _phase_of_event(ours, drawn, self.neighboring_relation, None, count)
+            release, run = phase.release()
             if not isinstance(release, PrivacyProfile) or (run.in_batches and not release.can_be_subsampled):
-                return Problem(event, f"{found.bound.name} has no privacy profile to compose here")
+                return Problem(event, f"{phase.bound.name} has no privacy profile to compose here")
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
                 # Each release in each order: the pairs that dominate it (C18). Their products dominate the run (C2).
@@ -262,10 +262,10 @@ class ProjectionRdpAccountant(RdpAccountant):
             return super()._maybe_compose(with_noise(event, float), count, do_compose)
         try:
             renyi = renyi_bound(type(ours.mechanism))
-            found = _phase_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
-            form, run = found.release()
+            phase = _phase_of_event(ours, drawn, self.neighboring_relation, renyi.name if renyi else None, count)
+            form, run = phase.release()
             if not isinstance(form, RenyiCurve):
-                return Problem(event, f"{found.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
+                return Problem(event, f"{phase.bound.name} has no Renyi curve; use ProjectionPLDAccountant")
             curve = form.over_run(run)
             if do_compose and count:
                 _warn_of_scale(ours, self.neighboring_relation)
@@ -337,8 +337,8 @@ def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     if run.group_size > 1:
         return _group_event(phase)
     if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:
-        said = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
-        raise Refused(f"phase {phase.name}: no event of this package says its {said}; keep the run file instead")
+        unsaid = "split of delta" if run.split is not None else "batches" if run.max_batch_size is None else "cap"
+        raise Refused(f"phase {phase.name}: no event of this package says its {unsaid}; keep the run file instead")
     release: dp_event.DpEvent
     if plain and isinstance(mechanism, Gaussian | Laplace):
         release = _plain_event(mechanism, run, phase.name)

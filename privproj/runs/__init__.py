@@ -165,18 +165,18 @@ class Run:
         check_parameters(self)
         rate = self.sampling_rate
         scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
-        known = SCHEMES[scheme]
-        if known.counts_epochs and rate < 1.0:
+        record = SCHEMES[scheme]
+        if record.counts_epochs and rate < 1.0:
             raise InvalidParameter("sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch")
         self._parse_batches(scheme)
         if self.max_batch_size is not None and rate == 1.0:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
-        chosen = WHOLE_DATA if self.sampling is None else known
-        said = [chosen.why_default] if chosen.why_default and self.relation is None else []
+        chosen = WHOLE_DATA if self.sampling is None else record
+        notes = [chosen.why_default] if chosen.why_default and self.relation is None else []
         if self.sampling is None and rate < 1.0 and self.public_size:
-            said.append(POISSON_UNLESS_SAID)
-        set_field(self, "notes", (*self.notes, *said))
-        set_field(self, "sampling", None if rate == 1.0 and not known.counts_epochs else scheme)
+            notes.append(POISSON_UNLESS_SAID)
+        set_field(self, "notes", (*self.notes, *notes))
+        set_field(self, "sampling", None if rate == 1.0 and not record.counts_epochs else scheme)
         relation = chosen.default_relation if self.relation is None else self.relation
         set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
 
@@ -186,7 +186,7 @@ class Run:
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
-                owners = [other for other, known in SCHEMES.items() if name in known.options]
+                owners = [other for other, record in SCHEMES.items() if name in record.options]
                 remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
                 raise InvalidParameter(name, value, f"no {name}", remedy)
         for name, expected in SCHEMES[scheme].needs.items():
@@ -238,8 +238,8 @@ class Run:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the run takes for granted of the program, whatever is released."""
-        said = (self.scheme.assumes, PUBLIC_RECORD_COUNT if self.public_size else "")
-        return tuple(words for words in said if words)
+        sentences = (self.scheme.assumes, PUBLIC_RECORD_COUNT if self.public_size else "")
+        return tuple(words for words in sentences if words)
 
     @property
     def in_epochs(self) -> bool:
@@ -271,9 +271,9 @@ class Run:
         always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
         per_record = ("batches_per_record",) if self.allocates else ()
         of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
-        shown = {name: getattr(self, name) for name in (*always, *of_some)}
-        shown = {name: str(value) if isinstance(value, StrEnum) else value for name, value in shown.items()}
-        return {name: value for name, value in shown.items() if name in always or value is not None}
+        values = {name: getattr(self, name) for name in (*always, *of_some)}
+        values = {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}
+        return {name: value for name, value in values.items() if name in always or value is not None}
 
 
 BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
@@ -286,7 +286,7 @@ EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low
 """The range of a number of epochs."""
 
 RUN_PARAMETERS = {
-    **{name: found for name, found in parameters_of(Run).items() if name != "dataset_size"},
+    **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
     "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the rate.", "B"),
     "dataset_size": parameters_of(Run)["dataset_size"],
     "epochs": Parameter(EPOCHS, "Passes over the data, instead of the steps.", "E"),
@@ -297,30 +297,30 @@ BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
 """What a scheme of batches has besides."""
 
 
-def run_from(given: Mapping[str, Any], query: str = "") -> RunOptions:
+def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
     """The run that keys say, as files and the command line have them, without what the query finds.
 
     The sizes of batches and epochs become ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per
     epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameter` where a key
     would be dropped or contradicts another.
     """
-    rate, steps, sizes = 1.0, 1, [given[name] for name in ("batch_size", "dataset_size") if name in given]
+    rate, steps, sizes = 1.0, 1, [keys[name] for name in ("batch_size", "dataset_size") if name in keys]
     if len(sizes) == 2:  # a batch above the data is wrong whatever else is missing
-        rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], given.get("epochs", 1))
-    _check_batches(given, query)
-    run: Any = {name: given[name] for name in RUN_PARAMETERS if name in given and name not in BATCH_KEYS}
-    if "dataset_size" in given:
-        run |= {"dataset_size": given["dataset_size"], "public_size": True}
-    whole_epochs = math.ceil(EPOCHS.check("epochs", given.get("epochs", 1)))
-    if "epochs" in given:
+        rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], keys.get("epochs", 1))
+    _check_batches(keys, query)
+    run: Any = {name: keys[name] for name in RUN_PARAMETERS if name in keys and name not in BATCH_KEYS}
+    if "dataset_size" in keys:
+        run |= {"dataset_size": keys["dataset_size"], "public_size": True}
+    whole_epochs = math.ceil(EPOCHS.check("epochs", keys.get("epochs", 1)))
+    if "epochs" in keys:
         run["steps"] = whole_epochs
-    if "batch_size" not in given:
+    if "batch_size" not in keys:
         return run
-    if given.get("sampling") in IN_EPOCHS:
-        if given["sampling"] != "partition":
+    if keys.get("sampling") in IN_EPOCHS:
+        if keys["sampling"] != "partition":
             run["batches"] = rate_and_steps_from_batches(sizes[0], sizes[1])[1]
         rate, steps = 1.0, whole_epochs
-    counted = {"steps": steps} if "epochs" in given else {}
+    counted = {"steps": steps} if "epochs" in keys else {}
     return {**run, **counted, "sampling_rate": rate, "public_size": True}  # pyright: ignore[reportReturnType]
 
 
@@ -328,30 +328,30 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
     """The run with its rate and steps, where the size of a batch or epochs say them; else the same run."""
     if not {"batch_size", "epochs"} & set(run):
         return run
-    given: Any = {name: value for name, value in run.items() if value is not None}
-    others: Any = {name: value for name, value in given.items() if name not in RUN_PARAMETERS}
-    return run_from(given, query) | others
+    keys: Any = {name: value for name, value in run.items() if value is not None}
+    others: Any = {name: value for name, value in keys.items() if name not in RUN_PARAMETERS}
+    return run_from(keys, query) | others
 
 
-def _check_batches(given: Mapping[str, Any], query: str) -> None:
+def _check_batches(keys: Mapping[str, Any], query: str) -> None:
     """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same.
 
     It is never left open how often a rate or a batch is used: that is not once.
     """
-    sized, capped, known = "batch_size" in given, "max_batch_size" in given, "dataset_size" in given
-    in_epochs = given.get("sampling") in IN_EPOCHS  # whose rate is 1
-    uncounted = "epochs" in given and not (sized or in_epochs or "batches" in given)
-    unsampled = "sampling" in given and not (in_epochs or sized or "sampling_rate" in given or query == "rate")
-    once = query != "steps" and "steps" not in given and "epochs" not in given
-    rate: Any = given.get("sampling_rate", 1.0)
+    sized, capped, has_size = "batch_size" in keys, "max_batch_size" in keys, "dataset_size" in keys
+    in_epochs = keys.get("sampling") in IN_EPOCHS  # whose rate is 1
+    uncounted = "epochs" in keys and not (sized or in_epochs or "batches" in keys)
+    unsampled = "sampling" in keys and not (in_epochs or sized or "sampling_rate" in keys or query == "rate")
+    once = query != "steps" and "steps" not in keys and "epochs" not in keys
+    rate: Any = keys.get("sampling_rate", 1.0)
     sampled = isinstance(rate, int | float) and 0.0 < rate < 1.0 and not in_epochs
-    private = known and given.get("public_size") is False
+    private = has_size and keys.get("public_size") is False
     twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
     rules = (
-        (sized and not known, "dataset_size", "dataset_size with batch_size"),
-        (capped and not known, "dataset_size", "dataset_size with max_batch_size"),
+        (sized and not has_size, "dataset_size", "dataset_size with batch_size"),
+        (capped and not has_size, "dataset_size", "dataset_size with max_batch_size"),
         (uncounted, "batch_size", "batch_size and dataset_size with epochs"),
-        *((a in given and b in given, a, f"either {a} or {b}, not both") for a, b in twice.items()),
+        *((a in keys and b in keys, a, f"either {a} or {b}, not both") for a, b in twice.items()),
         (private, "public_size", "public_size true with dataset_size"),
         (unsampled, "sampling", "a sampling_rate, or batch_size and dataset_size, with sampling"),
         (sized and once, "epochs", "epochs, or steps, with batch_size and dataset_size"),
@@ -364,7 +364,7 @@ def _check_batches(given: Mapping[str, Any], query: str) -> None:
     }
     for broken, name, expected in rules:
         if broken:
-            raise InvalidParameter(name, given.get(name, "nothing"), expected, remedies.get(name, ""))
+            raise InvalidParameter(name, keys.get(name, "nothing"), expected, remedies.get(name, ""))
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
@@ -393,8 +393,8 @@ def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
         return f"{steps} on the whole data set"
     rate = run["sampling_rate"]
     largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
-    shown = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
-    return f"{steps}, {run['sampling']} sampling at rate {shown}"
+    rate_words = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
+    return f"{steps}, {run['sampling']} sampling at rate {rate_words}"
 
 
 def percent(share: float) -> str:

@@ -86,18 +86,18 @@ def epsilon_target(epsilon: float) -> EpsilonTarget:
 
 def slack_target(delta: float) -> Target:
     """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
-    found = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
-    return delta_target(found, None) if found else Target(0.0, -math.inf, -math.inf, by_log=False)
+    slack = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
+    return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
     """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
     if (delta is None) == (log10_delta is None):
-        given = "nothing" if delta is None else delta
-        raise InvalidParameter("delta", given, "either delta (for instance 1e-6) or log10_delta")
+        value = "nothing" if delta is None else delta
+        raise InvalidParameter("delta", value, "either delta (for instance 1e-6) or log10_delta")
     if delta is not None:
-        found = probability("delta", delta)
-        return Target(found, math.log(found), math.log10(found), by_log=False)
+        delta = probability("delta", delta)
+        return Target(delta, math.log(delta), math.log10(delta), by_log=False)
     expected = "a log10_delta from -1e6 to below 0"
     power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
     return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
@@ -105,8 +105,8 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
     """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
-    found = delta_target(delta, log10_delta)
-    return FullTarget(**vars(found), epsilon=privacy_epsilon(epsilon, zero=zero))
+    at_delta = delta_target(delta, log10_delta)
+    return FullTarget(**vars(at_delta), epsilon=privacy_epsilon(epsilon, zero=zero))
 
 
 TARGETS = ("epsilon", "delta", "log10_delta")
@@ -131,17 +131,17 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
     return RiskTarget(hit, false)
 
 
-def privacy_or_risk_target(**given: float | None) -> FullTarget | RiskTarget:
+def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
     """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
-    risk = [name for name in RISKS if given.get(name) is not None]
+    risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
-        if given.get("epsilon") is None:
+        if values.get("epsilon") is None:
             raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
-        return full_target(*map(given.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
+        return full_target(*map(values.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
     for name in TARGETS:
-        if given.get(name) is not None:
-            raise InvalidParameter(name, given[name], f"either epsilon and delta, or {' and '.join(risk)}, not both")
-    return risk_target(*map(given.get, RISKS))
+        if values.get(name) is not None:
+            raise InvalidParameter(name, values[name], f"either epsilon and delta, or {' and '.join(risk)}, not both")
+    return risk_target(*map(values.get, RISKS))
 
 
 def target_names(query: str) -> tuple[str, ...]:
@@ -149,13 +149,13 @@ def target_names(query: str) -> tuple[str, ...]:
     return {"delta": TARGETS[:1], "epsilon": TARGETS[1:], "sigma": (*TARGETS, *RISKS)}.get(query, TARGETS)
 
 
-def target_from(given: Mapping[str, Any], query: str) -> Any:
+def target_from(values: Mapping[str, Any], query: str) -> Any:
     """The target of a query by its names; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
-    epsilon, delta, log10_delta = (given.get(name) for name in TARGETS)
+    epsilon, delta, log10_delta = (values.get(name) for name in TARGETS)
     if query == "delta":
         return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]
     if query == "epsilon":
         return delta_target(delta, log10_delta)
     if query == "sigma":
-        return privacy_or_risk_target(**given)
+        return privacy_or_risk_target(**values)
     return full_target(epsilon, delta, log10_delta, zero=True)  # pyright: ignore[reportArgumentType]
