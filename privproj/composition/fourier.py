@@ -167,7 +167,7 @@ class LatticeComposition:
         self.counts = np.array([float(phase.steps) for phase in self.phases])
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
-        self.rounding_of_steps = float(sum(t for _, t in phases))
+        self.steps = sum(t for _, t in phases)
         # How many spectra a composition keeps for further questions. Speed only.
         self.tilt_at = lru_cache(maxsize=4)(self._tilt_at)
         self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
@@ -260,7 +260,7 @@ class LatticeComposition:
         # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
         # Its rounding is added, and then the infinite part.
-        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
+        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
@@ -368,8 +368,8 @@ class TiltedSum:
     """
 
     def __init__(self, composition: LatticeComposition, theta: float) -> None:
-        self.composition, self.theta, self.step = composition, theta, composition.step
-        self.steps = sum(phase.steps for phase in composition.phases)
+        self.composition, self.theta = composition, theta
+        self.step, self.steps = composition.step, composition.steps
         self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0
         for phase in composition.phases:
             self.add(phase)
@@ -642,8 +642,10 @@ class TiltedSum:
 
 def _too_long(cells: int, most: int, step: float) -> GridLimit:
     """The error of a window that has more cells than it may have."""
-    given = f"{cells:.2g} of discretization={step:.3g}; give a larger discretization"
-    return GridLimit(f"expected a composed grid of at most {most:.2g} cells, got {given}, {REMEDY}")
+    return GridLimit(
+        f"expected a composed grid of at most {most:.2g} cells, got {cells:.2g} of discretization={step:.3g}; give a "
+        f"larger discretization, {REMEDY}"
+    )
 
 
 def _log_sum_exp(logs: FloatArray) -> float:
