@@ -27,6 +27,9 @@ Law = TypeVar("Law")
 BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
 
+BINS_OF_SUM = 3 * BINS
+"""Bins of the law of a sum over layers. Speed only."""
+
 MASS_LOST_TO_CUTS = 1e-36
 """Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
 cuts of 1e-45.
@@ -131,7 +134,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """Return the law of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
 
     In the logit of ``B`` the bins are narrowest just above the mean. Raises :class:`PrecisionLimit` for ``a + b`` above
-    5e9.
+    5e8.
     """
     law = _BetaLaw(a, b)
     step = 0.25 * law.width
@@ -375,7 +378,7 @@ class _GammaLaw(_PositiveLaw):
         return ends[0], ends[1]
 
 
-def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
+def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a law that bounds ``scale * sum of share * B`` over independent layers from above (C6).
 
     Each of ``parts`` is ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and
@@ -397,7 +400,7 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     last = max(last, 3)
     beyond = float(atoms[last:].sum()) + MASS_LOST_TO_CUTS
     points = shift + width * np.arange(last)
-    cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(count, last)).astype(int)]))
+    cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(BINS_OF_SUM, last)).astype(int)]))
     # Mass and E[X; bin] of the atoms between neighbouring cuts
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
@@ -432,7 +435,7 @@ class _LatticeLaw(NamedTuple):
         return law.coarser(level + joined)
 
 
-def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
+def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a law that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
 
     ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, so that the mean of every increasing
@@ -440,7 +443,7 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
     """
     shift, width, atoms = _sum_below(parts)
     points = scale * (shift + width * np.arange(len(atoms) + 1))
-    cuts = np.unique((np.linspace(0.0, math.sqrt(len(atoms) - 1), min(count, len(atoms))) ** 2).astype(int))
+    cuts = np.unique((np.linspace(0.0, math.sqrt(len(atoms) - 1), min(BINS_OF_SUM, len(atoms))) ** 2).astype(int))
     mass = np.add.reduceat(atoms, cuts)
     mean = np.add.reduceat(atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
     edges = np.concatenate([points[cuts], points[-1:]])
