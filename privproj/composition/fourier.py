@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
 from privproj.errors import GridLimit
+from privproj.numerics.arrays import join_copies
 
 Spectrum = NDArray[np.complex128]
 """Values of a transform at some frequencies."""
@@ -487,7 +488,7 @@ class TiltedSum:
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
             # taken as exp(sum T_i ln r_i + 8 T u).
             size = np.sqrt(squares) + e
-            value *= _spectrum_power(phi, phase.steps)
+            value *= join_copies(phi, phase.steps, np.multiply)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
         powers = 8.0 * UNIT_ROUNDING * self.steps
@@ -713,16 +714,6 @@ def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatA
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     fall = math.exp(-x)
     return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
-
-
-def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
-    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
-    result = np.ones_like(base)
-    while exponent:
-        result = result * base if exponent % 2 else result
-        exponent //= 2
-        base = base * base if exponent else base
-    return result
 
 
 def _even_length(count: int) -> int:

@@ -11,18 +11,15 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
 from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.arrays import Array, gauss_nodes, join_copies
 from privproj.numerics.search import find_crossing
-
-Law = TypeVar("Law")
-"""A law of which copies are added up."""
 
 BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
@@ -393,7 +390,7 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
         layer = _spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width)
-        atoms = np.convolve(atoms, _add_copies(layer, n, _convolve))
+        atoms = np.convolve(atoms, join_copies(layer, n, _convolve))
     atoms = np.pad(atoms, (0, 3))
     # What lies beyond the last atom is put at the supremum, which is at least 1: the shares add up to 1.
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
@@ -484,20 +481,7 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
     # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
     end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
     layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
-    return _add_copies(layer, n, lambda one, other: one.plus(other, most))
-
-
-def _add_copies(law: Law, count: int, add: Callable[[Law, Law], Law]) -> Law:
-    """Return the law of a sum of ``count`` copies, by repeated doubling."""
-    total = None
-    while True:
-        if count % 2:
-            total = law if total is None else add(total, law)
-        count //= 2
-        if not count:
-            assert total is not None
-            return total
-        law = add(law, law)
+    return join_copies(layer, n, lambda one, other: one.plus(other, most))
 
 
 def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
