@@ -53,7 +53,6 @@ from privproj.composition.dominating_pairs import (
     Outline,
     distinct_cells,
     excess_bounds,
-    is_one_sided,
     repeat,
 )
 from privproj.composition.fourier import DeltaValue
@@ -223,7 +222,7 @@ def _first_knots(shape: Outline, unit: float) -> Cells:
     rough = log_excess[:-1] < log_excess.max() + math.log(ROUGH_EXCESS * depth / shape.run.steps)
     count = np.concatenate([[0.0], np.cumsum(width / np.where(rough, 4.0 * spacing, spacing))])
     at = np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 2), count, losses)
-    if is_one_sided(shape.profile, shape.run):
+    if shape.has_two_orders:
         # The first one lies just beyond the end of the support, so that no mass is lost there.
         at[0] = (1.0 + 1e-12) * losses[0] - unit
     at = at[np.abs(at) > 0.5 * KNOT_LOSS_SHARE * smallest]
@@ -378,8 +377,8 @@ def _without_far_atoms(law: LossPmf, *, below: bool) -> LossPmf:
     """The law with the atoms beyond :data:`FARTHEST_LOSS` at infinity (iv) or, with ``below``, without them."""
     far = law.losses > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (law.masses, law.others))
-    kept = {"losses": law.losses[~far], "masses": law.masses[~far]}
-    return replace(law, **kept, infinity_mass=law.infinity_mass + m, infinity_mass_q=law.infinity_mass_q + m_q)
+    m, m_q = law.infinity_mass + m, law.infinity_mass_q + m_q
+    return replace(law, losses=law.losses[~far], masses=law.masses[~far], infinity_mass=m, infinity_mass_q=m_q)
 
 
 def _round_to_unit(points: FloatArray, unit: float) -> FloatArray:

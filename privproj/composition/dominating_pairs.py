@@ -228,7 +228,7 @@ class Outline:
     @property
     def has_two_orders(self) -> bool:
         """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
-        return is_one_sided(self.profile, self.run)
+        return has_two_orders(self.profile, self.run)
 
     def pairs(self, step: float) -> "ExcessBounds":
         """The pairs of one sampled step in the remove order, each made when it is asked for.
@@ -285,7 +285,7 @@ def delta_bounds(profile: PrivacyProfile, eps: FloatArray) -> tuple[Callable[[],
     return lambda: lower, np.maximum(upper, SMALLEST_UPPER_BOUND)
 
 
-def is_one_sided(profile: PrivacyProfile, run: Run) -> bool:
+def has_two_orders(profile: PrivacyProfile, run: Run) -> bool:
     """True where the pair of a step is not its own mirror image, so that both orders must be composed."""
     return run.scheme.is_one_sided or profile.excess is not None
 
@@ -312,7 +312,7 @@ def outline_step(profile: PrivacyProfile, run: Run, truncated_mass: float = TRUN
     left, below = -right, above * np.exp(-right)
     if profile.excess is not None:
         left, below = -eps, np.minimum.accumulate(_read_table(profile.excess, -eps)[1])
-    elif is_one_sided(profile, run):
+    elif has_two_orders(profile, run):
         left, below = np.log1p(q * np.expm1(-eps)), above * np.exp(-eps)
     log_least = math.log(truncated_mass) - math.log(run.steps)
     right, above = _cut_tail(right, np.log(above), log_least)
@@ -405,7 +405,7 @@ def excess_bounds(profile: PrivacyProfile, run: Run, cells: Cells, step: float) 
     if profile.excess is not None:
         find_lower, upper = _read_table(profile.excess, step * cells)
         return ExcessBounds(cells, upper, find_lower, step)
-    if not is_one_sided(profile, run):
+    if not has_two_orders(profile, run):
         # E = q delta(log1p(tau)), tau = expm1(j h) / q, for t >= 1 (C17), and E(1/t) = E(t) / t (C1).
         right = distinct_cells(np.abs(cells))
         find_delta, upper = delta_bounds(profile, np.log1p(np.expm1(step * right) / q))

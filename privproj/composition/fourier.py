@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from privproj.composition.dominating_pairs import REMEDY, UNIT_ROUNDING, Cells, DominatingPair, FloatArray
 from privproj.errors import GridLimit
+from privproj.numerics.arrays import join_copies
 
 Spectrum = NDArray[np.complex128]
 """Values of a transform at some frequencies."""
@@ -167,7 +168,7 @@ class LatticeComposition:
         self.counts = np.array([float(phase.steps) for phase in self.phases])
         mean, variance = self.moments(0.0)[1:]
         self.mean, self.deviation = mean, math.sqrt(variance)
-        self.rounding_of_steps = float(sum(t for _, t in phases))
+        self.steps = sum(t for _, t in phases)
         # How many spectra a composition keeps for further questions. Speed only.
         self.tilt_at = lru_cache(maxsize=4)(self._tilt_at)
         self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
@@ -260,7 +261,7 @@ class LatticeComposition:
         # sum T_i K_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta).
         exponent = value - theta * eps - math.log1p(theta) - theta * math.log1p(1.0 / theta)
         # Its rounding is added, and then the infinite part.
-        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.rounding_of_steps)
+        finite = exponent + 1e-12 * (1.0 + abs(value) + theta * eps + 10.0 * self.steps)
         return math.log(max(math.exp(min(finite, 1.0)) + self.infinity_mass, LEAST_LOG_MASS))
 
     def tilted_sum(self, theta: float) -> "TiltedSum":
@@ -368,8 +369,8 @@ class TiltedSum:
     """
 
     def __init__(self, composition: LatticeComposition, theta: float) -> None:
-        self.composition, self.theta, self.step = composition, theta, composition.step
-        self.steps = sum(phase.steps for phase in composition.phases)
+        self.composition, self.theta = composition, theta
+        self.step, self.steps = composition.step, composition.steps
         self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0
         for phase in composition.phases:
             self.add(phase)
@@ -487,7 +488,7 @@ class TiltedSum:
             # Error (v), powers: (8 T u + sum T_i e_i / r_i) prod r_i^T_i, where r_i = |phi_i| + e_i. The product is
             # taken as exp(sum T_i ln r_i + 8 T u).
             size = np.sqrt(squares) + e
-            value *= _spectrum_power(phi, phase.steps)
+            value *= join_copies(phi, phase.steps, np.multiply)
             log_size = log_size + phase.steps * np.log(size)
             relative = relative + phase.steps * e / size
         powers = 8.0 * UNIT_ROUNDING * self.steps
@@ -642,8 +643,10 @@ class TiltedSum:
 
 def _too_long(cells: int, most: int, step: float) -> GridLimit:
     """The error of a window that has more cells than it may have."""
-    given = f"{cells:.2g} of discretization={step:.3g}; give a larger discretization"
-    return GridLimit(f"expected a composed grid of at most {most:.2g} cells, got {given}, {REMEDY}")
+    return GridLimit(
+        f"expected a composed grid of at most {most:.2g} cells, got {cells:.2g} of discretization={step:.3g}; give a "
+        f"larger discretization, {REMEDY}"
+    )
 
 
 def _log_sum_exp(logs: FloatArray) -> float:
@@ -711,16 +714,6 @@ def _one_minus_exp(x: float, sine: FloatArray, half: FloatArray) -> tuple[FloatA
     # 1 - e^-x cos(angle) + i e^-x sin(angle), with 1 - e^-x cos(angle) = (1 - e^-x) + 2 e^-x sin^2(angle / 2)
     fall = math.exp(-x)
     return -math.expm1(-x) + 2.0 * fall * half * half, fall * sine
-
-
-def _spectrum_power(base: Spectrum, exponent: int) -> Spectrum:
-    """``base^exponent`` at every frequency, by repeated squaring; ``exponent`` is a number of releases."""
-    result = np.ones_like(base)
-    while exponent:
-        result = result * base if exponent % 2 else result
-        exponent //= 2
-        base = base * base if exponent else base
-    return result
 
 
 def _even_length(count: int) -> int:

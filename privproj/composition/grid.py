@@ -283,7 +283,7 @@ def _compose_adaptively(shapes: list[Outline]) -> ComposedCurve:
         raise GridLimit(f"expected a delta above what products of laws are cut at, {LEAST_DOUBLED_CUT:g}; {REMEDY}")
     depth, bounds = cut / TRUNCATED_RUN_MASS, [(first_bounds(shape), shape.run.steps) for shape in shapes]
     law = compose_laws([(law_from_pair(ends.above, 1.0), steps) for ends, steps in bounds], depth)
-    above = (DoubledCurve(law), DoubledCurve(law.mirrored())) if _has_two_orders(shapes) else (DoubledCurve(law),)
+    orders = (law, law.mirrored()) if any(shape.has_two_orders for shape in shapes) else (law,)
 
     def compose_below() -> tuple[BelowOrder, ...]:
         laws = [(law_from_pair(ends.below, -1.0), steps) for ends, steps in bounds if ends.below]
@@ -292,7 +292,7 @@ def _compose_adaptively(shapes: list[Outline]) -> ComposedCurve:
         law_below = compose_laws(laws, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    return ComposedCurve(above, compose_below, DOUBLED_NUMERICS)
+    return ComposedCurve(tuple(map(DoubledCurve, orders)), compose_below, DOUBLED_NUMERICS)
 
 
 def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:
@@ -305,7 +305,7 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
         raise PrecisionLimit(f"expected a run whose grid is finer than {LARGEST_GRID_STEP:g}, got {step:.3g}; {REMEDY}")
     bounds = [(shape.pairs(step), shape.run.steps) for shape in shapes]
     deep = min(shape.truncated_mass for shape in shapes) < TRUNCATED_RUN_MASS
-    orders = (False, True) if _has_two_orders(shapes) else (False,)
+    orders = (False, True) if any(shape.has_two_orders for shape in shapes) else (False,)
 
     def compose_order(pairs: PairOrder, mirrored: bool) -> LatticeComposition:
         pairs = [(pair.mirrored(), steps) for pair, steps in pairs] if mirrored else pairs
@@ -319,8 +319,3 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
     points = sum(len(pair.cells) for pair, _ in above)
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
     return ComposedCurve(tuple(compose_order(above, order) for order in orders), compose_below, numerics)
-
-
-def _has_two_orders(shapes: list[Outline]) -> bool:
-    """True where the remove order and the add order of the run must both be composed."""
-    return any(shape.has_two_orders for shape in shapes)

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, is_one_sided
+from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, has_two_orders
 from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import least_of_valley
 from privproj.numerics.arrays import Array
@@ -126,7 +126,7 @@ class MomentCurve:
     def __init__(self, phases: list[tuple[PrivacyProfile, Run]], log_least: float, spread: float = 1.0) -> None:
         excesses = [_excess_of(profile, run, log_least - math.log(run.steps), spread) for profile, run in phases]
         self.steps = [run.steps for _, run in phases]
-        one_order = not any(is_one_sided(*phase) for phase in phases)
+        one_order = not any(has_two_orders(*phase) for phase in phases)
         self.orders = [excesses] if one_order else [excesses, [excess.mirrored() for excess in excesses]]
         self.log_moment = lru_cache(maxsize=None)(self._log_moment)
         # ln sum_i T_i m_i
@@ -190,7 +190,7 @@ def _excess_of(profile: PrivacyProfile, run: Run, log_least: float, spread: floa
     x = np.where(eps < 30.0, np.log1p(q * np.expm1(np.minimum(eps, 30.0))), large) * OUTWARD
     if profile.excess is not None:
         return _Excess.of(np.concatenate([-eps[:0:-1], eps]), np.concatenate([left[:0:-1], right]))
-    if is_one_sided(profile, run):  # E(1/t) = E(t) / t before sampling
+    if has_two_orders(profile, run):  # E(1/t) = E(t) / t before sampling
         y = np.log1p(q * np.expm1(-eps)) * OUTWARD
         below = right - eps
     else:  # E(1/t) = E(t) / t after it

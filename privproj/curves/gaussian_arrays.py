@@ -46,13 +46,10 @@ def _tail_coefficients() -> tuple[Array, ...]:
     """
     nodes = 0.5 * np.cos(np.pi * (np.arange(TAIL_DEGREE + 1) + 0.5) / (TAIL_DEGREE + 1))
     places = (np.arange(TAIL_PIECES)[:, None] + 0.5 + nodes) / TAIL_PIECES
-    values = np.array([[_scaled_tail(4.0 / t - 4.0) for t in piece] for piece in places.tolist()])
+    # e^(x^2/2) Phi(-x) at x = 4/t - 4
+    values = np.array([[kernels.mills(4.0 / t - 4.0) for t in piece] for piece in places.tolist()])
+    values /= 2.0 * kernels.SQRT_HALF_PI
     return tuple(np.linalg.solve(np.vander(nodes), values.T))
-
-
-def _scaled_tail(x: float) -> float:
-    """Return ``e^(x^2/2) Phi(-x)`` for ``x >= 0``."""
-    return kernels.mills(x) / (2.0 * kernels.SQRT_HALF_PI)
 
 
 def gaussian_ends(eps: Array, mu: Array | float) -> tuple[Array, Array]:

@@ -205,7 +205,7 @@ def amplified_epsilon(eps: float, rate: float) -> float:
 class _RunRepresentation(Protocol):
     """A bound that accounts for a run in its own terms: a Renyi curve, an ``(eps, delta)`` rule, a good event."""
 
-    def over_run(self, run: Run) -> Curve:
+    def over_run(self, run: Run, /) -> Curve:
         """The curve of the run; raises :class:`privproj.Refused` where there is no theorem for it."""
         ...
 

@@ -11,21 +11,21 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
 from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.arrays import Array, gauss_nodes, join_copies
 from privproj.numerics.search import find_crossing
-
-Law = TypeVar("Law")
-"""A law of which copies are added up."""
 
 BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
+
+BINS_OF_SUM = 3 * BINS
+"""Bins of the law of a sum over layers. Speed only."""
 
 MASS_LOST_TO_CUTS = 1e-36
 """Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
@@ -131,7 +131,7 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     """Return the law of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
 
     In the logit of ``B`` the bins are narrowest just above the mean. Raises :class:`PrecisionLimit` for ``a + b`` above
-    5e9.
+    5e8.
     """
     law = _BetaLaw(a, b)
     step = 0.25 * law.width
@@ -375,7 +375,7 @@ class _GammaLaw(_PositiveLaw):
         return ends[0], ends[1]
 
 
-def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
+def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a law that bounds ``scale * sum of share * B`` over independent layers from above (C6).
 
     Each of ``parts`` is ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and
@@ -390,14 +390,14 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     atoms = np.ones(1)
     for dim, rank, n, share in moving:
         layer = _spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width)
-        atoms = np.convolve(atoms, _add_copies(layer, n, _convolve))
+        atoms = np.convolve(atoms, join_copies(layer, n, _convolve))
     atoms = np.pad(atoms, (0, 3))
     # What lies beyond the last atom is put at the supremum, which is at least 1: the shares add up to 1.
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
     last = max(last, 3)
     beyond = float(atoms[last:].sum()) + MASS_LOST_TO_CUTS
     points = shift + width * np.arange(last)
-    cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(count, last)).astype(int)]))
+    cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(BINS_OF_SUM, last)).astype(int)]))
     # Mass and E[X; bin] of the atoms between neighbouring cuts
     mass = np.add.reduceat(atoms[:last], cuts[:-1])
     first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
@@ -432,7 +432,7 @@ class _LatticeLaw(NamedTuple):
         return law.coarser(level + joined)
 
 
-def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float, count: int = 3 * BINS) -> Bins:
+def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
     """Return a law that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
 
     ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, so that the mean of every increasing
@@ -440,7 +440,7 @@ def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale:
     """
     shift, width, atoms = _sum_below(parts)
     points = scale * (shift + width * np.arange(len(atoms) + 1))
-    cuts = np.unique((np.linspace(0.0, math.sqrt(len(atoms) - 1), min(count, len(atoms))) ** 2).astype(int))
+    cuts = np.unique((np.linspace(0.0, math.sqrt(len(atoms) - 1), min(BINS_OF_SUM, len(atoms))) ** 2).astype(int))
     mass = np.add.reduceat(atoms, cuts)
     mean = np.add.reduceat(atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
     edges = np.concatenate([points[cuts], points[-1:]])
@@ -481,20 +481,7 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
     # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
     end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
     layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
-    return _add_copies(layer, n, lambda one, other: one.plus(other, most))
-
-
-def _add_copies(law: Law, count: int, add: Callable[[Law, Law], Law]) -> Law:
-    """Return the law of a sum of ``count`` copies, by repeated doubling."""
-    total = None
-    while True:
-        if count % 2:
-            total = law if total is None else add(total, law)
-        count //= 2
-        if not count:
-            assert total is not None
-            return total
-        law = add(law, law)
+    return join_copies(layer, n, lambda one, other: one.plus(other, most))
 
 
 def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:

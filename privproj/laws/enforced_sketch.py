@@ -72,17 +72,25 @@ class EnforcedSketch:
     """``G``: the noisy least eigenvalue and the variance of the noise add up to ``G B^2`` at least."""
 
     eigen_noise: float
-    """``Z``: the standard deviation of the eigenvalue's noise over ``B^2``; ``mu = 1/Z``."""
+    """``Z``: the standard deviation of the eigenvalue's noise over ``B^2``."""
+
+    @property
+    def mu(self) -> float:
+        """``mu = 1/Z``, the largest shift of the eigenvalue in units of its noise."""
+        return 1.0 / self.eigen_noise
+
+    @property
+    def left_at_end(self) -> float:
+        """What is left of ``G`` at the last ``u`` that is integrated."""
+        return max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
 
     def log_delta_ends(self, eps: Array, present: bool) -> tuple[Array, Array]:
         """Return ``(lower, upper)`` of ``ln H_eps`` in one order, arrays of the shape of ``eps >= 0``."""
-        mu = 1.0 / self.eigen_noise
-        end = self.gamma - max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma)
-        last = min(end / self.eigen_noise, WINDOW + (mu if present else 0.0))
+        last = min((self.gamma - self.left_at_end) / self.eigen_noise, WINDOW + (self.mu if present else 0.0))
         left, right, owner = self._first_panels(eps, present, last)
         logs, error = self._integrate(left, right, owner, eps, present)
         # The rounding of ln R, of the size of mu^2, counts beside that of the sketch.
-        relative = error + QUADRATURE_RELATIVE_ERROR + 4e-15 * mu * mu
+        relative = error + QUADRATURE_RELATIVE_ERROR + 4e-15 * self.mu * self.mu
         with np.errstate(invalid="ignore"):
             lower, upper = widen_outward_each(logs, relative, 4.0 * np.abs(logs) + 40.0)
         beyond = self._log_tail(self.gamma / self.eigen_noise, present), self._log_tail(last, present)
@@ -128,14 +136,14 @@ class EnforcedSketch:
 
     def _log_ratio(self, u: Array, present: bool) -> Array:
         """``ln R(u)``: the largest ratio of the densities of ``u`` over all ``rho``, or the least where not present."""
-        mu = 1.0 / self.eigen_noise
+        mu = self.mu
         # max over rho of rho mu u - rho^2 mu^2/2 at rho = u/mu, cut to [0, 1]; the minimum is at an end (C33).
         shift = np.clip(u, 0.0, mu) if present else np.where(u < 0.5 * mu, mu, 0.0)
         return shift * u - 0.5 * shift * shift
 
     def _log_tail(self, u: float, present: bool) -> float:
         """``ln`` of the integral of ``phi R`` beyond ``u >= 0``, or of ``phi`` where not present."""
-        mu = 1.0 / self.eigen_noise
+        mu = self.mu
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
             return math.log((mu - u) * math.exp(-kernels.LOG_SQRT_2PI) + 0.5)
@@ -144,18 +152,16 @@ class EnforcedSketch:
 
     def _kink(self, eps: float, present: bool) -> float:
         """The ``u`` at which the eigenvalue alone has used up ``eps``, so that the rest of it is 0."""
-        mu = 1.0 / self.eigen_noise
+        mu = self.mu
         if not present:
             return 0.5 * mu - eps / mu
         return math.sqrt(2.0 * eps) if 2.0 * eps < mu * mu else eps / mu + 0.5 * mu
 
     def _first_panels(self, eps: Array, present: bool, last: float) -> tuple[Array, Array, Index]:
         """The panels ``[left, right]`` on which every integral starts, and the number of the epsilon of each."""
-        mu = 1.0 / self.eigen_noise
+        mu = self.mu
         fixed = [*np.linspace(-WINDOW, last, 2 + math.ceil((last + WINDOW) / WIDEST_PANEL)), 0.0, mu, 0.5 * mu]
-        fixed += [
-            last - step for step in _steps(max(1.0 / LARGEST_CHANGE, SHARE_AT_END * self.gamma) / self.eigen_noise)
-        ]
+        fixed += [last - step for step in _steps(self.left_at_end / self.eigen_noise)]
         lefts, rights, owners = [], [], []
         for i, e in enumerate(eps.tolist()):
             kink, edges = self._kink(e, present), list(fixed)

@@ -68,7 +68,6 @@ class UnequalNorms:
 
     def profile(self) -> PrivacyProfile:
         """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
-        numerics = {"worst_pair": "enclosed", "search_goal": SEARCH_GOAL}
         # Spacing of the log deltas that are answered: the enclosure is no narrower. Speed only.
         # Relative bracket of the epsilons that are answered: the enclosure is no narrower. Speed only.
         # Evaluations per deviation of the loss where releases are composed. Speed only.
@@ -76,7 +75,7 @@ class UnequalNorms:
             self.log_delta,
             table=self.table,
             resolution=8.0,
-            numerics=numerics,
+            numerics={"worst_pair": "enclosed", "search_goal": SEARCH_GOAL},
             inverse_spacing=2.0**-9,
             inverse_rtol=1e-5,
         )

@@ -135,11 +135,12 @@ class Mechanism:
 
     def parameters(self) -> dict[str, object]:
         """Return the parameters that were given, by name, as results and files write them."""
-        parameters = {key: value for key, value in vars(self).items() if value is not None and value is not False}
         # A number that is the default says nothing, nor do no layers.
         silent = {key: declared.default for key, declared in parameters_of(type(self)).items()}
         parameters: dict[str, object] = {
-            key: value for key, value in parameters.items() if isinstance(value, str) or value != silent.get(key)
+            key: value
+            for key, value in vars(self).items()
+            if value is not None and value is not False and (isinstance(value, str) or value != silent.get(key))
         }
         if "layers" in parameters:
             parameters["layers"] = [str(layer) for layer in vars(self)["layers"]]

@@ -64,15 +64,8 @@ def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> 
 class OverRun:
     """What a bound says where it accounts for a whole run by a function of its own."""
 
-    of: Any
-    """What the function is about: a mechanism, or the parts of its loss."""
-
-    curve: Callable[[Any, Run], Curve]
-    """From that and a run to the curve of the run; raises :class:`privproj.Refused` where no theorem covers it."""
-
-    def over_run(self, run: Run) -> Curve:
-        """The curve of the run."""
-        return self.curve(self.of, run)
+    over_run: Callable[[Run], Curve]
+    """From a run to its curve; raises :class:`privproj.Refused` where no theorem covers it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,6 +4,7 @@ A claim without a number to print raises :class:`Refused` where it is asked for.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 from privproj.curves.epsilon_delta import EpsilonDeltaRule
@@ -129,7 +130,7 @@ LORA_BY_DESIGN = Bound(
     proof="C22",
     options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
     "--steps 2 --allow-refuted",
-    representation=lambda mechanism: OverRun(mechanism, _whole_training_over_run),
+    representation=lambda mechanism: OverRun(partial(_whole_training_over_run, mechanism)),
     groups=False,
     status=Status.REFUTED,
     reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "

@@ -243,7 +243,8 @@ class _RatioTable:
 def _panel_edges(k: float, sign: float) -> Array:
     """Return edges of panels, a few to the scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
-    end = _farthest_log_threshold(k) if sign > 0.0 else -LOWEST_LOG_THRESHOLD
+    # k D(end) is at least FARTHEST_DEVIANCE.
+    end = math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0 if sign > 0.0 else -LOWEST_LOG_THRESHOLD
     # Width of panels where ``|w|`` is above 3, of ``above`` and of ``below``. Speed only.
     place, wide = -2.2 * unit, 0.8 if sign > 0.0 else 1.6
     while place < end:
@@ -251,11 +252,6 @@ def _panel_edges(k: float, sign: float) -> Array:
         # Width of a panel in units of the natural scale at its inner end. Speed only.
         place += wide if place > 3.0 else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
-
-
-def _farthest_log_threshold(k: float) -> float:
-    """Return a ``w > 0`` at which ``k D(w)`` is at least :data:`FARTHEST_DEVIANCE`."""
-    return math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0
 
 
 def _coefficients(values: Array) -> Array:

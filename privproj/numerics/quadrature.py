@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from privproj.errors import NotConverged
-from privproj.numerics.enclosure import Enclosure
 
 LARGEST_QUADRATURE_ERROR = 1e-6
 """Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
@@ -75,19 +74,18 @@ def _gauss_rule_sum(
 
 def log_integral(
     log_f: Callable[[Any], Any], start: float, step: float, high: float = math.inf, *, takes_arrays: bool = False
-) -> Enclosure:
+) -> tuple[float, float]:
     """Return ``ln int_-inf^high e^log_f dt`` and its relative error, for a smooth integrand with one hill.
 
-    The two numbers come as a pair, not as the ends of an enclosure. The hill is found from ``start`` in steps of
-    ``step``; the window ends where it has dropped by ``e^-46``. The difference of two Gauss rules on the same panels
-    stands for the error, which is observed, not proved. Panels are halved until it is below 1e-12, or below what the
-    rounding of a huge exponent leaves. Where that fails for an integral far below anything representable, its height
-    times its width is returned, with an error of three in the log. Where it fails elsewhere, :class:`NotConverged` is
-    raised. It is faster where ``log_f`` also ``takes_arrays``.
+    The hill is found from ``start`` in steps of ``step``; the window ends where it has dropped by ``e^-46``. The
+    difference of two Gauss rules on the same panels stands for the error, which is observed, not proved. Panels are
+    halved until it is below 1e-12, or below what the rounding of a huge exponent leaves. Where that fails for an
+    integral far below anything representable, its height times its width is returned, with an error of three in the
+    log. Where it fails elsewhere, :class:`NotConverged` is raised. It is faster where ``log_f`` also ``takes_arrays``.
     """
     edges, peak = _hill_panels(log_f, start, step, high)
     if peak == -math.inf:
-        return Enclosure(-math.inf, 0.0)
+        return -math.inf, 0.0
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
         # Gauss nodes of a panel whose sum is the value. Speed only.
@@ -98,10 +96,10 @@ def log_integral(
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
     if not error <= max(LARGEST_QUADRATURE_ERROR, enough) and peak < LOG_NEGLIGIBLE_HEIGHT:
         width = max(edges[-1] - edges[0], 1e-15 * abs(edges[0]) + 1e-300)
-        return Enclosure(peak + math.log(width), 3.0)
+        return peak + math.log(width), 3.0
     if not error <= max(LARGEST_QUADRATURE_ERROR, enough):
         raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
-    return Enclosure(peak + math.log(fine), max(error, enough - QUADRATURE_GOAL))
+    return peak + math.log(fine), max(error, enough - QUADRATURE_GOAL)
 
 
 def _hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:

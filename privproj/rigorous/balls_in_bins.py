@@ -8,7 +8,8 @@ The second part of the file proposes such grids in floats; nothing there is trus
 """
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -148,8 +149,11 @@ class _Sum:
             law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
             self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
         if above:
-            self.last = _first_cell(self.start, self.end, lambda k: self._is_slack(self._gain_and_slack(arb(k))))
-            self.least = _first_cell(self.start, self.end, lambda k: not self._is_slack(self._loss_and_slack(arb(k))))
+            first, inner = self.start + 1, range(self.start + 1, self.end)
+            self.last = first + bisect_left(inner, True, key=lambda k: self._is_slack(self._gain_and_slack(arb(k))))
+            self.least = first + bisect_left(
+                inner, True, key=lambda k: not self._is_slack(self._loss_and_slack(arb(k)))
+            )
 
     def right(self, c: arb) -> arb:
         """Return ``m + E (S/t - s)_+`` at ``c = t s``."""
@@ -192,14 +196,6 @@ class _Sum:
         """Return True where little is found but what lies outside of the window and what is wrapped into it."""
         room = self.end - self.start
         return not ends[0] > SLACK_SHARE * (ends[1] + room * (self.beyond + self.before))
-
-
-def _first_cell(start: int, end: int, is_late: Callable[[int], bool]) -> int:
-    """Return the first cell from which on this holds, by bisection, or the end."""
-    while end - start > 1:
-        middle = (start + end) // 2
-        start, end = (start, middle) if is_late(middle) else (middle, end)
-    return end
 
 
 class _Hinges:

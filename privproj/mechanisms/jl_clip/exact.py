@@ -81,17 +81,17 @@ class InverseGamma:
 
         # h rises from 0 to 1 within sqrt(2/eps) of ln X, the density within sqrt(1/a)
         if up_to < math.inf:
-            found = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a), math.log(up_to / centre))
+            log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a), math.log(up_to / centre))
         elif eps > 2.0 * self.a:
-            found = log_integral(gain_by_parts, math.log(2.0 * eps / centre), math.sqrt(2.0 / eps))
+            log_mean, error = log_integral(gain_by_parts, math.log(2.0 * eps / centre), math.sqrt(2.0 / eps))
         else:
-            found = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a))
+            log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a))
         # |d ln delta / d ln mu| <= min(2 a, (eps/mu + sqrt(eps) + 2)^2), mu^2 = scale/a (C32)
         steepness = min(2.0 * self.a, (eps / math.sqrt(centre) + math.sqrt(eps) + 2.0) ** 2)
         # a node t is off by a rounding of |t|, which moves an integrand as steep as 1/width
         reach = 1.0 + abs(math.log(2.0 * eps / centre)) if eps > 0.0 else 1.0
         rounding = NODE_RELATIVE_ERROR * reach * (math.sqrt(eps) + math.sqrt(self.a))
-        return widen_outward(found.lower, found.upper + rounding, steepness)
+        return widen_outward(log_mean, error + rounding, steepness)
 
     def bins(self, finer: int = 1) -> "Bins":
         """Return the law in bins (:func:`privproj.laws.binned.inverse_gamma_bins`), ``finer`` times as many."""

@@ -17,17 +17,16 @@ from typing import Any
 
 from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve, PrivacyProfile
+from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Bound, OverRun
-from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.kernels import log_add
 from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Status, limit_words
-from privproj.runs import Run
 
 ANSWER_SPACING = 2.0**-29
 """Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
@@ -82,8 +81,8 @@ def residual_loss(mechanism: M1, log_delta_t: float, log_delta_w: float) -> floa
     quantiles = quantiles_of(dim - k, rank - k, log_delta_t, log_delta_w)
     # sine = sin theta = sqrt(m (2 - m)) at the promised angle, A_- = cos theta - t sin theta = 1 - low (C13).
     sine = math.sqrt(m * (2.0 - m))
-    low = m + sine * quantiles.t if quantiles else math.inf
-    if quantiles is None or not low < 1.0:
+    low = m + sine * quantiles.t
+    if not low < 1.0:
         return math.inf
     # A_+ = cos theta + t sin theta, or its largest value sqrt(1 + t^2) if a smaller angle attains that (C13).
     t = quantiles.t
@@ -177,12 +176,6 @@ OF_COLUMN: dict[str, Any] = {"mechanism": M1, "groups": False, "status": Status.
 """What all bounds on changed columns have."""
 
 
-def _column_over_run(mechanism: M1, run: Run) -> Curve:
-    """The rule ``eps_R + eps_C`` for any run, the shares of delta among its events optimised unless given (C13)."""
-    epsilon_at = partial(_epsilon, mechanism, run.split or "optimal")
-    return EpsilonDeltaRule(epsilon_at, margin=1.0, inverse_spacing=ANSWER_SPACING).over_run(run)
-
-
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
     """Epsilon at this log delta; several changed columns are a chain of equal links (C13)."""
     count = mechanism.changed_columns
@@ -247,8 +240,11 @@ COLUMN = Bound(
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
     proof="C13",
     options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
-    # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|.
-    representation=lambda mechanism: OverRun(mechanism, _column_over_run),
+    # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|. The
+    # shares of delta among its events are optimised unless they are given.
+    representation=lambda mechanism: split_rule(
+        partial(_epsilon, mechanism), "optimal", margin=1.0, inverse_spacing=ANSWER_SPACING
+    ),
     splits=True,
     version=3,
     **OF_COLUMN,

@@ -3,6 +3,8 @@
 Where no other column is known, the residual is the whole loss (2601.21719, Lemma 2).
 """
 
+from functools import partial
+
 from privproj.composition.compose import compose_phases
 from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
@@ -38,7 +40,7 @@ def _column_exact_of(mechanism: M1) -> OverRun | PrivacyProfile:
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
     parts = (residual_profile(mechanism), correlated_profile(mechanism))
-    return OverRun(tuple(part for part in parts if part is not None), _parts_over_run)
+    return OverRun(partial(_parts_over_run, tuple(part for part in parts if part is not None)))
 
 
 COLUMN_EXACT = Bound(

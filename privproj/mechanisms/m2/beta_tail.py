@@ -6,12 +6,12 @@ Over one layer and over several.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privproj.curves.columns import KernelColumns, LawRow, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound
+from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound, in_balls
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import (
     LOG_OF_ZERO_FROM_ABOVE,
@@ -29,9 +29,6 @@ from privproj.numerics.kernels import (
     tail_profile_epsilon_slope,
 )
 from privproj.numerics.search import find_crossing, minimise
-
-if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
 
 
 def _rank_of_change(mechanism: M2) -> int:
@@ -187,11 +184,21 @@ OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "promises_of": promises, "nee
 """What all bounds by a union over the directions of the change have."""
 
 
-def _in_balls(mechanism: M2, sharp: bool) -> "BallProfile":
-    """The bound in balls; its ``tau`` is the witness of the certificate."""
-    from privproj.rigorous.profiles import BallBetaTail
-
-    return BallBetaTail(*mechanism.shape, _rank_of_change(mechanism), mechanism.z, sharp)
+def _fields_of(sharp: bool) -> dict[str, Any]:
+    """What both bounds at the best ``tau`` have; in balls it is the witness of the certificate."""
+    return {
+        "options": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
+        # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem
+        # 5; C16).
+        "representation": partial(_profile, sharp=sharp),
+        "version": 3,
+        "ball_profile": in_balls(
+            "BallBetaTail",
+            lambda mechanism, steps: (*mechanism.shape, _rank_of_change(mechanism), mechanism.z, sharp),
+        ),
+        "law_row": partial(_law_row, sharp=sharp),
+        **OF_CHANGE_RANK,
+    }
 
 
 BETA_TAIL = Bound(
@@ -199,14 +206,8 @@ BETA_TAIL = Bound(
     summary="the published bound, tau optimised; union over the k directions of the change",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
-    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
-    # delta(eps) = min over tau of T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (2601.21719, Theorem 5; C16).
-    representation=lambda mechanism: _profile(mechanism, sharp=False),
-    version=3,
-    ball_profile=lambda mechanism, steps: _in_balls(mechanism, sharp=False),
-    law_row=lambda mechanism, mu: _law_row(mechanism, mu, sharp=False),
     baseline=Baseline("published (k={k})", "single"),
-    **OF_CHANGE_RANK,
+    **_fields_of(sharp=False),
 )
 
 BETA_TAIL_SHARP = Bound(
@@ -214,11 +215,5 @@ BETA_TAIL_SHARP = Bound(
     summary="the published bound with the exact Gaussian term",
     formula="delta(eps) = min_tau delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5, with Balle, Wang 2018, Theorem 8",
-    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
-    # delta(eps) = min over tau of delta_gauss(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau) (C16).
-    representation=lambda mechanism: _profile(mechanism, sharp=True),
-    version=3,
-    ball_profile=lambda mechanism, steps: _in_balls(mechanism, sharp=True),
-    law_row=lambda mechanism, mu: _law_row(mechanism, mu, sharp=True),
-    **OF_CHANGE_RANK,
+    **_fields_of(sharp=True),
 )

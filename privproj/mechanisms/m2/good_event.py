@@ -8,19 +8,25 @@ from privproj.mechanisms.bound import Baseline, Bound
 from privproj.mechanisms.m2.beta_tail import OF_CHANGE_RANK, captured_energy_radius
 from privproj.runs.sampling import NeighbouringRelation
 
+OF_GOOD_EVENT = {
+    "proof": "C16",
+    "options": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
+    "splits": True,
+    "version": 5,
+    **OF_CHANGE_RANK,
+}
+"""What both bounds have."""
+
+
 GOOD_EVENT = Bound(
     name="good-event",
     summary="published accounting of many releases: a good event with tau, then a Gaussian run at mu sqrt(tau)",
     formula="delta = T k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="arXiv 2601.21719, Appendix F.2",
-    proof="C16",
-    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism)),
-    splits=True,
     baseline=Baseline("published (k={k})", "composed", "even"),
-    version=5,
-    **OF_CHANGE_RANK,
+    **OF_GOOD_EVENT,
 )
 
 
@@ -29,12 +35,8 @@ GOOD_EVENT_Q = Bound(
     summary="good-event accounting whose union counts sampled releases only (Poisson sampling)",
     formula="delta = T q k P(Beta(r/2, (d-r)/2) > tau) + delta of the subsampled Gaussian run at mu sqrt(tau)",
     source="privproj: arXiv 2601.21719, Appendix F.2, with the failure inside the sampled branch",
-    proof="C16",
-    options="--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
     # delta = T q p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism), sampled=True),
-    splits=True,
     relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
-    version=5,
-    **OF_CHANGE_RANK,
+    **OF_GOOD_EVENT,
 )

@@ -17,6 +17,7 @@ non-negative for ``alpha >= 2``: the same argument gives a smaller bound there, 
 """
 
 import math
+from functools import partial
 from typing import Any
 
 from privproj.curves.renyi import BestCurve, ConcentratedCurve, RenyiCurve
@@ -191,6 +192,6 @@ LORA_ONE_STEP = Bound(
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
     options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
     # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
-    representation=lambda mechanism: OverRun(mechanism, _one_step_over_run),
+    representation=lambda mechanism: OverRun(partial(_one_step_over_run, mechanism)),
     **OF_MATRICES,
 )

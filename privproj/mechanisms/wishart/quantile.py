@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.curves.profile import Curve
@@ -38,12 +39,12 @@ class _Quantiles:
     both: tuple[float, float]
 
 
-def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles | None:
-    """The quantiles at these shares of delta; None where a share is too small for the quantile functions."""
+def quantiles_of(dim: int, rank: int, log_delta_t: float, log_delta_w: float) -> _Quantiles:
+    """The quantiles at these shares of delta; infinite where a share is too small for the quantile functions."""
     from scipy import special
 
     if min(log_delta_t, log_delta_w) < LEAST_LOG_QUANTILE:
-        return None
+        return _Quantiles(math.inf, math.inf, (0.0, math.inf))
     # P(|T_r| > t sqrt(r)) = I_y(r/2, 1/2) = delta_T with t^2 = (1 - y)/y (C11).
     y = float(special.betaincinv(0.5 * rank, 0.5, math.exp(log_delta_t)))
     # P(W > w) = delta_W, or delta_W/2 on both sides; W/2 ~ Gamma(k), k = (r + d - 1)/2 (C9).
@@ -80,8 +81,8 @@ def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -
     dim, rank, m = mechanism.shape
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
     # a_- = rho - sqrt(1-rho^2) t/sqrt(r) = 1 - low (C11).
-    low = m + math.sqrt(m * (2.0 - m)) * quantiles.t if quantiles else math.inf
-    if quantiles is None or not low < 1.0:
+    low = m + math.sqrt(m * (2.0 - m)) * quantiles.t
+    if not low < 1.0:
         return math.inf
     # |d+1-r|/2 |ln a_-| + (w/2) (1/a_- - 1), low = 1 - a_- (2601.21719, Theorem 1; C11).
     return -0.5 * abs(dim + 1 - rank) * math.log1p(-low) + 0.5 * quantiles.top * low / (1.0 - low)
@@ -90,17 +91,24 @@ def published_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) -
 LossBound = Callable[[Wishart, float, float], float]
 
 
-def _rule_of(loss: LossBound, margin: float) -> Callable[[Wishart], OverRun]:
-    """What makes the rule for any run; delta is split between ``T`` and ``W``, evenly unless the run says otherwise.
+def split_rule(epsilon: Callable[[float | str, float], float], default: float | str, **fields: Any) -> OverRun:
+    """The rule ``epsilon(split, log_delta)`` for any run, split as the run says or by ``default``.
 
-    ``margin`` is the relative error of the loss for quantiles that are moved by :data:`QUANTILE_RTOL`.
+    ``fields`` are further ones of the rule.
     """
 
-    def over_run(mechanism: Wishart, run: Run) -> Curve:
-        epsilon_at = partial(_epsilon, mechanism, loss, run.split or 0.5)
-        return EpsilonDeltaRule(epsilon_at, margin=margin, inverse_spacing=ANSWER_SPACING).over_run(run)
+    def over_run(run: Run) -> Curve:
+        return EpsilonDeltaRule(partial(epsilon, run.split or default), **fields).over_run(run)
 
-    return lambda mechanism: OverRun(mechanism, over_run)
+    return OverRun(over_run)
+
+
+def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
+    """The rule of a loss, whose relative error is ``margin`` for quantiles moved by :data:`QUANTILE_RTOL`.
+
+    Delta is split between ``T`` and ``W``, evenly unless the run says otherwise.
+    """
+    return split_rule(partial(_epsilon, mechanism, loss), 0.5, margin=margin, inverse_spacing=ANSWER_SPACING)
 
 
 def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta: float) -> float:
@@ -129,7 +137,7 @@ QUANTILE = Bound(
     source="arXiv 2601.21719, Theorem 1",
     proof="C11",
     # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
-    representation=_rule_of(published_loss, margin=1e-10),
+    representation=lambda mechanism: _rule_of(mechanism, published_loss, margin=1e-10),
     splits=True,
     refuses=refuses_unequal_norms,
     baseline=Baseline("published", "unsampled"),
@@ -145,8 +153,8 @@ def _largest_loss(mechanism: Wishart, log_delta_t: float, log_delta_w: float) ->
     """
     dim, rank, m = mechanism.shape
     quantiles = quantiles_of(dim, rank, log_delta_t, log_delta_w)
-    spread = math.sqrt(m * (2.0 - m)) * quantiles.t if quantiles else math.inf
-    if quantiles is None or not m + spread < 1.0:
+    spread = math.sqrt(m * (2.0 - m)) * quantiles.t
+    if not m + spread < 1.0:
         return math.inf
     # max a ln A + (W/2) (1/A - 1) over a_- <= A <= a_+ and W within its quantiles, a = (d+1-r)/2 (C11).
     ends = math.log1p(-m - spread), math.log1p(spread - m)
@@ -161,7 +169,7 @@ QUANTILE_SHARP = Bound(
     proof="C11",
     # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
     # The relative error is unknown, as the two ends nearly cancel.
-    representation=_rule_of(_largest_loss, margin=1.0),
+    representation=lambda mechanism: _rule_of(mechanism, _largest_loss, margin=1.0),
     splits=True,
     refuses=refuses_unequal_norms,
     version=3,
