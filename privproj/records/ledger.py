@@ -397,8 +397,8 @@ class Account:
         # The plan of the account is that of all phases, also of one without a release.
         plans = [words for words in self.assumes if words in PLANS]
         of_mechanism: Any = found.mechanism["assumes"]
-        of_run: Any = found.run["assumes"]
-        of_run = tuple(words for words in of_run if not plans or words not in PLANS or words in plans)
+        run_assumes: Any = found.run["assumes"]
+        of_run = tuple(words for words in run_assumes if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
         mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
         return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))

@@ -64,7 +64,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
     keys = spec.with_unique_keys(entry, where)
     with within(where):
-        for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
+        for key in (*shared, "discretization"):
             if key in keys:
                 raise InvalidParameter(key, keys[key], f"{key} once, before the phases")
         name = keys.get("name", where.rsplit(": ", 1)[-1])

@@ -243,17 +243,18 @@ def sections(statement: Statement) -> list[Section]:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
     fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
     parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
-    texts = [tuple(line for words in part["lines"] for line in _said_once(words, fields)) for part in parts]
-    filled = zip(parts, texts, strict=True)
-    return [Section(part["title"], lines, part.get("items", False)) for part, lines in filled if lines]
+    every = [Section(part["title"], _fill(part["lines"], fields), part.get("items", False)) for part in parts]
+    return [section for section in every if section.lines]
 
 
-def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
-    """A line with its fields filled in, or for a field with several values a line for each of them."""
-    line = Template(words)
-    several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
-    values = product(*(fields[name] for name in several))
-    return [line.substitute({**fields, **dict(zip(several, chosen, strict=True))}) for chosen in values]
+def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The lines with their fields filled in; one whose field has several values stands once for each of them."""
+    filled = []
+    for line in map(Template, lines):
+        several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
+        values = product(*(fields[name] for name in several))
+        filled += [line.substitute(fields, **dict(zip(several, chosen, strict=True))) for chosen in values]
+    return tuple(filled)
 
 
 def _fields(statement: Statement) -> dict[str, Any]:
