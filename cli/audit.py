@@ -134,8 +134,8 @@ def mechanism(
     shape: Any = {"dim": dim, "rank": rank}
     for name, value in shape.items():
         if (value is None) is (mechanism == "m2"):
-            got, expected = "nothing" if value is None else value, "--dim and --rank for m2, and for nothing else"
-            raise InvalidParameter(f"--{name}", got, expected)
+            refused = "nothing" if value is None else value
+            raise InvalidParameter(f"--{name}", refused, "--dim and --rank for m2, and for nothing else")
     z: Any = {"noise_multiplier": noise_multiplier}
     claimed = M2(**shape, **z) if mechanism == "m2" else Gaussian(**z)
     release = needing_torch("scenes")

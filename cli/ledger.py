@@ -55,10 +55,11 @@ def read_begun(file: str) -> tuple[Account, bytes]:
 
 def planned_delta(account: Account, delta: float | None) -> float:
     """Return the delta at which a ledger is asked: the given one, else that of its target."""
-    asked = delta if delta is not None else (account.target or {}).get("delta")
-    if asked is None:
+    if delta is None:
+        delta = (account.target or {}).get("delta")
+    if delta is None:
         raise InvalidParameter("--delta", "nothing", "--delta, since the ledger has no target")
-    return asked
+    return delta
 
 
 def overview(account: Account, delta: float) -> dict[str, Any]:

@@ -132,11 +132,8 @@ def excess_words(ratio: float) -> str:
 def numerics_words(result: Result) -> str:
     """Say on which grid a run was composed in floats, and what is proved about its errors; of a proof nothing more."""
     numerics: Any = result.numerics
-    proof, composer, bounded = (
-        numerics.get("certified"),
-        numerics.get("composer"),
-        "all its errors are bounded and included",
-    )
+    proof, composer = numerics.get("certified"), numerics.get("composer")
+    bounded = "all its errors are bounded and included"
     if proof is not None and "grid_step" in proof:
         return ""
     if composer is None:

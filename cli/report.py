@@ -40,7 +40,7 @@ def produce(
 ) -> int:  # fmt: skip
     """Compute the statement, write or print it; returns the exit code.
 
-    Of files among the ``author_words`` it has digests. What its author should know of the ``phases`` is said on
+    Files among the ``author_words`` are said by their digests. What its author should know of the ``phases`` is said on
     standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
@@ -142,8 +142,8 @@ def shared_options(*hidden: str) -> list[Once]:
 
 def report_mechanism(mechanism: Mechanism, run: RunOptions, bound: str | None, **options: Any) -> int:
     """A privacy statement for a model card: text, Markdown or HTML."""
-    data, phase = statements.question_data(mechanism, bound, run), phase_of(mechanism, bound=bound, **run)
-    return produce(data, {}, [phase], **options)
+    phase = phase_of(mechanism, bound=bound, **run)
+    return produce(statements.question_data(phase), {}, [phase], **options)
 
 
 command = QuestionGroup("report", report_mechanism, [bound_option(), *shared_options()])

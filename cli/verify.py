@@ -249,12 +249,11 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
         "statement": statement,
         "ledger": ledger,
     }
-    alone = {
-        words: "" if words in statement["assumes"] else " (named by the ledger alone)" for words in record["assumes"]
-    }
+    alone = " (named by the ledger alone)"
+    assumed = [words + alone * (words not in statement["assumes"]) for words in record["assumes"]]
     parts = {"missing": gap, "unproved": unproved, "claimed": record["claim"], "found": None}
     parts |= {"differs": verdict.differences[:9], "promise": stated.promises}
-    parts |= {"assumes": [words + by for words, by in alone.items()], "warning": ledger["warnings"]}
+    parts |= {"assumes": assumed, "warning": ledger["warnings"]}
     what = f"a statement and its ledger, {spent} of {verdict.planned} planned releases"
     return render_verdict(verdict, "statement and ledger", what, record, parts)
 

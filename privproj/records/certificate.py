@@ -11,7 +11,6 @@ and again by whoever verifies. Where other floats propose others, the check can 
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -29,7 +28,7 @@ from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Mechanism
 from privproj.numerics.search import find_crossing
 from privproj.records import files
-from privproj.records.run_file import from_data
+from privproj.records.run_file import from_data, without_names
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
@@ -76,11 +75,8 @@ WRITTEN_DIGITS = 25
 NOT_PROVED = "not proved"
 """The verdict on a certificate whose enclosure could not be proved anew, or does not meet its target. Contract."""
 
-DIGITS = re.compile(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", re.ASCII)
-"""How the two ends are written: decimal digits with an exponent, no sign, no spaces, no nan."""
-
-DECIMAL = Kind("a decimal number", lambda text: isinstance(text, str) and bool(DIGITS.fullmatch(text)), {})
-"""The text of an end. Contract."""
+DECIMAL = files.text_like(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
+"""The text of an end: decimal digits with an exponent, no sign, no spaces, no nan. Contract."""
 
 
 MOST_CELLS = 1 << 19
@@ -185,8 +181,7 @@ def _question_from(data: dict[str, Any]) -> Question:
 
 def _data_of(question: Question) -> dict[str, Any]:
     """A question as the data of a run file, without the names of its phases: the one way in which it is written."""
-    phases = [{key: value for key, value in phase.as_dict().items() if key != "name"} for phase in question.phases]
-    return {"phase": phases}
+    return {"phase": without_names(phase.as_dict() for phase in question.phases)}
 
 
 def _question_of(result: Result) -> Question:
@@ -317,7 +312,8 @@ def _proofs(phases: Sequence[Phase], log_delta: float, bits: int = 0) -> "Iterat
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
             raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
-    if sum(map(_effort, phases)) > MOST_EFFORT:
+    # An epoch has grids of its own.
+    if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
         raise PrecisionLimit(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
     # Whoever verifies a delta that was proved meets the grids on which it was proved.
     log_delta, fineness, run = float(math.floor(log_delta)), 1.0, None
@@ -338,8 +334,8 @@ def _proofs(phases: Sequence[Phase], log_delta: float, bits: int = 0) -> "Iterat
 
 
 def _effort(phase: Phase) -> int:
-    """How much work the phase is, where Gaussian releases of one record are 1: each value of its profile, or a grid."""
-    return ball_profile(phase).effort * phase.run.group_size * (10 if _in_epochs(phase) else 1)
+    """How much work each value of the profile of a phase is, where it is 1 for Gaussian releases of one record."""
+    return ball_profile(phase).effort * phase.run.group_size
 
 
 def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, bits: int) -> "RunInBalls":
@@ -353,7 +349,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, b
     steps = sum(phase.run.steps for phase in phases)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
     bits = max(bits, LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
-    dearest = max(ball_profile(phase).effort * phase.run.group_size for phase in phases)
+    dearest = max(map(_effort, phases))
     profiles = _profiles_in_floats(phases)
     releases = [release for phase in profiles for release in releases_of(*phase)]
     grid = propose_grid(releases, log_delta, fineness, 64 * MOST_PLACES // (bits * dearest))

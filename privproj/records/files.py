@@ -243,6 +243,11 @@ def list_of(words: str, kind: Kind, low: int, high: int) -> Kind:
     )
 
 
+def text_like(pattern: str, words: str) -> Kind:
+    """Texts of this form, as a message describes them."""
+    return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
+
+
 def _parse_decimal(text: str) -> float:
     """Read a number of a file; raises ValueError where it is not 0 and too small for a double."""
     number = float(text)

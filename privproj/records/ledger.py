@@ -396,10 +396,11 @@ class Account:
         """
         # The plan of the account is that of all phases, also of one without a release.
         plans = [words for words in self.assumes if words in PLANS]
-        assumed: Any = found.mechanism["assumes"], found.run["assumes"]
-        of_run = tuple(words for words in assumed[1] if not plans or words not in PLANS or words in plans)
+        of_mechanism: Any = found.mechanism["assumes"]
+        run_assumes: Any = found.run["assumes"]
+        of_run = tuple(words for words in run_assumes if not plans or words not in PLANS or words in plans)
         notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*assumed[0], *self.assumes)))}
+        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
         return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
 
 

@@ -1,6 +1,6 @@
 """Run files: phases as data, read into a schedule, and the accountant of a loop, which writes them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -64,7 +64,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
     """One phase of a run file; raises :class:`InvalidParameter` or :class:`Refused` with its file and entry."""
     keys = spec.with_unique_keys(entry, where)
     with within(where):
-        for key in (*shared, *(name for name in FOR_ALL if name != "relation")):
+        for key in (*shared, "discretization"):
             if key in keys:
                 raise InvalidParameter(key, keys[key], f"{key} once, before the phases")
         name = keys.get("name", where.rsplit(": ", 1)[-1])
@@ -78,6 +78,11 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
             phase = spec.question_from(all_keys).only
         phase.check()
         return replace(phase, name=name, planned=keys.get("planned", False))
+
+
+def without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Entries of phases without their names, which are free words that nothing could check."""
+    return [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
 
 
 # --- the accountant of a loop -------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import ROUND_CEILING, Context, Decimal
@@ -35,18 +35,18 @@ from typing import Any
 
 from privproj.accounting import spec
 from privproj.accounting.comparison import compare
+from privproj.accounting.phase import Phase
 from privproj.accounting.question import ask_by_name, solve_epsilon
-from privproj.accounting.schedule import Schedule, phase_of
+from privproj.accounting.schedule import Schedule
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, ROUNDING_AS_MEASURED, THIS_LEDGER_ALONE
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
 from privproj.errors import InvalidParameter, within
 from privproj.extensions.events import event_words
-from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import next_up
-from privproj.records.files import Verdict, list_of, read_json, read_table
+from privproj.records.files import Verdict, list_of, read_json, read_table, text_like
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
-from privproj.records.run_file import from_data
+from privproj.records.run_file import from_data, without_names
 from privproj.result import Outcome, Result, round_outward
 from privproj.runs import Run, run_words
 from privproj.runs.targets import delta_target
@@ -66,11 +66,6 @@ PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)
 """A field: a line that looks alike in text, Markdown and HTML, and cannot be taken for the claim."""
 
 
-def _matching(pattern: str, words: str) -> Kind:
-    """Texts of this form, as a message describes them."""
-    return Kind(words, lambda text: isinstance(text, str) and bool(re.fullmatch(pattern, text)), {})
-
-
 def _is_day(text: object) -> bool:
     """True for a day of the calendar, year, month and day."""
     try:
@@ -79,10 +74,10 @@ def _is_day(text: object) -> bool:
         return False
 
 
-DIGEST = _matching("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
+DIGEST = text_like("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
 """The form of a digest."""
 
-LINE = _matching(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
+LINE = text_like(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
 """The form of a field."""
 
 DAY = Kind("a day such as 2026-01-31", _is_day, {})
@@ -167,17 +162,11 @@ class Statement:
 def run_data(schedule: Schedule) -> dict[str, Any]:
     """The phases of a run as the data of a statement, without their names."""
     data: dict[str, Any] = schedule.as_dict()
-    return {"run": {**data, "phase": _without_names(data["phase"])}}
+    return {"run": {**data, "phase": without_names(data["phase"])}}
 
 
-def _without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Phases without the words that nothing could check."""
-    return [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
-
-
-def question_data(mechanism: Mechanism, bound: str | None, run: Mapping[str, Any]) -> dict[str, Any]:
+def question_data(phase: Phase) -> dict[str, Any]:
     """One question as the data of a statement: a run of one phase."""
-    phase = phase_of(mechanism, bound=bound, **run)
     return run_data(Schedule((phase.with_run(discretization=None),), phase.run.discretization))
 
 
@@ -186,23 +175,21 @@ def account_data(account: Account) -> dict[str, Any]:
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
     target = dict(account.target or {}) if account.filtered else {}
-    return {"run": {"phase": _without_names(entries)}, "ledger": {**ledger, "filter": target}}
+    return {"run": {"phase": without_names(entries)}, "ledger": {**ledger, "filter": target}}
 
 
-def _account_from(phases: list[dict[str, Any]], data: Any, where: str) -> Account:
-    """The account of these phases, of which :func:`account_data` has written the rest; None is a plan to its end."""
-    if data is None:
-        return Account(tuple((entry, planned_releases(entry)) for entry in phases))
+def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
+    """The account of these phases, of which :func:`account_data` has written the rest."""
     kinds = {
         "made": list_of("numbers of releases, one for each phase", MADE, len(phases), len(phases)),
         **dict.fromkeys(STATED, TRUTH),
         "notes": Kind("notes that privproj writes", lambda notes: notes in ([], [CUT_SHORT]), {}),
         "filter": TABLE,
     }
-    with within(where):
+    with within("statement"):
         fields = read_table("ledger", data, kinds)
     target, notes = fields.pop("filter") or None, tuple(fields.pop("notes"))
-    Account().check_target(target, where)
+    Account().check_target(target, "statement")
     return Account(tuple(zip(phases, fields.pop("made"), strict=True)), target, notes=notes, **fields)
 
 
@@ -218,10 +205,12 @@ def statement_from(
     spec.check_keys(author_words or {}, {name: declared.kind for name, declared in AUTHOR_WORDS.items()})
     words = {name: author_words[name] for name in AUTHOR_WORDS if name in author_words} if author_words else {}
     canonical = run_data(from_data(data["run"], "statement"))
-    account = _account_from(canonical["run"]["phase"], data.get("ledger"), "statement")
+    phases = canonical["run"]["phase"]
     if "ledger" in data:
+        account = _account_from(phases, data["ledger"])
         canonical, result, curve, others = account_data(account), account.epsilon(delta), account.curve(), ()
     else:
+        account = Account(tuple((entry, planned_releases(entry)) for entry in phases))
         result, curve, others = _computed(canonical["run"], delta)
     about = {"privproj": __version__, "style": style, "delta": delta, **({"said": words} if words else {}), **canonical}
     attacks = (tuple(true_positive_rates(curve, RATES)), advantage(curve)) if result.usable else ((), 1.0)
@@ -254,17 +243,18 @@ def sections(statement: Statement) -> list[Section]:
         return [Section("No guarantee", (f"There is no finite epsilon at delta {result.delta!r}: {result.outcome}.",))]
     fields, noise = _fields(statement), "known" if statement.account.insecure else "secret"
     parts = [part for part in WORDS["section"] if part.get("noise", noise) == noise]
-    texts = [tuple(line for words in part["lines"] for line in _said_once(words, fields)) for part in parts]
-    filled = zip(parts, texts, strict=True)
-    return [Section(part["title"], lines, part.get("items", False)) for part, lines in filled if lines]
+    every = [Section(part["title"], _fill(part["lines"], fields), part.get("items", False)) for part in parts]
+    return [section for section in every if section.lines]
 
 
-def _said_once(words: str, fields: Mapping[str, Any]) -> list[str]:
-    """A line with its fields filled in, or for a field with several values a line for each of them."""
-    line = Template(words)
-    several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
-    values = product(*(fields[name] for name in several))
-    return [line.substitute({**fields, **dict(zip(several, chosen, strict=True))}) for chosen in values]
+def _fill(lines: list[str], fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The lines with their fields filled in; one whose field has several values stands once for each of them."""
+    filled = []
+    for line in map(Template, lines):
+        several = [name for name in line.get_identifiers() if isinstance(fields[name], tuple)]
+        values = product(*(fields[name] for name in several))
+        filled += [line.substitute(fields, **dict(zip(several, chosen, strict=True))) for chosen in values]
+    return tuple(filled)
 
 
 def _fields(statement: Statement) -> dict[str, Any]:

@@ -153,8 +153,8 @@ class Grid:
         in_columns = len(self) >= 64 and self.query in spec.SOLVERS
         rows = self._rows_in_columns(numbers) if in_columns else [None] * len(numbers)
         lines = io.StringIO()
-        all_rows = (row or self._row_alone(number) for row, number in zip(rows, numbers, strict=True))
-        csv.writer(lines, lineterminator="\n").writerows(all_rows)
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerows(row or self._row_alone(number) for row, number in zip(rows, numbers, strict=True))
         return lines.getvalue()
 
     def _row_alone(self, number: int) -> Sequence[Any]:

@@ -62,7 +62,7 @@ def checked(text):
 
 def of_plan(phase=PHASE, **run):
     """The data of a statement about a phase as one question, some of its run changed."""
-    return question_data(phase.mechanism, phase.bound.name, {**RUN, **run})
+    return question_data(phase_of(phase.mechanism, bound=phase.bound.name, **{**RUN, **run}))
 
 
 def compared(text, content):
@@ -151,13 +151,15 @@ def test_what_the_ledger_alone_assumes_is_said(path, capsys):
 def test_another_bound_or_mechanism_does_not_agree(path):
     release = privproj.M2(dim=64, rank=4, noise_multiplier=9.0)
     spend(path, 1, phase_of(release, "m2", "rank-free"), TARGET)
-    assert agrees(stated(question_data(release, "rank-free", {})), path.read_bytes())
+    assert agrees(stated(question_data(phase_of(release, bound="rank-free"))), path.read_bytes())
     for mechanism, bound in ((release, "exact-rank1"), (release, "gaussian"), (GAUSSIAN, None)):
-        assert not agrees(stated(question_data(mechanism, bound, {})), path.read_bytes())
+        assert not agrees(stated(question_data(phase_of(mechanism, bound=bound))), path.read_bytes())
     spend(path.with_name("other"), 1, phase_of(release, "m2", "exact-rank1"), TARGET)
     assert (
         SAME_FOUNDATION
-        in compared(stated(question_data(release, "rank-free", {})), path.with_name("other").read_bytes())[1]
+        in compared(stated(question_data(phase_of(release, bound="rank-free"))), path.with_name("other").read_bytes())[
+            1
+        ]
     )
 
 
@@ -222,7 +224,7 @@ def test_a_public_subspace_has_to_be_named(path):
 def test_epochs_of_balls_in_bins_are_counted_in_releases(path):
     bins = {"steps": 2, "sampling": "balls-in-bins", "batches": 3}
     release = privproj.Gaussian(noise_multiplier=30.0)
-    text = stated(question_data(release, None, bins))
+    text = stated(question_data(phase_of(release, **bins)))
     for releases, word in ((4, AS_FAR_AS_IT_GOES), (2, "holds")):
         spend(path, releases, phase_of(release, "bins", **bins), TARGET)
         assert compared(text, path.read_bytes()) == (word, set())
