@@ -166,7 +166,8 @@ class Scene(_Audited):
             algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
         )  # fmt: skip
         noisy_sum = optimizer._noisy_sum
-        noisy_sum.record = lambda: None
+        # The projections of the first release are drawn by the code that has the fault.
+        noisy_sum.record, noisy_sum.fresh = lambda: None, False
         if self.fault in PLANTED:
             kind = PLANTED[self.fault]
             planted: Any = noisy_sum if issubclass(kind, NoisySum) else noisy_sum.views[0]

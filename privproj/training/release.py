@@ -41,6 +41,7 @@ class NoisySum:
     ) -> None:
         self.plan, self.views, self.streams, self.record, self.processes = plan, views, streams, record, processes
         self.set_clip(plan.clip)
+        self.fresh = False
         self.begin()
 
     def set_clip(self, norm: float) -> None:
@@ -60,17 +61,15 @@ class NoisySum:
         self.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
-        """Draw the projections of the next release, before any of its data is seen, and empty the sums."""
-        self.fresh = False
+        """Empty the sums, and draw the projections of the next release, where that has none yet.
+
+        They are drawn once, before any data of the release is seen. One that was broken off leaves its own to the next.
+        """
         self.forget()
         with per_example.full_precision():
-            for view in self.views:
+            for view in () if self.fresh else self.views:
                 view.refresh(self.streams)
         self.fresh = True
-
-    def start_anew(self) -> None:
-        """Empty the sums, and draw what a release that was broken off has left undrawn."""
-        self.forget() if self.fresh else self.begin()
 
     def forget(self) -> None:
         """Empty the sums."""
