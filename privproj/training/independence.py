@@ -136,7 +136,7 @@ class IndependenceCheck:
                 refuse_public_seed()
             self.state.check_leaves(losses)
             try:
-                self.pass_back(losses)
+                losses.sum().backward()
                 self.state.check_unwritten(form)
             finally:
                 self.state.drop_gradients(every=True)
@@ -216,7 +216,7 @@ class IndependenceCheck:
             self.taps.capture(True)
             self.state.restore()
         self.taps.records = len(self.places)
-        self.pass_back(self.losses_again(self.base, self.places))
+        self.losses_again(self.base, self.places).sum().backward()
         self.state.drop_gradients()
 
     def pieces(self) -> list[Piece]:
@@ -247,10 +247,8 @@ class IndependenceCheck:
         # Without a place it is another one whenever it is read.
         if place is not None:
             here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))
-            plain_pairs = [
-                pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)
-            ]
-            is_given = not all(np.array_equal(*pair) for pair in plain_pairs)
+            pairs = [pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)]
+            is_given = not all(np.array_equal(*pair) for pair in pairs)
             if is_given or place[1]:
                 yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
@@ -306,10 +304,6 @@ class IndependenceCheck:
         losses = self.losses(part, records)
         self.still.end()
         return losses
-
-    def pass_back(self, losses: Tensor) -> None:
-        """Let the taps keep what comes back of these losses, one row for each."""
-        losses.sum().backward()
 
     def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
