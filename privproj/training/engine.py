@@ -363,13 +363,13 @@ def _epoch_secrets(plan: Plan, book: Ledger | None, sidecar: Sidecar | None, see
         sidecar.entries["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
         book.keep_count()
 
-    epoch, made = divmod(book.steps, plan.batches)
+    epoch, released = divmod(book.steps, plan.batches)
     entry: Any = sidecar.entries.get("epochs")
     is_known = isinstance(entry, dict) and (entry.get("phase"), entry.get("epoch")) == (mark, epoch)
-    if made and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
+    if released and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
         return EpochSecrets(seed, keep, (epoch, entry["secret"]))
-    if made:
-        left, lost = plan.batches - made, f"what this epoch was drawn from is not beside {book.path} any more"
+    if released:
+        left, lost = plan.batches - released, f"what this epoch was drawn from is not beside {book.path} any more"
         why = "records differ when they are read twice and may be in another order" if is_known else lost
         words = f"{why}: the {left} batches that are left of it are given up and count as releases"
         warnings.warn(f"{words}, and the run goes on with the next epoch", LostEpoch, stacklevel=4)

@@ -82,7 +82,7 @@ class IndependenceCheck:
         self, taps: Taps, state: "ModuleState", noisy_sum: NoisySum, loader: PrivateLoader, released: Callable[[], int]
     ) -> None:
         self.taps, self.state, self.noisy_sum, self.loader, self.released = taps, state, noisy_sum, loader, released
-        self.seen: set[Any] = set()
+        self.forms: set[Any] = set()
         self.steps = self.chosen = self.start = self.repeat = 0
         self.spot = self.alone = self.checks_more = self.drawn = False
         self.types: set[torch.dtype] = set()
@@ -99,8 +99,8 @@ class IndependenceCheck:
         modes = tuple(module.training for module in self.taps.module.modules())
         shapes = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves(part))
         form = modes, shapes, records.bit_length(), frozenset(_autocast(self.taps.device))
-        checks_more, self.spot = self.spot or form not in self.seen, False
-        self.seen.add(form)
+        checks_more, self.spot = self.spot or form not in self.forms, False
+        self.forms.add(form)
         return checks_more
 
     def take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
@@ -336,8 +336,8 @@ class IndependenceCheck:
     def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
         condition, remedy = cause
-        if made := self.released():
-            remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
+        if releases := self.released():
+            remedy += f"; of the {releases} releases before, those that mixed records too are not covered by epsilon"
         expected = "a loss of each record that does not depend on the others of its batch"
         actual = f"a gradient at {name} that changes by {share:.2%} {condition}"
         raise InvalidParameter("the loss of a record", actual, expected, remedy)
@@ -573,13 +573,13 @@ class ModuleState:
 
         Other tensors that ask for one, such as inputs of checkpoints, lose it after the pass.
         """
-        seen: set[Any] = {None}
+        visited: set[Any] = {None}
         ahead: list[Any] = [losses.grad_fn]
         while ahead:
-            if (node := ahead.pop()) not in seen:
-                seen.add(node)
+            if (node := ahead.pop()) not in visited:
+                visited.add(node)
                 ahead += [before for before, _ in node.next_functions]
-        allowed, variables = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
+        allowed, variables = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in visited]
         self.others = [leaf for leaf in variables if leaf is not None and id(leaf) not in allowed]
         names = {id(tensor): name for name, tensor in self.taps.tensors()} if self.others else {}
         for leaf in self.others:
@@ -597,7 +597,7 @@ class ModuleState:
         """
         if not self.is_noted:
             self.check_released(every=True)
-            self.start, self.made, self.integer_changes = _attributes(self.taps.module), None, {}
+            self.start, self.changed, self.integer_changes = _attributes(self.taps.module), None, {}
             self.first = self.last = self.start
             self.plain, self.tables = [(part, _plain(part)) for part in self.taps.module.modules()], {}
             for _, plain in self.plain:
@@ -613,10 +613,10 @@ class ModuleState:
         """
         now, last = _attributes(self.taps.module), self.last
         self.last = now
-        if self.made is None:
-            self.made, self.first = {name for name in now if self.start.get(name) != now[name]}, now
+        if self.changed is None:
+            self.changed, self.first = {name for name in now if self.start.get(name) != now[name]}, now
             return
-        for name in now if every else self.made:
+        for name in now if every else self.changed:
             value, differs = now.get(name), self.first.get(name) != now.get(name)
             if isinstance(value, int):
                 if form is None or last is None:

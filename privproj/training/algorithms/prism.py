@@ -350,10 +350,10 @@ class _TangentView(View):
 
     def squared_norms(self) -> Tensor | None:
         """The squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
-        seen = self.tap.captured()
-        if seen is None:
+        captured = self.tap.captured()
+        if captured is None:
             return None
-        (g, x), at = seen, self.point
+        (g, x), at = captured, self.point
         loose = _orthonormality_error(at)
         if not self.is_as_written and loose > REFUSED_ABOVE:
             remedy = "load weights before make_private or between steps"

@@ -209,16 +209,16 @@ class _SubspaceView(View):
         by_tap, parts = [], iter(self.parts)
         for tap in self.taps:
             slices = [next(parts) for _ in tap.parameters]
-            seen = tap.captured()
-            if seen is None:
+            captured = tap.captured()
+            if captured is None:
                 continue
             if not isinstance(tap, Tap):
-                by_tap.append(seen[0] @ torch.cat(slices))
+                by_tap.append(captured[0] @ torch.cat(slices))
                 continue
             columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, slices, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
-            g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[-1]
-            blocks = [x] if len(seen) == 1 else (block for _, block in per_example.formed_blocks(g, x))
+            g, x = captured[0] if isinstance(captured[0], Tensor) else captured[0].to_dense(), captured[-1]
+            blocks = [x] if len(captured) == 1 else (block for _, block in per_example.formed_blocks(g, x))
             # z_jc = <G_j, P_c>.
             by_tap.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
         return torch.stack(by_tap).sum(0) if by_tap else None
