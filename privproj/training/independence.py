@@ -84,7 +84,7 @@ class IndependenceCheck:
         self.taps, self.state, self.noisy_sum, self.loader, self.released = taps, state, noisy_sum, loader, released
         self.forms: set[Any] = set()
         self.steps = self.chosen = self.start = self.repeat = 0
-        self.spot = self.alone = self.checks_more = self.drawn = False
+        self.spot = self.checks_more = self.drawn = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -113,8 +113,7 @@ class IndependenceCheck:
         has to be forgotten.
         """
         records, first = rows.stop - rows.start, self.chosen - rows.start
-        self.loss_fn, self.start, self.alone = loss_fn, rows.start, alone
-        self.taps.alone = alone
+        self.loss_fn, self.start, self.taps.alone = loss_fn, rows.start, alone
         self.checks_more = not alone and self.should_check_more(part, records)
         if self.checks_more or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
@@ -200,7 +199,7 @@ class IndependenceCheck:
                 self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
-                    self.refuse(*worst, _KEPT if self.alone else cause)
+                    self.refuse(*worst, _KEPT if self.taps.alone else cause)
                 previous, needed = worst, 1 + RECORDS_ALONE
             needed -= 1
             if not needed:

@@ -74,7 +74,7 @@ class NoisySum:
     def forget(self) -> None:
         """Empty the sums."""
         self.sums: list[Tensor | None] = [None] * len(self.views)
-        self.count: Tensor | float = 0.0
+        self.count = torch.zeros((), dtype=torch.float64)
 
     def weigh(self, examples: int) -> tuple[list[int], Tensor, Tensor]:
         """Of this many records the views that saw them, the factors, and which are finite: as :meth:`factors` has them.
@@ -154,13 +154,12 @@ class NoisySum:
                 self.set_clip(self.plan.adaptive_clipping.next_clip(self.norm, noisy_count, self.plan.expected_batch))
             return means
 
-    def noisy_count(self, count: Tensor | float, adaptive: AdaptiveClipping) -> float:
+    def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
         """The sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
-        part = like + (count.to(like) if isinstance(count, Tensor) else count)
         # sum_j (b_j - 1/2) + S xi.
-        return float(self._with_noise([part], [like], adaptive.sigma)[0])
+        return float(self._with_noise([count.to(like)], [like], adaptive.sigma)[0])
 
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
         """The sums over all processes with their noise, divided by the public expected batch ``q N``.
