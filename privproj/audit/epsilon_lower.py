@@ -186,8 +186,8 @@ def _breaks_profile(inside: Array, outside: Array, curve: Curve, confidence: flo
     def margins(tried: list[Counts]) -> list[float]:
         # f(FPR_U) - FNR_U, with f the trade-off function of the profile.
         rates = [counts.rates(confidence) for counts in tried]
-        least = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
-        return [bound - fnr for bound, (_, _, _, fnr) in zip(least, rates, strict=True)]
+        bounds = tradeoff(curve, [fpr for _, fpr, _, _ in rates])
+        return [bound - fnr for bound, (_, _, _, fnr) in zip(bounds, rates, strict=True)]
 
     return margins([counts_on_second_half(inside, outside, margins)])[0] > 0.0
 

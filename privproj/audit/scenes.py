@@ -166,7 +166,8 @@ class Scene(_Audited):
             algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
         )  # fmt: skip
         noisy_sum = optimizer._noisy_sum
-        noisy_sum.record = lambda: None
+        # The projections of the first release are drawn by the code that has the fault.
+        noisy_sum.record, noisy_sum.fresh = lambda: None, False
         if self.fault in PLANTED:
             kind = PLANTED[self.fault]
             planted: Any = noisy_sum if issubclass(kind, NoisySum) else noisy_sum.views[0]
@@ -383,8 +384,8 @@ class LoaderScene(_Audited):
             The scores of both arms, in nats: of the runs with the canary, and of the others. Each arm is ways x runs.
         """
         present, rng = self.record(inside), np.random.default_rng(self.seed)
-        seen = present[: inside // 2].sum((0, 1)) + 1.0
-        laws = (np.full(self.batches, 1.0 / self.batches), seen / seen.sum())
+        counts = present[: inside // 2].sum((0, 1)) + 1.0
+        laws = (np.full(self.batches, 1.0 / self.batches), counts / counts.sum())
         absent = np.zeros((self.epochs, self.batches))
         arm = np.array([self.score_run(run, laws, rng) for run in present])
         return arm.T, np.array([self.score_run(absent, laws, rng) for _ in range(outside)]).T

@@ -109,10 +109,8 @@ def symmetry_test(
     SymmetryTest(auc=1.0, draws=50)
     """
     generator = np.random.default_rng() if rng is None else rng
-    count, trials = (
-        integer("rank", rank, "a whole number rank >= 1"),
-        integer("draws", draws, "a whole number of draws"),
-    )
+    count = integer("rank", rank, "a whole number rank >= 1")
+    trials = integer("draws", draws, "a whole number of draws")
     wins = 0.0
     for _ in range(trials):
         # M = Z Z^T with Z = N/sqrt(r), so M ~ W_dim(I/r, r), and Y = M V.

@@ -173,10 +173,10 @@ class ProjectionAccountant:
         Raises:
             Refused: The loader draws no Poisson samples, or the optimizer's steps are not accounted.
         """
-        made = _variables_of_make_private()
-        if made is not None:
-            _check_optimizer(made["optimizer"])
-            sample_rate = max(sample_rate, loader_rate(made["data_loader"]))
+        variables = _variables_of_make_private()
+        if variables is not None:
+            _check_optimizer(variables["optimizer"])
+            sample_rate = max(sample_rate, loader_rate(variables["data_loader"]))
 
         def hook(optimizer: Any) -> None:
             _check_optimizer(optimizer)

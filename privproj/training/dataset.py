@@ -15,7 +15,7 @@ merged, and take them into copies and pickles. Weights that were loaded into ano
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -156,72 +156,66 @@ def _digest(dataset: Any) -> str | None:
     return digest.hexdigest()
 
 
-def check_identity(
-    ledger: str | Path, data: Identity, account: Account, sidecar: dict[str, Any]
-) -> Callable[[int], object]:
-    """Refuse other data than a ledger has releases of, and a ledger with fewer releases than it once had.
+class Sidecar:
+    """The file ``<ledger>.data``: the identity of the data, a second count of the releases, and what is secret.
 
-    ``<ledger>.data`` keeps the identity of the data, a second count of the releases, and the random name by which
-    stamps know the ledger. It lies beside the file that a link names.
-
-    Args:
-        ledger: The path of the ledger.
-        data: The identity of the data that is about to be trained on.
-        account: What the ledger says.
-        sidecar: Whatever else is kept in that file, in secret. It is filled with what the file has, and written as it
-            is whenever the file is. ``sidecar["ledger"]`` is the name.
-
-    Returns:
-        What keeps both in that file, called with the number of releases; once before the first release.
-
-    Raises:
-        InvalidParameter: The ledger is of other data, or some of its releases are gone, or the file is damaged or lost.
+    It lies beside the file that a link names. ``data`` is the identity of what is about to be trained on. ``entries``
+    is whatever else the file has: ``entries["ledger"]`` is the random name by which stamps know the ledger.
     """
-    path = Path(f"{Path(ledger).resolve()}.data")
-    sidecar["ledger"], remedy = token_hex(), "restore it from a backup, or name another ledger and add both up"
-    if path.exists():
-        previous, releases = _read_identity(path, sidecar, remedy)
-        if account.spent < releases:
-            raise InvalidParameter("ledger", ledger, f"a ledger with the {releases} releases that it once had", remedy)
-        if account.spent:
-            # A digest that is missing says nothing.
-            are_told = None not in (previous.digest, data.digest)
-            what = "records with other contents or in another order" if are_told and previous != data else ""
-            if previous.records != data.records:
-                what = f"{data.records} records in place of {previous.records}"
-            if what:
-                remedy = (
-                    "go on with that data, or name another ledger for this data, and add both up for who is in both"
-                )
-                raise InvalidParameter("data_loader", what, f"the data that {ledger} has releases of", remedy)
-            data = data if previous.digest is None else previous
-    elif account.spent:
-        remedy = "put it back, or name another ledger and add both up"
-        raise InvalidParameter("ledger", f"{ledger} without {path.name}", "the file that tells of its data", remedy)
 
-    def keep(releases: int) -> None:
-        written = {"private": PRIVATE, "releases": releases, **asdict(data), **sidecar}
-        text = json.dumps(written, indent=2).encode() + b"\n"
+    def __init__(self, ledger: str, data: Identity) -> None:
+        self.ledger, self.data, self.identity = ledger, data, data
+        self.path = Path(f"{Path(ledger).resolve()}.data")
+        self.entries: dict[str, Any] = {"ledger": token_hex()}
+
+    def check(self, account: Account) -> None:
+        """Refuse other data than this account of the ledger has releases of, and one with fewer than it once had.
+
+        Raises :class:`InvalidParameter`, also where the file is damaged or lost.
+        """
+        remedy = "restore it from a backup, or name another ledger and add both up"
+        if self.path.exists():
+            previous, releases = self._read(remedy)
+            if account.spent < releases:
+                words = f"a ledger with the {releases} releases that it once had"
+                raise InvalidParameter("ledger", self.ledger, words, remedy)
+            if account.spent:
+                # A digest that is missing says nothing.
+                are_told = None not in (previous.digest, self.data.digest)
+                what = "records with other contents or in another order" if are_told and previous != self.data else ""
+                if previous.records != self.data.records:
+                    what = f"{self.data.records} records in place of {previous.records}"
+                if what:
+                    words = f"the data that {self.ledger} has releases of"
+                    remedy = "go on with that data, or name another ledger for this data"
+                    raise InvalidParameter("data_loader", what, words, f"{remedy}, and add both up for who is in both")
+                self.identity = self.data if previous.digest is None else previous
+        elif account.spent:
+            actual = f"{self.ledger} without {self.path.name}"
+            remedy = "put it back, or name another ledger and add both up"
+            raise InvalidParameter("ledger", actual, "the file that tells of its data", remedy)
+
+    def keep(self, releases: int) -> None:
+        """Write the file with this number of releases; once before the first one, and then for each."""
+        text = json.dumps({"private": PRIVATE, "releases": releases, **asdict(self.identity), **self.entries}, indent=2)
         try:
-            write_atomically(path, lambda file: file.write(text), mode=0o600)
+            write_atomically(self.path, lambda file: file.write(text.encode() + b"\n"), mode=0o600)
         except OSError as error:
-            words = f"{path} could not be written ({error.strerror}), so nothing was released"
+            words = f"{self.path} could not be written ({error.strerror}), so nothing was released"
             raise Refused(f"{words}: make room or allow it, and go on") from error
 
-    return keep
-
-
-def _read_identity(path: Path, sidecar: dict[str, Any], remedy: str) -> tuple[Identity, int]:
-    """The identity in a file and the releases that its ledger had then; ``sidecar`` gets whatever else is there."""
-    try:
-        entries = parse_json(read_bounded(path).decode())
-        records, digest, releases, words = (entries.pop(name) for name in ("records", "digest", "releases", "private"))
-        if words == PRIVATE and isinstance(records, int) and isinstance(releases, int):
-            sidecar.update(entries)
-            return Identity(records, digest), releases
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    raise InvalidParameter("ledger", path, "the identity of the data of this ledger, as privproj wrote it", remedy)
+    def _read(self, remedy: str) -> tuple[Identity, int]:
+        """The identity in the file and the releases that its ledger had then; ``entries`` gets what else is there."""
+        try:
+            entries = parse_json(read_bounded(self.path).decode())
+            records, digest, releases, words = (entries.pop(n) for n in ("records", "digest", "releases", "private"))
+            if words == PRIVATE and isinstance(records, int) and isinstance(releases, int):
+                self.entries |= entries
+                return Identity(records, digest), releases
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass
+        words = "the identity of the data of this ledger, as privproj wrote it"
+        raise InvalidParameter("ledger", self.path, words, remedy)
 
 
 STAMP = "_privproj_releases"

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
@@ -26,7 +26,7 @@ from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, memb
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
-from privproj.training.dataset import Identity, Stamps, check_distinct, check_identity, identity
+from privproj.training.dataset import Sidecar, Stamps, check_distinct, identity
 from privproj.training.generators import EpochSecrets, streams
 from privproj.training.hooks import Taps
 from privproj.training.optimizer import PrivateOptimizer, ReleaseCounter
@@ -231,9 +231,7 @@ class _Start:
         self.processes.check_same({
             **{f"module's {n}": f"{(*t.shape,)} {t.dtype} {kinds[id(t) in trained]}" for n, t in self.taps.tensors()},
             "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(self.target or {}),
-            "insecure_seed": self.seed, **{field.name: getattr(plan, field.name) for field in fields(plan)},
-            **{field.name: getattr(plan.algorithm, field.name) for field in fields(plan.algorithm)},
-            "algorithm": plan.algorithm.name,
+            "insecure_seed": self.seed, **vars(plan), **vars(plan.algorithm), "algorithm": plan.algorithm.name,
             "optimizer": type(self.optimizer).__name__, "optimizer's groups": groups,
             "subspace": subspace and (tuple(subspace.basis.shape), subspace.source, subspace.mode),
             "device": f"{device.type} {model}".strip(), "torch": torch.__version__,
@@ -262,26 +260,23 @@ class _Start:
                 return resumed
         return calibrated(plan, account, **target)
 
-    def open_ledger(
-        self, phase: Phase, marks: tuple[str, ...], sidecar: dict[str, Any], data: Identity
-    ) -> Ledger | None:
-        """The ledger of the run; None for a run without one.
+    def open_ledger(self, phase: Phase, marks: tuple[str, ...], sidecar: Sidecar | None) -> Ledger | None:
+        """The ledger of the run, with the file beside it; None for a run without one.
 
-        It refuses a run that its file does not belong to, by the identity of the ``data`` and by stamps. ``sidecar`` is
-        filled with what is kept in secret beside it.
+        It refuses a run that its file does not belong to, by the identity of the data and by stamps.
         """
-
-        def check(account: Account) -> Callable[[int], object]:
-            keep = check_identity(str(self.ledger), data, account, sidecar)
-            self.stamps(account, sidecar["ledger"]).check()
-            return keep
-
-        if self.ledger is None or not os.path.exists(self.ledger):
+        if sidecar is None or not os.path.exists(sidecar.ledger):
             # No file is made for a start that is refused.
             self.stamps(self.search).check()
-        if self.ledger is None:
+        if sidecar is None:
             return None
-        return Ledger(self.ledger, phase, self.target, marks, check, self.begins_anew)
+
+        def check(account: Account) -> Callable[[int], object]:
+            sidecar.check(account)
+            self.stamps(account, sidecar.entries["ledger"]).check()
+            return sidecar.keep
+
+        return Ledger(sidecar.ledger, phase, self.target, marks, check, self.begins_anew)
 
     def earlier(self, book: Ledger | None) -> Account:
         """The phases before this one: the ledger's, which must hold the releases that found the subspace."""
@@ -307,27 +302,27 @@ class _Start:
         marks = {"insecure": self.seed is not None, "public_subspace": public}
         # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
         # that is settled. Only the first process has it, and the others learn the noise and the count from it.
-        book, sidecar, before, steps, secrets = None, {}, Account(), 0, EpochSecrets()
+        book, sidecar, before, steps, secrets = None, None, Account(), 0, EpochSecrets()
         with processes.together():
             if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
                 raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
             if processes.first:
                 plan = self.calibrated()
-                data: Any = None if ledger is None else identity(self.data_loader.dataset)
+                sidecar = None if ledger is None else Sidecar(ledger, identity(self.data_loader.dataset))
                 true = tuple(mark for mark, holds in marks.items() if holds)
-                book = self.open_ledger(plan.phase(plan.steps), true, sidecar, data)
+                book = self.open_ledger(plan.phase(plan.steps), true, sidecar)
                 opened.callback(lambda: None if book is None else book.close())
                 account = Account() if book is None else book.account
                 changes: dict[str, Any] = {mark: holds or getattr(account, mark) for mark, holds in marks.items()}
                 changes |= {"alone": ledger is None, "notes": account.notes, "target": self.target or account.target}
                 before = replace(self.earlier(book), **changes)
                 seed = None if self.seed is None else f"{self.seed} {before.spent}"
-                secrets = _epoch_secrets(plan, book, sidecar, data, seed)
+                secrets = _epoch_secrets(plan, book, sidecar, seed)
                 steps = 0 if book is None else book.steps
         mechanism, before, steps = processes.agree((plan.mechanism, before, steps))
         plan = replace(plan, mechanism=mechanism)
         begun = replace(before, phases=(*before.phases, (plan.phase(plan.steps).as_dict(), steps)))
-        spending = ReleaseCounter(plan, book, before, steps, self.stamps(begun, sidecar.get("ledger")))
+        spending = ReleaseCounter(plan, book, before, steps, self.stamps(begun, sidecar and sidecar.entries["ledger"]))
         if book is not None and steps:
             rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
             words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
@@ -352,31 +347,29 @@ class LostEpoch(UserWarning):
     """Said where the batches of an epoch that was begun cannot be drawn again: the rest of it is given up."""
 
 
-def _epoch_secrets(
-    plan: Plan, book: Ledger | None, sidecar: dict[str, Any], data: Identity, seed: str | None
-) -> EpochSecrets:
+def _epoch_secrets(plan: Plan, book: Ledger | None, sidecar: Sidecar | None, seed: str | None) -> EpochSecrets:
     """What the batches of balls-in-bins are drawn from, where a run begins or goes on.
 
     The secret of the epoch that was begun is in the ``sidecar`` of the ledger. Where it is lost, or where the order of
     the records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch ends
     here: its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
     """
-    if book is None or plan.batches is None:
+    if book is None or sidecar is None or plan.batches is None:
         return EpochSecrets(seed)
     place = f"{book.account.spent - book.steps} {json.dumps(plan.phase(plan.steps).as_dict())}"
     mark = sha256(place.encode()).hexdigest()
 
     def keep(epoch: int, secret: str) -> None:
-        sidecar["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
+        sidecar.entries["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
         book.keep_count()
 
-    epoch, made = divmod(book.steps, plan.batches)
-    entry: Any = sidecar.get("epochs")
+    epoch, released = divmod(book.steps, plan.batches)
+    entry: Any = sidecar.entries.get("epochs")
     is_known = isinstance(entry, dict) and (entry.get("phase"), entry.get("epoch")) == (mark, epoch)
-    if made and is_known and isinstance(entry.get("secret"), str) and data.digest is not None:
+    if released and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
         return EpochSecrets(seed, keep, (epoch, entry["secret"]))
-    if made:
-        left, lost = plan.batches - made, f"what this epoch was drawn from is not beside {book.path} any more"
+    if released:
+        left, lost = plan.batches - released, f"what this epoch was drawn from is not beside {book.path} any more"
         why = "records differ when they are read twice and may be in another order" if is_known else lost
         words = f"{why}: the {left} batches that are left of it are given up and count as releases"
         warnings.warn(f"{words}, and the run goes on with the next epoch", LostEpoch, stacklevel=4)

@@ -82,9 +82,9 @@ class IndependenceCheck:
         self, taps: Taps, state: "ModuleState", noisy_sum: NoisySum, loader: PrivateLoader, released: Callable[[], int]
     ) -> None:
         self.taps, self.state, self.noisy_sum, self.loader, self.released = taps, state, noisy_sum, loader, released
-        self.seen: set[Any] = set()
+        self.forms: set[Any] = set()
         self.steps = self.chosen = self.start = self.repeat = 0
-        self.spot = self.alone = self.checks_more = self.drawn = False
+        self.spot = self.checks_more = self.drawn = False
         self.types: set[torch.dtype] = set()
         self.draw = random.SystemRandom()
         self.levels = list(LEVELS)
@@ -99,8 +99,8 @@ class IndependenceCheck:
         modes = tuple(module.training for module in self.taps.module.modules())
         shapes = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves(part))
         form = modes, shapes, records.bit_length(), frozenset(_autocast(self.taps.device))
-        checks_more, self.spot = self.spot or form not in self.seen, False
-        self.seen.add(form)
+        checks_more, self.spot = self.spot or form not in self.forms, False
+        self.forms.add(form)
         return checks_more
 
     def take_in(self, loss_fn: LossFunction, part: Any, rows: slice, *, alone: bool) -> Tensor:
@@ -113,8 +113,7 @@ class IndependenceCheck:
         has to be forgotten.
         """
         records, first = rows.stop - rows.start, self.chosen - rows.start
-        self.loss_fn, self.start, self.alone = loss_fn, rows.start, alone
-        self.taps.alone = alone
+        self.loss_fn, self.start, self.taps.alone = loss_fn, rows.start, alone
         self.checks_more = not alone and self.should_check_more(part, records)
         if self.checks_more or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
@@ -136,7 +135,7 @@ class IndependenceCheck:
                 refuse_public_seed()
             self.state.check_leaves(losses)
             try:
-                self.pass_back(losses)
+                losses.sum().backward()
                 self.state.check_unwritten(form)
             finally:
                 self.state.drop_gradients(every=True)
@@ -200,7 +199,7 @@ class IndependenceCheck:
                 self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
-                    self.refuse(*worst, _KEPT if self.alone else cause)
+                    self.refuse(*worst, _KEPT if self.taps.alone else cause)
                 previous, needed = worst, 1 + RECORDS_ALONE
             needed -= 1
             if not needed:
@@ -216,7 +215,7 @@ class IndependenceCheck:
             self.taps.capture(True)
             self.state.restore()
         self.taps.records = len(self.places)
-        self.pass_back(self.losses_again(self.base, self.places))
+        self.losses_again(self.base, self.places).sum().backward()
         self.state.drop_gradients()
 
     def pieces(self) -> list[Piece]:
@@ -247,10 +246,8 @@ class IndependenceCheck:
         # Without a place it is another one whenever it is read.
         if place is not None:
             here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))
-            plain_pairs = [
-                pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)
-            ]
-            is_given = not all(np.array_equal(*pair) for pair in plain_pairs)
+            pairs = [pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)]
+            is_given = not all(np.array_equal(*pair) for pair in pairs)
             if is_given or place[1]:
                 yield [place[0]], None, single, _GIVEN if is_given else _PADDED
 
@@ -307,10 +304,6 @@ class IndependenceCheck:
         self.still.end()
         return losses
 
-    def pass_back(self, losses: Tensor) -> None:
-        """Let the taps keep what comes back of these losses, one row for each."""
-        losses.sum().backward()
-
     def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
 
@@ -342,8 +335,8 @@ class IndependenceCheck:
     def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
         condition, remedy = cause
-        if made := self.released():
-            remedy += f"; of the {made} releases before, those that mixed records too are not covered by epsilon"
+        if releases := self.released():
+            remedy += f"; of the {releases} releases before, those that mixed records too are not covered by epsilon"
         expected = "a loss of each record that does not depend on the others of its batch"
         actual = f"a gradient at {name} that changes by {share:.2%} {condition}"
         raise InvalidParameter("the loss of a record", actual, expected, remedy)
@@ -579,13 +572,13 @@ class ModuleState:
 
         Other tensors that ask for one, such as inputs of checkpoints, lose it after the pass.
         """
-        seen: set[Any] = {None}
+        visited: set[Any] = {None}
         ahead: list[Any] = [losses.grad_fn]
         while ahead:
-            if (node := ahead.pop()) not in seen:
-                seen.add(node)
+            if (node := ahead.pop()) not in visited:
+                visited.add(node)
                 ahead += [before for before, _ in node.next_functions]
-        allowed, variables = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in seen]
+        allowed, variables = {*self.kinds, id(self.taps.switch)}, [getattr(node, "variable", None) for node in visited]
         self.others = [leaf for leaf in variables if leaf is not None and id(leaf) not in allowed]
         names = {id(tensor): name for name, tensor in self.taps.tensors()} if self.others else {}
         for leaf in self.others:
@@ -603,7 +596,7 @@ class ModuleState:
         """
         if not self.is_noted:
             self.check_released(every=True)
-            self.start, self.made, self.integer_changes = _attributes(self.taps.module), None, {}
+            self.start, self.changed, self.integer_changes = _attributes(self.taps.module), None, {}
             self.first = self.last = self.start
             self.plain, self.tables = [(part, _plain(part)) for part in self.taps.module.modules()], {}
             for _, plain in self.plain:
@@ -619,10 +612,10 @@ class ModuleState:
         """
         now, last = _attributes(self.taps.module), self.last
         self.last = now
-        if self.made is None:
-            self.made, self.first = {name for name in now if self.start.get(name) != now[name]}, now
+        if self.changed is None:
+            self.changed, self.first = {name for name in now if self.start.get(name) != now[name]}, now
             return
-        for name in now if every else self.made:
+        for name in now if every else self.changed:
             value, differs = now.get(name), self.first.get(name) != now.get(name)
             if isinstance(value, int):
                 if form is None or last is None:

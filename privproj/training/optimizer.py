@@ -135,7 +135,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _begin(self) -> None:
         """Note what the module is like before a batch is seen; a step that was broken off leaves nothing to it."""
-        self._noisy_sum.start_anew()
+        self._noisy_sum.begin()
         self._taps.clear()
         self._guard.begin()
         self._independence.begin()

@@ -22,9 +22,6 @@ CANCELLATION = 16.0
 """A bound on the rounding error of a Gram form, in units of the machine epsilon and of ``(sum_t |g_t| |x_t|)^2``.
 Soundness: where tokens cancel, a norm must not come out too small."""
 
-FEW_TOKENS = 8
-"""Below so many tokens a record, one product in double precision is cheaper than forming every gradient. Speed only."""
-
 BLOCK = {"cpu": 2**18, "other": 2**24}
 """How many entries of gradients are formed or turned to double precision at once. Speed only: on a CPU they stay in its
 cache, elsewhere few kernels are started."""
@@ -147,7 +144,8 @@ def clipped_sum(c: Tensor, g: "Tensor | LookedUp", x: Tensor | None = None, *, m
     total = exact(c).new_zeros(g.shape[2], x.shape[2])
     if not g.shape[1]:
         return total
-    if g.shape[1] >= FEW_TOKENS and g.dtype is not torch.float64:
+    # For fewer tokens one product in double precision is cheaper than forming every gradient. Speed only.
+    if g.shape[1] >= 8 and g.dtype is not torch.float64:
         for rows, block in formed_blocks(g, x):
             total += weighted_sum(c[rows], block, None if mask is None else mask[rows])
         return total

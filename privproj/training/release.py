@@ -41,6 +41,7 @@ class NoisySum:
     ) -> None:
         self.plan, self.views, self.streams, self.record, self.processes = plan, views, streams, record, processes
         self.set_clip(plan.clip)
+        self.fresh = False
         self.begin()
 
     def set_clip(self, norm: float) -> None:
@@ -60,22 +61,20 @@ class NoisySum:
         self.set_clip(real("clip", clip, words, adaptive.least, adaptive.most))
 
     def begin(self) -> None:
-        """Draw the projections of the next release, before any of its data is seen, and empty the sums."""
-        self.fresh = False
+        """Empty the sums, and draw the projections of the next release, where that has none yet.
+
+        They are drawn once, before any data of the release is seen. One that was broken off leaves its own to the next.
+        """
         self.forget()
         with per_example.full_precision():
-            for view in self.views:
+            for view in () if self.fresh else self.views:
                 view.refresh(self.streams)
         self.fresh = True
-
-    def start_anew(self) -> None:
-        """Empty the sums, and draw what a release that was broken off has left undrawn."""
-        self.forget() if self.fresh else self.begin()
 
     def forget(self) -> None:
         """Empty the sums."""
         self.sums: list[Tensor | None] = [None] * len(self.views)
-        self.count: Tensor | float = 0.0
+        self.count = torch.zeros((), dtype=torch.float64)
 
     def weigh(self, examples: int) -> tuple[list[int], Tensor, Tensor]:
         """Of this many records the views that saw them, the factors, and which are finite: as :meth:`factors` has them.
@@ -155,13 +154,12 @@ class NoisySum:
                 self.set_clip(self.plan.adaptive_clipping.next_clip(self.norm, noisy_count, self.plan.expected_batch))
             return means
 
-    def noisy_count(self, count: Tensor | float, adaptive: AdaptiveClipping) -> float:
+    def noisy_count(self, count: Tensor, adaptive: AdaptiveClipping) -> float:
         """The sum of ``b_j - 1/2`` over the records of all processes with its noise ``S xi``, in records."""
         assert adaptive.sigma is not None
         like = per_example.exact(self.views[0].parameters[0].new_zeros(()))
-        part = like + (count.to(like) if isinstance(count, Tensor) else count)
         # sum_j (b_j - 1/2) + S xi.
-        return float(self._with_noise([part], [like], adaptive.sigma)[0])
+        return float(self._with_noise([count.to(like)], [like], adaptive.sigma)[0])
 
     def noisy_means(self, sums: list[Tensor | None]) -> list[Tensor]:
         """The sums over all processes with their noise, divided by the public expected batch ``q N``.

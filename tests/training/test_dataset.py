@@ -20,12 +20,7 @@ torch = needs("torch", "opacus")
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
 from training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
 
-from privproj.training.dataset import (  # noqa: E402
-    Identity,
-    check_distinct,
-    check_identity,
-    identity,
-)
+from privproj.training.dataset import Identity, Sidecar, check_distinct, identity  # noqa: E402
 
 
 def tensors(records=40, seed=0):
@@ -290,13 +285,14 @@ def test_a_damaged_identity_is_refused(book, text):
 
 def test_a_digest_that_could_not_be_told_once_is_not_compared(book):
     spent = Account(phases=(({"steps": 3}, 1),))
-    check_identity(book, Identity(5, None), Account(), {})(0)
-    check_identity(book, Identity(5, "x"), spent, {})(1)
-    for other in (Identity(5, None), Identity(5, "x")):
-        check_identity(book, other, spent, {})(1)
+    starts = (None, Account()), ("x", spent), (None, spent), ("x", spent)
+    for digest, account in starts:
+        sidecar = Sidecar(book, Identity(5, digest))
+        sidecar.check(account)
+        sidecar.keep(account.spent)
     for other in (Identity(5, "z"), Identity(6, "x")):
         with pytest.raises(InvalidParameter, match="has releases of"):
-            check_identity(book, other, spent, {})
+            Sidecar(book, other).check(spent)
 
 
 def test_a_ledger_is_known_to_have_begun_also_where_nothing_was_closed(book):

@@ -259,13 +259,9 @@ def _polar(matrix: Tensor) -> Tensor:
 
 # --- what is released, and the step ----------------------------------------------------------------
 
-MENDED_ABOVE = 1e-5
-"""How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be before a step mends them. Speed only: norms
-are overstated by what bases this loose can hide."""
-
 REFUSED_ABOVE = 1e-3
-"""How far from orthonormal bases may be when a batch comes back. Contract: looser ones were edited between drawing the
-batch and its losses, and are refused."""
+"""How far from orthonormal (Frobenius norm of ``U^T U - I``) bases may be when a batch comes back. Contract: looser
+ones were edited between drawing the batch and its losses, and are refused."""
 
 OVERSTATEMENT = 8.0
 """The relative overstatement of squared norms, in units of that distance ``d``. Soundness: what is summed has at most
@@ -345,7 +341,8 @@ class _TangentView(View):
     def refresh(self, streams: Streams) -> None:
         """Make bases orthonormal that were loaded or edited; the matrix stays what it is."""
         at = self.point
-        if not self.is_as_written and _orthonormality_error(at) > MENDED_ABOVE:
+        # Speed only: norms are overstated by what looser bases can hide.
+        if not self.is_as_written and _orthonormality_error(at) > 1e-5:
             new = truncated(at.u, torch.diag(at.s), at.v, len(at.s))
             self.moment = None if self.moment is None else transported(self.moment, at, new)
             self.move(new)
@@ -353,10 +350,10 @@ class _TangentView(View):
 
     def squared_norms(self) -> Tensor | None:
         """The squared norm ``|P_T(G_j)|^2`` of each record, overstated by as much as rounded bases can hide."""
-        seen = self.tap.captured()
-        if seen is None:
+        captured = self.tap.captured()
+        if captured is None:
             return None
-        (g, x), at = seen, self.point
+        (g, x), at = captured, self.point
         loose = _orthonormality_error(at)
         if not self.is_as_written and loose > REFUSED_ABOVE:
             remedy = "load weights before make_private or between steps"

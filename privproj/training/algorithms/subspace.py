@@ -19,10 +19,6 @@ from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
 from privproj.validation import integer
 
-SMALLEST_LENGTH = 1e-5
-"""A direction whose singular value is below this share of the largest is taken to be rounding. Speed only: every
-orthonormal basis is accounted alike."""
-
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
@@ -102,7 +98,8 @@ def leading(rows: Tensor, k: int) -> Tensor:
     # A^T = Q R and R = U diag(s) W^T, so that A has the right singular vectors Q U; those without length are left out.
     q, r = torch.linalg.qr(rows.double().T)
     directions, lengths, _ = torch.linalg.svd(r, full_matrices=False)
-    basis = q @ directions[:, :k][:, lengths[:k] > SMALLEST_LENGTH * lengths[0]]
+    # A direction below this share of the longest is taken to be rounding. Speed only: every basis is accounted alike.
+    basis = q @ directions[:, :k][:, lengths[:k] > 1e-5 * lengths[0]]
     if not basis.shape[1]:
         raise InvalidParameter("rows", "all zero", "snapshots that moved")
     return basis.to(rows.dtype)
@@ -142,11 +139,10 @@ class Trajectory:
 
     def __init__(self, optimizer: PrivateOptimizer, k: int) -> None:
         self.optimizer, self.k = optimizer, integer("rank", k, "a whole number of directions >= 1")
-        if self.k > optimizer._plan.steps:
-            raise InvalidParameter(
-                "rank", self.k, f"at most one direction for each of the {optimizer._plan.steps} steps"
-            )
-        self.every = optimizer._plan.steps // self.k
+        steps = optimizer._plan.steps
+        if self.k > steps:
+            raise InvalidParameter("rank", self.k, f"at most one direction for each of the {steps} steps")
+        self.every = steps // self.k
         self.start = _flat_weights(optimizer._taps.taps)
         self.rows: list[Tensor] = []
         optimizer.attach_step_hook(self.take_snapshot)
@@ -213,16 +209,16 @@ class _SubspaceView(View):
         by_tap, parts = [], iter(self.parts)
         for tap in self.taps:
             slices = [next(parts) for _ in tap.parameters]
-            seen = tap.captured()
-            if seen is None:
+            captured = tap.captured()
+            if captured is None:
                 continue
             if not isinstance(tap, Tap):
-                by_tap.append(seen[0] @ torch.cat(slices))
+                by_tap.append(captured[0] @ torch.cat(slices))
                 continue
             columns = [tap.laid_out(p, part.view(*p.shape, -1)) for p, part in zip(tap.parameters, slices, strict=True)]
             basis = torch.cat(columns, 1).flatten(0, 1)
-            g, x = seen[0] if isinstance(seen[0], Tensor) else seen[0].to_dense(), seen[-1]
-            blocks = [x] if len(seen) == 1 else (block for _, block in per_example.formed_blocks(g, x))
+            g, x = captured[0] if isinstance(captured[0], Tensor) else captured[0].to_dense(), captured[-1]
+            blocks = [x] if len(captured) == 1 else (block for _, block in per_example.formed_blocks(g, x))
             # z_jc = <G_j, P_c>.
             by_tap.append(torch.cat([block.flatten(1) @ basis for block in blocks]))
         return torch.stack(by_tap).sum(0) if by_tap else None
