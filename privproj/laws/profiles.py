@@ -187,7 +187,7 @@ def _is_cut_beyond_doubles(eps: float, law: SensitivityLaw) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_told_shift(law: SensitivityLaw) -> float:
-    """A squared shift, nearly the least, beyond which the tail is at most ``e^least_tail``; ``inf`` if none is known."""
+    """A squared shift, nearly the least, with a tail of at most ``e^least_tail`` beyond; ``inf`` if none is known."""
     mean = law.mean
     return find_crossing(lambda x: law.log_tail(x) - law.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
