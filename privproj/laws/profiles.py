@@ -17,6 +17,7 @@ improved with what is used of the law.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from privproj.curves.columns import known_ends, profile_of_kernels
@@ -148,8 +149,9 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
         value = log_gaussian_delta_at(eps, law.mean)
         return widen_outward(value, 0.0, gaussian_steepness(value, law))
     # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
-    cut = _tangent_cut(eps, law)
-    if law.log_tail(cut) < law.least_tail:
+    far = _is_cut_beyond_doubles(eps, law)
+    cut = math.inf if far else _tangent_cut(eps, law)
+    if far or law.log_tail(cut) < law.least_tail:
         uncut = law.expected_profile(eps)
         return Enclosure(uncut.lower, min(0.0, kernels.log_add(uncut.upper, law.least_tail)))
     above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
@@ -172,6 +174,22 @@ def _tangent_cut(eps: float, law: SensitivityLaw) -> float:
         high=inflection(eps),
         rtol=1e-12,
     ).lower
+
+
+def _is_cut_beyond_doubles(eps: float, law: SensitivityLaw) -> bool:
+    """True if the root of :func:`_tangent_cut` was found to be where the tail is below ``e^least_tail``."""
+    if law.log_tail(inflection(eps)) >= law.least_tail:
+        return False
+    # The gap is at least 0 at x0 and negative here, so its root lies between (C5).
+    last = _last_told_shift(law)
+    return last < inflection(eps) and _tangent_gap(eps, law.mean_above(last), last) < 0.0
+
+
+@lru_cache(maxsize=8)
+def _last_told_shift(law: SensitivityLaw) -> float:
+    """A squared shift, nearly the least, with a tail of at most ``e^least_tail`` beyond; ``inf`` if none is known."""
+    mean = law.mean
+    return find_crossing(lambda x: law.log_tail(x) - law.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
 def best_tangent(eps: float, law: SensitivityLaw) -> float:

@@ -261,8 +261,8 @@ class _GainPart:
 
 
 def _sum_over_panels(weights: Array, part: Array) -> Array:
-    """Return the sum over the panels, one ratio at a time: products of this size start no threads."""
-    return np.stack([weights @ part[:, i] for i in range(part.shape[1])], axis=1)
+    """Return the sum over the panels; by no product of matrices, as BLAS would start its threads for it."""
+    return np.einsum("kp,pre->kre", weights, part)
 
 
 def _flush_invisible(values: Array) -> Array:

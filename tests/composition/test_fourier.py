@@ -190,9 +190,14 @@ def test_frequencies_far_apart_are_evaluated_in_windows_of_their_own():
 THREADS = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-import works
+import privproj, works
+def unequal_norms(n):
+    mechanism = privproj.Wishart(dim=1000, rank=16, misalignment=1e-5, norm_ratio=1 + 1e-3 * n)
+    return privproj.epsilon(mechanism, delta=1e-5, steps=10)
+works.WARM["unequal norms"] = unequal_norms
 for name in ("DP-SGD epsilon, T 2", "DP-SGD epsilon, T 1000", "DP-SGD epsilon, T 1e+09", "m2 epsilon, T 2000",
-             "m2 sigma, T 2000", "wishart epsilon, T 10", "m1 epsilon", "100 phases", "100 layers, clip each"):
+             "m2 sigma, T 2000", "wishart epsilon, T 10", "m1 epsilon", "100 phases", "100 layers, clip each",
+             "unequal norms"):
     call = works.WARM[name]
     call(1.0)
     start, own = time.process_time(), time.thread_time()
@@ -211,7 +216,7 @@ def test_no_hot_path_starts_threads():
     for line in done.stdout.splitlines():
         name, whole, own = line.split(";")
         assert float(whole) <= 1.2 * float(own), name
-    assert len(done.stdout.splitlines()) == 9
+    assert len(done.stdout.splitlines()) == 10
 
 
 @pytest.mark.parametrize("slope", [0.0, 1e-308, 1e-320, 3.0, 1e300])

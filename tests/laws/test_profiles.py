@@ -9,7 +9,10 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtr
 from scipy.stats import beta
 
+from privproj.laws import profiles
+from privproj.laws.panel_law import ScaledEnergy
 from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.shift_densities import ProjectedEnergy
 from privproj.laws.shift_kernels import inflection
 from privproj.laws.squared_shift import ScaledBeta
 
@@ -50,3 +53,15 @@ def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
     tangents = [tangent_bound(eps, mu, dim, rank, math.exp(span[0] + f * (span[1] - span[0]))) for f in (0.2, 0.6, 0.9)]
     assert min([found.fun, *tangents]) >= low - 1e-9
     assert found.fun == pytest.approx(high, rel=0, abs=1e-7)
+
+
+def test_no_cut_is_sought_where_doubles_know_no_tail(monkeypatch):
+    """There the profile is that of rank one and what the tail may be, which a search would find after 50 looks."""
+    law = ScaledEnergy(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
+    losses = [0.3, 1.0, 3.0, 5.0, 8.0, 20.0, 100.0]
+    looks = []
+    monkeypatch.setattr(profiles, "_tangent_cut", lambda *a, find=profiles._tangent_cut: looks.append(a) or find(*a))
+    quick = [log_any_rank_profile(eps, law) for eps in losses]
+    assert 0 < len(looks) < len(losses)
+    monkeypatch.setattr(profiles, "_is_cut_beyond_doubles", lambda eps, law: False)
+    assert [log_any_rank_profile(eps, law) for eps in losses] == quick

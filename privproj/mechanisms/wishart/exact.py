@@ -50,6 +50,6 @@ BOUND = Bound(
     representation=representation,
     ball_profile=ball_profile,
     exact=True,
-    version=5,
+    version=6,
     **OF_ALIGNMENT,
 )
