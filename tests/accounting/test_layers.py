@@ -105,3 +105,36 @@ def test_layers_that_share_a_projection_cost_more_than_independent_ones():
     assert WORDS["INDEPENDENT_LAYER_PROJECTIONS"] in claimed.mechanism["assumes"]
     joint = M2(layers=(Layer(dim=64, rank=4, count=8),), noise_multiplier=0.5)
     assert privproj.delta(joint, epsilon=2.0).value >= shared.lower
+
+
+@pytest.mark.parametrize("bound", ["rank-free", "mixture-rdp"])
+@pytest.mark.parametrize("shapes", [("8x8", "8x8"), ("8x4", "8x8")])
+def test_shares_of_few_digits_are_parts_of_their_sum(bound, shapes):
+    """Noise is relative to the root of the sum of the squared clips: shares of .9999999992 in all are halves of it."""
+    few, whole = (
+        stack(0.1, "per-layer", tuple(f"{shape}@{share}" for shape in shapes)) for share in (0.4999999996, 0.5)
+    )
+    for eps in (50.0, 300.0):
+        found, known = (privproj.delta(mechanism, epsilon=eps, bound=bound) for mechanism in (few, whole))
+        assert found.log10_delta >= known.log10_delta * (1 + 1e-12)
+    if shapes == ("8x8", "8x8") and bound == "rank-free":
+        plain = privproj.delta(Gaussian(noise_multiplier=0.1), epsilon=50.0)
+        assert privproj.delta(few, epsilon=50.0).value >= plain.lower
+
+
+def test_columns_below_the_other_side_of_a_layer_are_refused():
+    """A change of the layer may have any rank up to that side, and one of rank 1 is no promise there."""
+    for layers in ("64x4:32", ("64x4:8", "64x4:32")):
+        with pytest.raises(InvalidParameter, match="columns of at least 32"):
+            M2(layers=layers, columns=8, noise_multiplier=1.0)
+    assert M2(layers=("64x4:8", "64x4"), columns=8, noise_multiplier=1.0).columns == 8
+
+
+def test_no_change_of_full_rank_stands_below_a_layer_with_few_columns():
+    """With one column every change has rank one, so the truth is below that of a change that is spread evenly."""
+    for share in ("", "@1"):
+        clipping = "per-layer" if share else "joint"
+        slim, wide = (stack(0.2, clipping, f"768x16:{m}{share}") for m in (1, 768))
+        least, other = (privproj.delta(mechanism, epsilon=0.25).lower_bound for mechanism in (slim, wide))
+        truth = privproj.delta(M2(dim=768, rank=16, columns=1, noise_multiplier=0.2), epsilon=0.25, bound="exact-rank1")
+        assert least.value <= truth.log10_delta < other.value

@@ -22,6 +22,7 @@ from privproj.mechanisms.m1.column import (
     residual_loss,
     residual_profile,
 )
+from privproj.mechanisms.registry import find_bound
 
 TABLE = [
     (16, 0.05, 1, 35.21, 1.87, 0.2381),
@@ -287,3 +288,18 @@ def test_what_is_missing_is_named(given, bound, words):
 def test_the_published_column_bound_is_about_one_column():
     with pytest.raises(InvalidParameter, match="1 for column-published"):
         privproj.epsilon(column(k=70, changed_columns=2), delta=1e-5, bound="column-published")
+
+
+@pytest.mark.parametrize(
+    ("promised", "sensitivity"),
+    [
+        ({"residual_misalignment": 8e-6}, "0.004"),
+        ({"residual_misalignment": 0.0, "shift_in_span": 0.3}, "0.3"),
+        ({"residual_misalignment": 0.02, "residual_norm": 3.0, "changed_columns": 4}, "1.2"),
+    ],
+)
+def test_promises_of_a_changed_column_say_what_the_noise_multiplier_counts(promised, sensitivity):
+    """It follows from the promises, so it is no clip that a program has."""
+    mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
+    words = "; ".join(find_bound(M1, "column").promises_of(mechanism))
+    assert f"the sensitivity is {sensitivity};" in words

@@ -158,8 +158,10 @@ def chained_log_delta(log_delta: float, link: float, count: int) -> float:
 
 def promises(mechanism: M1) -> tuple[str, ...]:
     """What the data must keep for the bounds on one changed column, in words."""
-    k, *limits, _ = mechanism.span_residual
+    k, *limits, beta = mechanism.span_residual
     m, alpha = (limit_words(limit, up=False) for limit in limits)
+    # s = sqrt(c (alpha^2 + beta^2)), which the noise multiplier counts.
+    size = math.hypot(limits[1], beta) * math.sqrt(mechanism.changed_columns)
     first, second = mechanism.norms
     several = mechanism.changed_columns > 1
     changed = f"at most {mechanism.changed_columns} columns" if several else "one column"
@@ -167,7 +169,7 @@ def promises(mechanism: M1) -> tuple[str, ...]:
     return (
         f"a record changes {changed} of the query, and the other columns span {k} dimensions{links}",
         f"orthogonal to that span it has norm {first:g} before and {second:g} after, with 1 - cos at most {m}; "
-        f"within it the change is at most {alpha}",
+        f"within it the change is at most {alpha}: the sensitivity is {limit_words(size, up=True)}",
         "the projection stays secret",
     )
 

@@ -111,7 +111,8 @@ class M2(ClippedSum):
             ``dim`` and ``rank``.
         clipping: "joint": one clip ``C`` for all layers together. "per-layer": each layer has its own clip, and the
             sum of their squares is ``C^2``.
-        columns: The other side of ``V``, from 1 to 1e12.
+        columns: The other side of ``V``, from 1 to 1e12; with ``layers`` that of each that does not say its own, and no
+            smaller than theirs.
         change_rank: A promise: the largest rank of the change that one record makes, from 1 to ``min(dim, columns)``.
         fixed_projection: True if one projection serves all releases; bounds that need a fresh one then refuse several.
         adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
@@ -172,14 +173,18 @@ class M2(ClippedSum):
     def check_layers(self) -> None:
         """Raise :class:`InvalidParameter` unless the layers fit the other parameters.
 
-        Either ``dim`` or ``layers`` is given. Shares are given for all layers or for none, sum to 1, and need clipping
-        per layer.
+        Either ``dim`` or ``layers`` is given. No layer is longer than ``columns``. Shares are given for all layers or
+        for none, sum to 1, and need clipping per layer.
         """
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
             dim = "nothing" if self.dim is None else self.dim
             raise InvalidParameter("dim", dim, "either dim and rank, or layers")
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
             raise InvalidParameter("clipping", self.clipping, "joint, or per-layer together with layers")
+        longest = max((layer.columns or 0 for layer in self.layers), default=0)
+        if self.columns is not None and self.columns < longest:
+            expected = f"columns of at least {longest}, the other side of a layer"
+            raise InvalidParameter("columns", self.columns, expected, "they are for layers that do not say their own")
         shares = [layer.share for layer in self.layers if layer.share is not None]
         if not shares:
             return
@@ -255,7 +260,11 @@ class M2(ClippedSum):
         total = sum(layer.count for layer in self.layers)
         if not self.layers:
             return ((*self.shape, 1, 1.0),)
-        return tuple((x.dim, x.rank, x.count, (x.share / x.count) if x.share else 1.0 / total) for x in self.layers)
+        # Shares that were rounded are parts of their sum, which is C^2 (C6); where that is above 1 they stay larger.
+        whole = min(1.0, math.fsum(layer.share or 0.0 for layer in self.layers)) or 1.0
+        return tuple(
+            (x.dim, x.rank, x.count, (x.share / whole / x.count) if x.share else 1.0 / total) for x in self.layers
+        )
 
     @property
     def alike(self) -> "M2":

@@ -98,7 +98,8 @@ def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     """The profile of a change with equal singular values in every direction; none where its rank is ruled out."""
     most = min(mechanism.change_rank or math.inf, mechanism.columns or math.inf)
-    if most < max(dim for dim, _, _, _ in mechanism.parts):
+    slim = any((layer.columns or math.inf) < layer.dim for layer in mechanism.layers)
+    if slim or most < max(dim for dim, _, _, _ in mechanism.parts):
         return ()
     # X = mu^2 r/d for sure: of the layer that captures most, or of all layers by their clips (C28).
     shares = [(rank / dim, count * share) for dim, rank, count, share in mechanism.parts]
@@ -129,7 +130,7 @@ RANK_FREE = Bound(
     ball_profile=ball_profile,
     law_row=law_row,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=6,
+    version=7,
     supports_adaptive_clipping=True,
 )
 
