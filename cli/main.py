@@ -174,7 +174,7 @@ def option_name(parameter: str) -> str:
     """Name a parameter as the command line does: ``--dim`` for ``dim``."""
     if parameter.startswith("-") or ":" in parameter or parameter.isupper():
         return parameter
-    return "--" + parameter.replace("_", "-")
+    return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
 
 
 USUAL_NAMES = {

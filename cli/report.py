@@ -15,6 +15,7 @@ from privproj.accounting.phase import Phase
 from privproj.accounting.remarks import known_size, warnings_of_delta
 from privproj.accounting.schedule import phase_of
 from privproj.curves.tradeoff import profile_points
+from privproj.errors import InvalidParameter
 from privproj.mechanisms import Mechanism
 from privproj.records import statement as statements
 from privproj.records.files import digest_of, read_data, refuse_same_file, write_text
@@ -44,6 +45,10 @@ def produce(
     standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
+    if ending in ("pdf", "docx"):
+        raise InvalidParameter(
+            "--output", output, "a file of text, Markdown (.md) or HTML (.html)", "print a page of HTML"
+        )
     chosen = style or {"md": "markdown", "html": "html", "htm": "html"}.get(ending, "text")
     fields = {name: words for name, words in author_words.items() if words is not None}
     for name in {*fields} & {*statements.DIGESTS}:

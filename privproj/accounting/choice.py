@@ -253,7 +253,8 @@ def choose(
 
 def _at_rank(asked: M2, rank: int) -> M2:
     """The same layers at another rank, where they are larger."""
-    checked = integer("ranks", rank, "ranks of at least 1", 1, 10**12)
+    largest = max(layer.dim for layer in asked.layers)
+    checked = integer("ranks", rank, f"ranks from 1 to below the largest dimension, {largest}", 1, largest - 1)
     return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
 
 

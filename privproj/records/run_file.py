@@ -14,6 +14,7 @@ from privproj.mechanisms import Mechanism
 from privproj.records.files import read_data, write_data
 from privproj.result import Result
 from privproj.runs import RunOptions
+from privproj.validation import TABLE
 
 FOR_ALL = ("relation", "discretization")
 """Keys of a run file that hold for all its phases."""
@@ -49,7 +50,8 @@ def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
     keys = spec.with_unique_keys(data, where)
     entries = keys.pop("phase", None)
     with within(where):
-        spec.check_keys(keys, {name: spec.KINDS[name] for name in FOR_ALL})
+        # The phases were taken out before; a key that is spelt almost like theirs is told so.
+        spec.check_keys(keys, {**{name: spec.KINDS[name] for name in FOR_ALL}, "phase": TABLE})
     if not isinstance(entries, list) or not entries:
         raise InvalidParameter(f"{where}: phase", entries, "a list of phases ([[phase]] in TOML)")
     if len(entries) > MOST_PHASES:

@@ -60,7 +60,12 @@ def test_several_ranks_and_a_picture(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("--layer 96x96", "below its dimension"), ("--layer 96x8 --rank 0", "ranks"), ("--layer 96", "a layer DxR")],
+    [
+        ("--layer 96x96", "--layer=96x96"),
+        ("--layer 96x8 --rank 0", "--rank=0"),
+        ("--layer 96", "a layer DxR"),
+        ("--layer 96x8 --rank 4 --rank 96", "--rank=96"),
+    ],
 )
 def test_bad_input_is_one_sentence(run, words, said):
     code, _, err = run(f"choose {words} --epsilon 2 --delta 1e-5")

@@ -72,6 +72,7 @@ BAD = [
     ("epsilon gaussian --noise-multiplier 1", 2, "--delta"),
     ("epsilon --noise-multiplier 1 --delta 1e-5", 2, "expected a mechanism right after `privproj epsilon`"),
     ("audit --trials 9", 2, "expected a command right after `privproj audit`"),
+    ("report gaussian --noise-multiplier 1 --delta 1e-5 -o statement.pdf", 2, "(.html)"),
     ("epsilon martian", 2, "martian"),
     ("epsilonn gaussian", 2, "epsilonn"),
     ("epsilon m2 --dim 64 --rank 0 --noise-multiplier 1 --delta 1e-5", 2, "--rank=0"),

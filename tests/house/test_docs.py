@@ -12,6 +12,7 @@ import sys
 
 import pytest
 from helpers import ROOT, extras_of, needs
+from privproj_cli.explain import word_groups
 from privproj_cli.main import exit_code
 
 from privproj import M2
@@ -171,6 +172,12 @@ def test_the_page_on_certificates_names_every_bound_that_has_one():
     (row,) = re.findall(r"^\| bounds \|.*$", (DOCS / "certificates.md").read_text(), re.MULTILINE)
     for bound in (bound for bound in registry() if bound.ball_profile):
         assert re.search(rf"\b{bound.mechanism.name}( `[\w-]+`,)* `{bound.name}`", row), bound
+
+
+def test_the_page_on_the_command_line_has_every_exit_code():
+    said = re.findall(r"^\| (\d+) \|", (DOCS / "command-line.md").read_text(), re.MULTILINE)
+    (codes,) = (group["word"] for group in word_groups() if group["kind"] == "exit code")
+    assert said == [word["name"] for word in codes]
 
 
 def test_a_changed_number_is_seen():

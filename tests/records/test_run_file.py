@@ -38,7 +38,7 @@ def test_aliases_are_the_gaussians_that_they_are():
         ({"phase": [{**GAUSSIAN_PHASE, "step": 3}]}, "phase 1: step=3"),
         ({"phase": [{**GAUSSIAN_PHASE, "steps": 2.5}]}, "phase 1: steps=2.5"),
         ({"phase": [{**GAUSSIAN_PHASE, "batch_size": 10}]}, "phase 1: dataset_size"),
-        ({"phases": [GAUSSIAN_PHASE]}, "a.toml: phases"),
+        ({"phases": [GAUSSIAN_PHASE]}, "a.toml: phases.*did you mean phase?"),
         ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "one neighbouring relation"),
     ],
 )
