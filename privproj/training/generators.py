@@ -13,7 +13,9 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256, shake_256
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -139,35 +141,87 @@ def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
         np.random.set_state(arrays)
 
 
-_OF_A_SEED: dict[type, Callable[[int], Any]] = {
-    torch.Generator: lambda seed: torch.Generator().manual_seed(seed), random.Random: random.Random,
-    np.random.Generator: np.random.default_rng, np.random.RandomState: np.random.RandomState,
+_OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    torch.Generator: (torch.Generator.manual_seed, torch.Generator.get_state, torch.Generator.set_state),
+    random.Random: (random.Random.seed, random.Random.getstate, random.Random.setstate),
+    np.random.RandomState: (
+        lambda own, seed: own.seed([seed % 2**32, seed >> 32]), np.random.RandomState.get_state,
+        np.random.RandomState.set_state,
+    ),
+    np.random.Generator: (
+        lambda own, seed: setattr(own.bit_generator, "state", type(own.bit_generator)(seed).state),
+        lambda own: own.bit_generator.state, lambda own, state: setattr(own.bit_generator, "state", state),
+    ),
 }  # fmt: skip
-"""What draws random numbers, and how one that begins with a seed is made. Contract with torch and numpy."""
+"""What draws random numbers, and how it is seeded, tells its state and takes one. Contract with torch and numpy."""
+
+_GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
+"""The generators from which :func:`secret_numbers` draws already. Contract with torch, Python and numpy."""
+
+DEEPEST = 6
+"""How many objects may hold one another around a generator of the program's own. Contract."""
+
+MOST_HELD = 100
+"""The longest list or table that is looked through for generators: longer ones are of records. Contract."""
+
+
+def own_generators(*holders: Any) -> list[Any]:
+    """The generators of the program's own that objects and functions hold, or that functions name."""
+    seen: dict[int, Any] = {id(own): own for own in _GLOBAL}
+    found, ahead = [], [*holders]
+    for _ in range(DEEPEST):
+        new = {id(part): part for part in ahead if id(part) not in seen}
+        seen |= new
+        found += [part for part in new.values() if type(part) in _OWN]
+        ahead = [inside for part in new.values() for inside in _held_by(part)]
+    return found
+
+
+def _held_by(part: Any) -> list[Any]:
+    """What an object holds in attributes and methods, a function in variables around it, a short container in it."""
+    if isinstance(part, ModuleType | type | torch.Tensor | np.ndarray):
+        return []
+    if isinstance(part, FunctionType):
+        named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]
+        around = [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
+        return [*around, *(part.__defaults__ or ()), *named]
+    if isinstance(part, MethodType | BuiltinMethodType):
+        return [part.__self__, getattr(part, "__func__", None)]
+    if isinstance(part, partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, dict | list | tuple):
+        return [*(part.values() if isinstance(part, dict) else part)] if len(part) <= MOST_HELD else []
+    methods = [value for base in type(part).__mro__ for value in vars(base).values() if isinstance(value, FunctionType)]
+    return [*getattr(part, "__dict__", {}).values(), *methods]
+
+
+def seed_generators(generators: list[Any], seed: int) -> None:
+    """Let each of these generators begin with a seed of its own, which comes of this one."""
+    for number, own in enumerate(generators):
+        _OWN[type(own)][0](own, (seed + number) % 2**63)
 
 
 @contextmanager
-def seeded_generators(function: Any, seed: int) -> Iterator[None]:
-    """While this runs, a callable has generators of a seed in place of those that it holds.
-
-    They are attributes of it or of a callable that it holds, or variables of the function around it.
-    """
-
-    def held(part: Any) -> list[tuple[Any, str]]:
-        own = getattr(part, "__dict__", None)
-        return [(part, name) for name in own] if type(own) is dict else []
-
-    cells = [(cell, "cell_contents") for cell in getattr(function, "__closure__", None) or ()]
-    places = [*cells, *held(getattr(function, "__self__", function))]
-    places += [place for part, name in places if callable(inside := getattr(part, name)) for place in held(inside)]
-    kept = [(part, name, value) for part, name in places if type(value := getattr(part, name)) in _OF_A_SEED]
+def seeded_generators(generators: list[Any], seed: int) -> Iterator[None]:
+    """While this runs, these generators draw from a seed; then they go on as if nothing had been drawn."""
+    states = [_OWN[type(own)][1](own) for own in generators]
     try:
-        for part, name, value in kept:
-            object.__setattr__(part, name, _OF_A_SEED[type(value)](seed))
+        seed_generators(generators, seed)
         yield
     finally:
-        for place in kept:
-            object.__setattr__(*place)
+        for own, state in zip(generators, states, strict=True):
+            _OWN[type(own)][2](own, state)
+
+
+def begin_worker(given: Callable[[int], object] | None, join: Any, number: int) -> None:
+    """Let a worker of a loader draw from its secret seed, also where the ``given`` beginning or a generator has one."""
+    seed, told = torch.initial_seed(), torch.utils.data.get_worker_info()
+    if given is not None:
+        given(number)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed([seed % 2**32, seed >> 32])
+    seed_generators(own_generators(told and told.dataset, join), seed)
 
 
 def number_states(device: torch.device) -> bytes:

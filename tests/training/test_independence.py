@@ -1546,6 +1546,46 @@ def test_joining_that_draws_masks_passes(draw, strict):
     assert optimizer._steps == 4
 
 
+KNOWN = random.Random(0)
+
+
+def seed_worker(number):
+    np.random.seed(number)
+
+
+class Erased(torch.utils.data.Dataset):
+    """Records that are drawn with generators of the program's own."""
+
+    def __init__(self, draw):
+        self.numpy, self.torch, self.draw = np.random.default_rng(0), torch.Generator(), draw
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, place):
+        return {
+            "numpy": self.numpy.random, "python": KNOWN.random, "worker": np.random.rand,
+            "torch": lambda: torch.rand((), generator=self.torch).item(),
+        }[self.draw]() * torch.ones(6), 0  # fmt: skip
+
+
+@pytest.mark.parametrize(("draw", "workers"), [("numpy", 0), ("torch", 0), ("python", 0), ("numpy", 1), ("worker", 1)])
+def test_a_public_seed_tells_nothing_of_what_is_read(draw, workers):
+    def drawn():
+        KNOWN.seed(0)
+        module = mlp(dtype=torch.float32)
+        loader = DataLoader(Erased(draw), batch_size=4, num_workers=workers, worker_init_fn=seed_worker)
+        _, optimizer, loader = make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader,
+            max_grad_norm=1.0, noise_multiplier=1.0, steps=1, sampling_rate=1.0,
+        )  # fmt: skip
+        (batch,) = loader
+        optimizer.close()
+        return sorted(batch[0][:, 0].tolist())
+
+    assert drawn() != drawn()
+
+
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
 def test_a_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
     """Numbers of Python and numpy are the same in all passes that are compared, and go on as if none had been drawn."""
