@@ -431,7 +431,9 @@ def check_loader(loader: DataLoader) -> None:
     if isinstance(data, TensorDataset) and any(map(has_no_rows, data.tensors)):
         raise InvalidParameter("data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense")
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    plain = isinstance(sampler, RandomSampler | SequentialSampler) and not getattr(sampler, "replacement", False)
+    # Accelerate's is a random one with a seed.
+    own = type(sampler) in (RandomSampler, SequentialSampler) or type(sampler).__name__ == "SeedableRandomSampler"
+    plain = own and not getattr(sampler, "replacement", False)
     if not plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
         name = type(sampler if not plain else loader.batch_sampler).__name__
         remedy = "the private loader draws the batches, at the rate that is accounted"

@@ -429,6 +429,9 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         remedy = "they write to the table, count over the batch, or want gradients without noise"
         raise InvalidParameter(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            remedy = "it would see gradients without noise: optimizer.register_step_pre_hook changes released ones"
+            raise InvalidParameter(name, "a hook on a gradient", "trained tensors without hooks", remedy)
         if parameter.dtype not in FLOATS:
             remedy = (
                 "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be"

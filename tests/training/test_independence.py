@@ -1079,6 +1079,86 @@ def after_draws_of_each_record(part):
     return in_a_fork(torch.stack([dropout(row, 1e-9) for row in part]))
 
 
+class Dropping(nn.Module):
+    """A frozen layer that drops within, at a seed that everyone knows, and other draws behind it if there are any."""
+
+    def __init__(self, layer, behind):
+        super().__init__()
+        self.layer, self.head, self.behind = layer.requires_grad_(False), nn.Linear(6, 3), behind
+
+    def forward(self, x):
+        x = x[:, None].expand(-1, 4, -1)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found = self.layer(x, x, x) if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x)
+        return self.head(dropout(found[0].mean(1), 1e-9 * self.behind))
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.MultiheadAttention(6, 2, 0.5, batch_first=True), lambda: nn.GRU(6, 6, 2, True, True, 0.5)]
+)
+def test_a_public_seed_within_layers_that_drop_is_refused(layer, behind):
+    """One record more moved the sum of 24 records by 1.4 and 1.7 clips."""
+    module, optimizer, batches = whole(Dropping(layer(), behind), *records(12))
+    loss, batch = own(module), next(batches)
+    # Alone the first record has the masks that it has beside others.
+    for spot in (True, False) if behind else (True,):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed|a gradient at head"):
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize("seed", [lambda x: int(1e3 * x[0, 0].abs()), len, lambda x: int(1e3 * x.sum().abs())])
+def test_a_seed_that_comes_of_the_records_is_refused(seed):
+    """A mask that all records share is of the seed, and one record more changes it: the sum moved by 7 clips."""
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed(part[0]))
+            mask = torch.rand(6) < 0.5
+        return own(module)((dropout(part[0], 1e-9) * mask, part[1]))
+
+    batch = next(batches)
+    for spot in (True, False):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_pass_back_that_frees_the_graph_is_refused_in_words(strict):
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        losses = own(module)(part)
+        losses.mean().backward()
+        return losses
+
+    with pytest.raises(InvalidParameter, match="leave backward out"):
+        optimizer.step_on(loss, next(batches), strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict):
+    module, optimizer, batches = whole(mlp(), *records(12))
+    module.table, outside = {}, []
+
+    def loss(part):
+        if not outside:
+            module.table["scale"] = 2.0
+            outside.append(True)
+        return module.table["scale"] * own(module)(part)
+
+    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+        optimizer.step_on(loss, next(batches), strict=strict)
+
+
 @pytest.mark.parametrize(
     "draw",
     [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record],
