@@ -200,7 +200,9 @@ class Still(TorchFunctionMode):
                     level = torch.tensor(self.level, device=found.device) if levels is None else levels
                     return found.copy_(_DRAWN[func](level, *args, **kwargs))
             if func in _WITHOUT_NOISE:
-                return _WITHOUT_NOISE[func](func, *args, **kwargs)
+                found = _WITHOUT_NOISE[func](func, *args, **kwargs)
+                self.check_seed(found[0] if isinstance(found, tuple) else found)
+                return found
         found = func(*args, **kwargs)
         if isinstance(found, Tensor):
             self.types.add(found.dtype)

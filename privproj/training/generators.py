@@ -178,7 +178,7 @@ def own_generators(*holders: Any) -> list[Any]:
 
 
 def _held_by(part: Any) -> list[Any]:
-    """What an object holds in attributes and methods, a function in variables around it, a short container in it."""
+    """What an object or its class holds, a function in variables around it and by name, a short container in it."""
     if isinstance(part, ModuleType | type | torch.Tensor | np.ndarray):
         return []
     if isinstance(part, FunctionType):
@@ -191,8 +191,10 @@ def _held_by(part: Any) -> list[Any]:
         return [part.func, *part.args, *part.keywords.values()]
     if isinstance(part, dict | list | tuple):
         return [*(part.values() if isinstance(part, dict) else part)] if len(part) <= MOST_HELD else []
-    methods = [value for base in type(part).__mro__ for value in vars(base).values() if isinstance(value, FunctionType)]
-    return [*getattr(part, "__dict__", {}).values(), *methods]
+    shared = [value for base in type(part).__mro__ for value in vars(base).values()]
+    shared = [getattr(value, "__func__", value) for value in shared]
+    shared = [value for value in shared if isinstance(value, FunctionType) or type(value) in _OWN]
+    return [*getattr(part, "__dict__", {}).values(), *shared]
 
 
 def seed_generators(generators: list[Any], seed: int) -> None:

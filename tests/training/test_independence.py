@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention  # noqa: E402
+from torch.nn.functional import cross_entropy, dropout, gumbel_softmax, scaled_dot_product_attention  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
@@ -1075,6 +1075,18 @@ def attention(part):
         return scaled_dot_product_attention(part, part, part, dropout_p=0.5)[:, 0, :, 0]
 
 
+def in_no_distribution(draw):
+    """What stands still without a level, behind draws of the secret seed."""
+
+    def drawn(part):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found = draw(part)
+        return found * dropout(part, 1e-9)
+
+    return drawn
+
+
 def after_draws_of_each_record(part):
     return in_a_fork(torch.stack([dropout(row, 1e-9) for row in part]))
 
@@ -1161,8 +1173,14 @@ def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict):
 
 @pytest.mark.parametrize(
     "draw",
-    [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record],
-)
+    [
+        seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record,
+        in_no_distribution(lambda x: torch.poisson(x.exp())),
+        in_no_distribution(lambda x: gumbel_softmax(x, hard=True)),
+        in_no_distribution(lambda x: nn.functional.rrelu(x, training=True)),
+        in_no_distribution(lambda x: torch.multinomial(x.exp(), 6).to(x)),
+    ],
+)  # fmt: skip
 def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
@@ -1636,6 +1654,8 @@ def seed_worker(number):
 class Erased(torch.utils.data.Dataset):
     """Records that are drawn with generators of the program's own."""
 
+    shared = np.random.RandomState(0)
+
     def __init__(self, draw):
         self.numpy, self.torch, self.draw = np.random.default_rng(0), torch.Generator(), draw
 
@@ -1644,15 +1664,18 @@ class Erased(torch.utils.data.Dataset):
 
     def __getitem__(self, place):
         return {
-            "numpy": self.numpy.random, "python": KNOWN.random, "worker": np.random.rand,
+            "numpy": self.numpy.random, "python": KNOWN.random, "worker": np.random.rand, "class": self.shared.rand,
             "torch": lambda: torch.rand((), generator=self.torch).item(),
         }[self.draw]() * torch.ones(6), 0  # fmt: skip
 
 
-@pytest.mark.parametrize(("draw", "workers"), [("numpy", 0), ("torch", 0), ("python", 0), ("numpy", 1), ("worker", 1)])
+@pytest.mark.parametrize(
+    ("draw", "workers"), [("numpy", 0), ("torch", 0), ("python", 0), ("class", 0), ("numpy", 1), ("worker", 1)]
+)
 def test_a_public_seed_tells_nothing_of_what_is_read(draw, workers):
     def drawn():
         KNOWN.seed(0)
+        Erased.shared.seed(0)
         module = mlp(dtype=torch.float32)
         loader = DataLoader(Erased(draw), batch_size=4, num_workers=workers, worker_init_fn=seed_worker)
         _, optimizer, loader = make_private(
