@@ -287,7 +287,11 @@ class _ReplayedTap(AnyTap):
             found = each(own, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "freeze its own tensors"
-            remedy = f"set its dropout to 0, or {remedy}" if "random" in str(error) else remedy
+            if hasattr(module, "module_dropout"):
+                # They draw at a rate of 0 too.
+                remedy = f"train LoRA in place of LoHa or LoKr, or {remedy}"
+            elif "random" in str(error):
+                remedy = f"set its dropout to 0, or {remedy}"
             remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
             expected = "a layer that can be computed for one record alone"
             raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
