@@ -28,7 +28,17 @@ from torch.utils.data.dataset import Subset
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.training.containers import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
 from privproj.training.fixed_randomness import Still
-from privproj.training.generators import CPU, EpochSecrets, Streams, pick_batches, secret_numbers, seeded_generators
+from privproj.training.generators import (
+    CPU,
+    EpochSecrets,
+    Streams,
+    begin_worker,
+    own_generators,
+    pick_batches,
+    secret_numbers,
+    seed_generators,
+    seeded_generators,
+)
 from privproj.training.plan import KINDS, FixedBatches, Plan, drawn_from
 from privproj.training.processes import Processes
 
@@ -300,11 +310,13 @@ class PrivateLoader(BatchState):
 
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in shared())
+        if generators := own_generators(self.dataset, self.join):
+            seed_generators(generators, int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
         # Workers are seeded by a number that is drawn from here, and not by torch's own seed.
         seeds = torch.Generator().manual_seed(int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
-        return iter(
-            DataLoader(self.dataset, batch_sampler=shared(), collate_fn=self.collate, generator=seeds, **self.settings)
-        )
+        begin = partial(begin_worker, self.settings["worker_init_fn"], self.join)
+        settings = {**self.settings, "worker_init_fn": begin, "collate_fn": self.collate}
+        return iter(DataLoader(self.dataset, batch_sampler=shared(), generator=seeds, **settings))
 
     def alone(self, row: int) -> Any:
         """Return one record of the batch, fetched anew and joined by itself.
@@ -377,12 +389,13 @@ class PrivateLoader(BatchState):
         self, read: Callable[[int], list[Any]], records: int, *, alone: bool = False, anew: bool = False
     ) -> None:
         """:meth:`check_joining` of one way to read the first records of a part, ``anew`` each time or not."""
+        generators = own_generators(self.dataset, self.join)
 
         def joined(some: int, seed: int = 0) -> Any:
             random.seed(seed)
             np.random.seed(seed)
             torch.manual_seed(seed)
-            with seeded_generators(self.join, seed):
+            with seeded_generators(generators, seed):
                 return self.join_few(read(some))
 
         def is_as_before(seed: int) -> bool:
@@ -418,9 +431,11 @@ def check_loader(loader: DataLoader) -> None:
     if isinstance(data, TensorDataset) and any(map(has_no_rows, data.tensors)):
         raise InvalidParameter("data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense")
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    plain = isinstance(sampler, RandomSampler | SequentialSampler) and not getattr(sampler, "replacement", False)
-    if not plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
-        name = type(sampler if not plain else loader.batch_sampler).__name__
+    # Accelerate's is a random one with a seed.
+    is_plain = type(sampler) in (RandomSampler, SequentialSampler) or type(sampler).__name__ == "SeedableRandomSampler"
+    is_plain = is_plain and not getattr(sampler, "replacement", False)
+    if not is_plain or (loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler):
+        name = type(sampler if not is_plain else loader.batch_sampler).__name__
         remedy = "the private loader draws the batches, at the rate that is accounted"
         raise InvalidParameter("data_loader", name, "a loader without a sampler of its own", remedy)
 

@@ -81,7 +81,7 @@ class Still(TorchFunctionMode):
     Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
     record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
     ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless they are as many
-    for any records: all records share them.
+    for any records and of the same seed: all records share them.
     """
 
     def __init__(self, level: float) -> None:
@@ -93,6 +93,8 @@ class Still(TorchFunctionMode):
         self.drawn: dict[bytes, int] = {}
         self.earlier: dict[bytes, int] = {}
         self.known_seed: dict[int, torch.Size] = {}
+        self.seeds: list[int | None] = []
+        self.known_seeds: dict[int, tuple[int, list[int | None]]] = {}
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
         self.begin(())
@@ -100,7 +102,7 @@ class Still(TorchFunctionMode):
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
         self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
-        self.rows, self.by_row, self.drawn = rows, [], {}
+        self.rows, self.by_row, self.drawn, self.seeds = rows, [], {}, []
         # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
         self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
@@ -109,6 +111,10 @@ class Still(TorchFunctionMode):
     def end(self) -> None:
         """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
         self.passes.append(self.by_row)
+        # As many draws for another number of records, of other seeds: those come of the records.
+        records, seeds = self.known_seeds.setdefault(len(self.seeds), (len(self.rows), self.seeds))
+        if records != len(self.rows) and seeds != self.seeds:
+            refuse_public_seed()
         if self.apart and any(self.always_by_row) and len(self.passes) > 2:
             lost = any(expected and not here for expected, here in zip(self.always_by_row, self.by_row, strict=False))
             self.is_uneven |= lost or len(self.by_row) != len(self.passes[1])
@@ -126,7 +132,9 @@ class Still(TorchFunctionMode):
             has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows)
         ):
             refuse_public_seed()
-        self.by_row += [has_rows] * (number == len(self.by_row))
+        if number == len(self.by_row):
+            self.by_row.append(has_rows)
+            self.seeds.append(torch.initial_seed() if is_seeded else None)
         if not (self.apart and has_rows and any(self.always_by_row[number : number + 1])):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.
@@ -147,10 +155,23 @@ class Still(TorchFunctionMode):
         **kwargs: Any,
     ) -> Tensor:  # fmt: skip
         """Attention without its dropout, times a number that its rate says."""
-        if dropout_p and torch.initial_seed() != self.seed:
-            self.levels(query)
+        if dropout_p:
+            self.check_seed(query)
         attention = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
         return attention * self.seen_rate(dropout_p)
+
+    def check_seed(self, x: Tensor) -> None:
+        """Refuse numbers of a known seed that are drawn for what has this shape, where no function says so."""
+        if torch.initial_seed() != self.seed:
+            self.levels(x)
+
+    def before_layer(self, layer: Any, args: tuple, kwargs: dict) -> None:
+        """The same of a layer that drops within, by the first tensor that it sees."""
+        if layer.training:
+            first = next(iter((*args, *kwargs.values())))
+            # A hook runs under this mode, which is not to replace what is drawn here.
+            with torch._C.DisableTorchFunction():
+                self.check_seed(first.data if isinstance(first, nn.utils.rnn.PackedSequence) else first)
 
     def seen_rate(self, p: float) -> float:
         """A number that tells rates of dropout apart, for one may depend on the batch; 1 where calls may be counted."""
@@ -179,7 +200,9 @@ class Still(TorchFunctionMode):
                     level = torch.tensor(self.level, device=draw.device) if levels is None else levels
                     return draw.copy_(_DRAWN[func](level, *args, **kwargs))
             if func in _WITHOUT_NOISE:
-                return _WITHOUT_NOISE[func](func, *args, **kwargs)
+                output = _WITHOUT_NOISE[func](func, *args, **kwargs)
+                self.check_seed(output[0] if isinstance(output, tuple) else output)
+                return output
         output = func(*args, **kwargs)
         if isinstance(output, Tensor):
             self.types.add(output.dtype)
@@ -245,17 +268,20 @@ def fix_randomness(module: nn.Module, level: float | None = 0.5) -> Iterator[Sti
 
     Modules stay in their mode, so that what they do in training only is still done. Compiled code runs uncompiled.
     Random functions return what their distribution has at ``level``, and what is given has the ``types`` of all results
-    so far. Without a level neither is so: that is cheaper, and enough where nothing is drawn.
+    so far. Without a level neither is so, nor is anything switched off: that is cheaper, and enough where nothing is
+    drawn but from a seed within the pass.
     """
-    dropping: list[Any] = [part for part in module.modules() if isinstance(part, DROPPING)]
+    dropping: list[Any] = [part for part in module.modules() if isinstance(part, DROPPING) and level is not None]
     with ExitStack() as stack:
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        still = Still(0.5 if level is None else level)
         for part in dropping:
             stack.callback(setattr, part, "dropout", part.dropout)
+            if part.dropout:
+                stack.callback(part.register_forward_pre_hook(still.before_layer, with_kwargs=True).remove)
             part.dropout = 0.0
-        still = Still(0.5 if level is None else level)
         if level is not None:
             stack.enter_context(still)
         yield still

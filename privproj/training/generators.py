@@ -13,7 +13,9 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256, shake_256
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -139,35 +141,89 @@ def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
         np.random.set_state(arrays)
 
 
-_OF_A_SEED: dict[type, Callable[[int], Any]] = {
-    torch.Generator: lambda seed: torch.Generator().manual_seed(seed), random.Random: random.Random,
-    np.random.Generator: np.random.default_rng, np.random.RandomState: np.random.RandomState,
+_OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    torch.Generator: (torch.Generator.manual_seed, torch.Generator.get_state, torch.Generator.set_state),
+    random.Random: (random.Random.seed, random.Random.getstate, random.Random.setstate),
+    np.random.RandomState: (
+        lambda rng, seed: rng.seed([seed % 2**32, seed >> 32]), np.random.RandomState.get_state,
+        np.random.RandomState.set_state,
+    ),
+    np.random.Generator: (
+        lambda rng, seed: setattr(rng.bit_generator, "state", type(rng.bit_generator)(seed).state),
+        lambda rng: rng.bit_generator.state, lambda rng, state: setattr(rng.bit_generator, "state", state),
+    ),
 }  # fmt: skip
-"""What draws random numbers, and how one that begins with a seed is made. Contract with torch and numpy."""
+"""What draws random numbers, and how it is seeded, tells its state and takes one. Contract with torch and numpy."""
+
+_GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
+"""The generators from which :func:`secret_numbers` draws already. Contract with torch, Python and numpy."""
+
+DEEPEST = 6
+"""How many objects may hold one another around a generator of the program's own. Contract."""
+
+MOST_HELD = 100
+"""The longest list or table that is looked through for generators: longer ones are of records. Contract."""
+
+
+def own_generators(*holders: Any) -> list[Any]:
+    """The generators of the program's own that objects and functions hold, or that functions name."""
+    seen: dict[int, Any] = {id(rng): rng for rng in _GLOBAL}
+    generators, ahead = [], [*holders]
+    for _ in range(DEEPEST):
+        new = {id(part): part for part in ahead if id(part) not in seen}
+        seen |= new
+        generators += [part for part in new.values() if type(part) in _OWN]
+        ahead = [inside for part in new.values() for inside in _held_by(part)]
+    return generators
+
+
+def _held_by(part: Any) -> list[Any]:
+    """What an object or its class holds, a function in variables around it and by name, a short container in it."""
+    if isinstance(part, ModuleType | type | torch.Tensor | np.ndarray):
+        return []
+    if isinstance(part, FunctionType):
+        named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]
+        around = [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
+        return [*around, *(part.__defaults__ or ()), *named]
+    if isinstance(part, MethodType | BuiltinMethodType):
+        return [part.__self__, getattr(part, "__func__", None)]
+    if isinstance(part, partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, dict | list | tuple):
+        return [*(part.values() if isinstance(part, dict) else part)] if len(part) <= MOST_HELD else []
+    shared = [value for base in type(part).__mro__ for value in vars(base).values()]
+    shared = [getattr(value, "__func__", value) for value in shared]
+    shared = [value for value in shared if isinstance(value, FunctionType) or type(value) in _OWN]
+    return [*getattr(part, "__dict__", {}).values(), *shared]
+
+
+def seed_generators(generators: list[Any], seed: int) -> None:
+    """Let each of these generators begin with a seed of its own, which comes of this one."""
+    for number, rng in enumerate(generators):
+        _OWN[type(rng)][0](rng, (seed + number) % 2**63)
 
 
 @contextmanager
-def seeded_generators(function: Any, seed: int) -> Iterator[None]:
-    """While this runs, a callable has generators of a seed in place of those that it holds.
-
-    They are attributes of it or of a callable that it holds, or variables of the function around it.
-    """
-
-    def held(part: Any) -> list[tuple[Any, str]]:
-        attributes = getattr(part, "__dict__", None)
-        return [(part, name) for name in attributes] if type(attributes) is dict else []
-
-    cells = [(cell, "cell_contents") for cell in getattr(function, "__closure__", None) or ()]
-    places = [*cells, *held(getattr(function, "__self__", function))]
-    places += [place for part, name in places if callable(inside := getattr(part, name)) for place in held(inside)]
-    originals = [(part, name, value) for part, name in places if type(value := getattr(part, name)) in _OF_A_SEED]
+def seeded_generators(generators: list[Any], seed: int) -> Iterator[None]:
+    """While this runs, these generators draw from a seed; then they go on as if nothing had been drawn."""
+    states = [_OWN[type(rng)][1](rng) for rng in generators]
     try:
-        for part, name, value in originals:
-            object.__setattr__(part, name, _OF_A_SEED[type(value)](seed))
+        seed_generators(generators, seed)
         yield
     finally:
-        for place in originals:
-            object.__setattr__(*place)
+        for rng, state in zip(generators, states, strict=True):
+            _OWN[type(rng)][2](rng, state)
+
+
+def begin_worker(begin: Callable[[int], object] | None, join: Any, number: int) -> None:
+    """Let a worker of a loader draw from its secret seed, also where its own ``begin`` or a generator has one."""
+    seed, told = torch.initial_seed(), torch.utils.data.get_worker_info()
+    if begin is not None:
+        begin(number)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed([seed % 2**32, seed >> 32])
+    seed_generators(own_generators(told and told.dataset, join), seed)
 
 
 def number_states(device: torch.device) -> bytes:

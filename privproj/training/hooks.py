@@ -273,7 +273,8 @@ def _differentiable(tap: AnyTap, output: Any) -> Tensor:
     def refuse(g: Tensor) -> None:
         if bool(g.any()):
             actual, expected = "a gradient of its second output", "losses that use the first output only"
-            raise InvalidParameter(tap.name, actual, expected, "freeze its own tensors")
+            remedy = "take opacus.layers.DPLSTM in place of an LSTMCell, or freeze its own tensors"
+            raise InvalidParameter(tap.name, actual, expected, remedy)
 
     for part in () if first is output else output[1:]:
         if isinstance(part, Tensor) and part.requires_grad:

@@ -135,7 +135,7 @@ class IndependenceCheck:
                 refuse_public_seed()
             self.state.check_leaves(losses)
             try:
-                losses.sum().backward()
+                self.pass_back(losses)
                 self.state.check_unwritten(form)
             finally:
                 self.state.drop_gradients(every=True)
@@ -215,7 +215,7 @@ class IndependenceCheck:
             self.taps.capture(True)
             self.state.restore()
         self.taps.records = len(self.places)
-        self.losses_again(self.base, self.places).sum().backward()
+        self.pass_back(self.losses_again(self.base, self.places))
         self.state.drop_gradients()
 
     def pieces(self) -> list[Piece]:
@@ -268,6 +268,9 @@ class IndependenceCheck:
                 expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
                 remedy = "let the inputs ask for them: x.requires_grad_()"
                 raise InvalidParameter("loss_fn", message, expected, remedy) from error
+            if self.state.is_restored and not isinstance(error, PrivprojError) and "out of memory" not in message:
+                expected = "what works where the module holds what it held when the batch was drawn"
+                raise InvalidParameter("loss_fn", message, expected, _NO_STATE) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in message or not may_be_new:
                 raise
@@ -304,6 +307,16 @@ class IndependenceCheck:
         self.still.end()
         return losses
 
+    def pass_back(self, losses: Tensor) -> None:
+        """Let the taps keep what comes back of these losses, one row for each."""
+        try:
+            losses.sum().backward()
+        except RuntimeError as error:
+            if "through the graph a second time" not in str(error):
+                raise
+            expected, remedy = "losses of a pass of their own", "leave backward out, and detach what earlier ones left"
+            raise InvalidParameter("losses", "a graph that was gone back through", expected, remedy) from error
+
     def difference(self, rows: list[int], weights: Tensor | None, batch: Any) -> tuple[str, float] | None:
         """The first layer where the weighted sum of gradients of these rows is another one in plain autograd.
 
@@ -320,7 +333,7 @@ class IndependenceCheck:
             losses = self.losses_again(batch, rows)
             # What a pass back within the loss has left, which is no gradient of it.
             self.state.drop_gradients()
-            (losses * weights.to(losses)).sum().backward()
+            self.pass_back(losses * weights.to(losses))
             with per_example.full_precision():
                 pairs = [
                     (tap.name, one, torch.zeros_like(one) if parameter.grad is None else parameter.grad.to(one))
@@ -485,7 +498,7 @@ class ModuleState:
         self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
         self.kinds = {id(p): _kind_of(p) for _, p in self.trained}
-        self.moved = self.is_noted = False
+        self.moved = self.is_noted = self.is_restored = False
         self.others: list[Tensor] = []
         self.released: _States = {}
         self.integer_changes: dict[Any, set[tuple[str, int]]] = {}
@@ -498,7 +511,7 @@ class ModuleState:
         """Note what the module is like when a batch was drawn; trained tensors are as the last release left them."""
         self.drop_gradients(every=True)
         tensors = self.check_trained()
-        self.is_noted, self.types = False, {tensor.dtype for _, tensor in tensors}
+        self.is_noted, self.is_restored, self.types = False, False, {tensor.dtype for _, tensor in tensors}
         now = self.states(tensors, self.read(tensors) - self.released.keys())
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
         remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
@@ -638,7 +651,7 @@ class ModuleState:
             # That of these layers is switched off while others are compared.
             switched = {"dropout": part.dropout} if isinstance(part, DROPPING) else {}
             part.__dict__.update(plain | switched)
-        self.last = self.start
+        self.last, self.is_restored = self.start, True
 
     def drop_gradients(self, *, every: bool = False) -> None:
         """Remove the gradients of the trained tensors, of others that losses asked for one, and of ``every`` other."""

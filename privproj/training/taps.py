@@ -287,7 +287,11 @@ class _ReplayedTap(AnyTap):
             gradients = each(parameters, rows_of, g.to(dtype)[:, None])
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
             remedy = "freeze its own tensors"
-            remedy = f"set its dropout to 0, or {remedy}" if "random" in str(error) else remedy
+            if hasattr(module, "module_dropout"):
+                # They draw at a rate of 0 too.
+                remedy = f"train LoRA in place of LoHa or LoKr, or {remedy}"
+            elif "random" in str(error):
+                remedy = f"set its dropout to 0, or {remedy}"
             remedy += f"; torch.func says: {str(error).strip().splitlines()[0][:150]}"
             expected = "a layer that can be computed for one record alone"
             raise InvalidParameter(self.name, type(module).__name__, expected, remedy) from error
@@ -429,6 +433,9 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         remedy = "they write to the table, count over the batch, or want gradients without noise"
         raise InvalidParameter(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            remedy = "it would see gradients without noise: optimizer.register_step_pre_hook changes released ones"
+            raise InvalidParameter(name, "a hook on a gradient", "trained tensors without hooks", remedy)
         if parameter.dtype not in FLOATS:
             remedy = (
                 "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be"

@@ -18,7 +18,7 @@ from privproj.records.ledger import read_ledger
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, TensorDataset, WeightedRandomSampler  # noqa: E402
 from training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
 
 from privproj.training.engine import LostEpoch, ResumedLedger  # noqa: E402
@@ -305,6 +305,24 @@ def test_a_sampler_of_its_own_is_refused():
     with pytest.raises(InvalidParameter, match="sampler of its own"):
         make_private(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader,
                      max_grad_norm=1.0, noise_multiplier=1.0, steps=3, algorithm="dp-sgd")  # fmt: skip
+
+
+class Hardest(SequentialSampler):
+    def __iter__(self):
+        yield from (3, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"sampler": Hardest(range(12))}, "sampler of its own"), ({"batch_size": None}, "a loader with a batch size")],
+)
+def test_what_a_loader_says_of_its_batches_is_not_replaced_in_silence(options, words):
+    module = mlp()
+    with pytest.raises(InvalidParameter, match=words):
+        make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), max_grad_norm=1.0,
+            data_loader=DataLoader(TensorDataset(*data()), **options), noise_multiplier=1.0, steps=3,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("sampling", ["shuffle", "partition"])

@@ -14,7 +14,7 @@ from privproj.errors import InvalidParameter
 torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
-from torch.nn.functional import cross_entropy, dropout, scaled_dot_product_attention  # noqa: E402
+from torch.nn.functional import cross_entropy, dropout, gumbel_softmax, scaled_dot_product_attention  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
@@ -1075,14 +1075,112 @@ def attention(part):
         return scaled_dot_product_attention(part, part, part, dropout_p=0.5)[:, 0, :, 0]
 
 
+def in_no_distribution(draw):
+    """What stands still without a level, behind draws of the secret seed."""
+
+    def drawn(part):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found = draw(part)
+        return found * dropout(part, 1e-9)
+
+    return drawn
+
+
 def after_draws_of_each_record(part):
     return in_a_fork(torch.stack([dropout(row, 1e-9) for row in part]))
 
 
+class Dropping(nn.Module):
+    """A frozen layer that drops within, at a seed that everyone knows, and other draws behind it if there are any."""
+
+    def __init__(self, layer, behind):
+        super().__init__()
+        self.layer, self.head, self.behind = layer.requires_grad_(False), nn.Linear(6, 3), behind
+
+    def forward(self, x):
+        x = x[:, None].expand(-1, 4, -1)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found = self.layer(x, x, x) if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x)
+        return self.head(dropout(found[0].mean(1), 1e-9 * self.behind))
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.MultiheadAttention(6, 2, 0.5, batch_first=True), lambda: nn.GRU(6, 6, 2, True, True, 0.5)]
+)
+def test_a_public_seed_within_layers_that_drop_is_refused(layer, behind):
+    """One record more moved the sum of 24 records by 1.4 and 1.7 clips."""
+    module, optimizer, batches = whole(Dropping(layer(), behind), *records(12))
+    loss, batch = own(module), next(batches)
+    # Alone the first record has the masks that it has beside others.
+    for spot in (True, False) if behind else (True,):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed|a gradient at head"):
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize("seed", [lambda x: int(1e3 * x[0, 0].abs()), len, lambda x: int(1e3 * x.sum().abs())])
+def test_a_seed_that_comes_of_the_records_is_refused(seed):
+    """A mask that all records share is of the seed, and one record more changes it: the sum moved by 7 clips."""
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed(part[0]))
+            mask = torch.rand(6) < 0.5
+        return own(module)((dropout(part[0], 1e-9) * mask, part[1]))
+
+    batch = next(batches)
+    for spot in (True, False):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_pass_back_that_frees_the_graph_is_refused_in_words(strict):
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        losses = own(module)(part)
+        losses.mean().backward()
+        return losses
+
+    with pytest.raises(InvalidParameter, match="leave backward out"):
+        optimizer.step_on(loss, next(batches), strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict):
+    module, optimizer, batches = whole(mlp(), *records(12))
+    module.table, outside = {}, []
+
+    def loss(part):
+        if not outside:
+            module.table["scale"] = 2.0
+            outside.append(True)
+        return module.table["scale"] * own(module)(part)
+
+    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+        optimizer.step_on(loss, next(batches), strict=strict)
+
+
 @pytest.mark.parametrize(
     "draw",
-    [seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record],
-)
+    [
+        seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record,
+        in_no_distribution(lambda x: torch.poisson(x.exp())),
+        in_no_distribution(lambda x: gumbel_softmax(x, hard=True)),
+        in_no_distribution(lambda x: nn.functional.rrelu(x, training=True)),
+        in_no_distribution(lambda x: torch.multinomial(x.exp(), 6).to(x)),
+    ],
+)  # fmt: skip
 def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
@@ -1544,6 +1642,51 @@ def test_joining_that_draws_masks_passes(draw, strict):
     for _ in range(4):
         optimizer.step_on(own(module), next(iter(loader)), strict=strict)
     assert optimizer._steps == 4
+
+
+KNOWN = random.Random(0)
+
+
+def seed_worker(number):
+    np.random.seed(number)
+
+
+class Erased(torch.utils.data.Dataset):
+    """Records that are drawn with generators of the program's own."""
+
+    shared = np.random.RandomState(0)
+
+    def __init__(self, draw):
+        self.numpy, self.torch, self.draw = np.random.default_rng(0), torch.Generator(), draw
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, place):
+        return {
+            "numpy": self.numpy.random, "python": KNOWN.random, "worker": np.random.rand, "class": self.shared.rand,
+            "torch": lambda: torch.rand((), generator=self.torch).item(),
+        }[self.draw]() * torch.ones(6), 0  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("draw", "workers"), [("numpy", 0), ("torch", 0), ("python", 0), ("class", 0), ("numpy", 1), ("worker", 1)]
+)
+def test_a_public_seed_tells_nothing_of_what_is_read(draw, workers):
+    def drawn():
+        KNOWN.seed(0)
+        Erased.shared.seed(0)
+        module = mlp(dtype=torch.float32)
+        loader = DataLoader(Erased(draw), batch_size=4, num_workers=workers, worker_init_fn=seed_worker)
+        _, optimizer, loader = make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader,
+            max_grad_norm=1.0, noise_multiplier=1.0, steps=1, sampling_rate=1.0,
+        )  # fmt: skip
+        (batch,) = loader
+        optimizer.close()
+        return sorted(batch[0][:, 0].tolist())
+
+    assert drawn() != drawn()
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])

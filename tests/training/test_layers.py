@@ -20,6 +20,7 @@ from training.helpers import (  # noqa: E402
     own,
     private,
     state,
+    step,
 )
 
 from privproj.training import Subspace, per_example  # noqa: E402
@@ -431,6 +432,19 @@ def test_recurrent_layers_of_opacus_train(name):
             return self.head(self.cells(x)[0][:, -1])
 
     check_gradients(Reader().double(), squares, torch.randn(5, 4, 6, dtype=DOUBLE), 5)
+
+
+def test_a_hook_on_a_gradient_is_refused_with_one_that_sees_released_ones():
+    layer = nn.Linear(6, 3).double()
+    handle = layer.weight.register_hook(lambda g: 0.0 * g)
+    with pytest.raises(InvalidParameter, match=r"register_step_pre_hook changes released ones"):
+        private(layer, *data())
+    handle.remove()
+    before, optimizer = layer.weight.clone(), torch.optim.SGD(layer.parameters(), lr=1.0)
+    optimizer.register_step_pre_hook(lambda *_: layer.weight.grad.__setitem__(0, 0.0))
+    _, ours, _ = private(layer, *data(), optimizer=lambda _: optimizer)
+    step(layer, ours, *data())
+    assert torch.equal(layer.weight[0], before[0]) and not torch.equal(layer.weight[1], before[1])
 
 
 @pytest.mark.parametrize("change", [nn.utils.spectral_norm, nn.utils.weight_norm])

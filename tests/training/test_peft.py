@@ -389,6 +389,17 @@ def test_adapters_that_keep_their_tensors_in_tables_train(kind, options):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["LoHa", "LoKr"])
+def test_adapters_that_draw_at_a_rate_of_0_are_refused_with_what_helps(kind):
+    peft = needs("peft")
+    base = model_of("LlamaForCausalLM", MODELS["LlamaForCausalLM"][0])
+    model = peft.get_peft_model(base, getattr(peft, f"{kind}Config")(target_modules=["q_proj"], r=2)).double()
+    _, optimizer, loader = private(model, text(5), text(5))
+    with pytest.raises(InvalidParameter, match="train LoRA in place of LoHa or LoKr"):
+        optimizer.step_on(lambda part: text_losses(model, part[0]), next(iter(loader)))
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "options", "flat"),
     [

@@ -261,9 +261,9 @@ class M2(ClippedSum):
         if not self.layers:
             return ((*self.shape, 1, 1.0),)
         # Shares that were rounded are parts of their sum, which is C^2 (C6); where that is above 1 they stay larger.
-        whole = min(1.0, math.fsum(layer.share or 0.0 for layer in self.layers)) or 1.0
+        share = min(1.0, math.fsum(layer.share or 0.0 for layer in self.layers)) or 1.0
         return tuple(
-            (x.dim, x.rank, x.count, (x.share / whole / x.count) if x.share else 1.0 / total) for x in self.layers
+            (x.dim, x.rank, x.count, (x.share / share / x.count) if x.share else 1.0 / total) for x in self.layers
         )
 
     @property
