@@ -385,23 +385,23 @@ class Account:
             "and delta for all of it"
         )
 
-    def explained(self, found: Result) -> Result:
+    def explained(self, result: Result) -> Result:
         """Return a result with what this account takes for granted, and with what its reader should know.
 
         Args:
-            found: A result about this run.
+            result: A result about this run.
 
         Returns:
             The result with further assumptions and warnings.
         """
         # The plan of the account is that of all phases, also of one without a release.
         plans = [words for words in self.assumes if words in PLANS]
-        of_mechanism: Any = found.mechanism["assumes"]
-        run_assumes: Any = found.run["assumes"]
+        of_mechanism: Any = result.mechanism["assumes"]
+        run_assumes: Any = result.run["assumes"]
         of_run = tuple(words for words in run_assumes if not plans or words not in PLANS or words in plans)
-        notes = dict.fromkeys((*found.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
-        mechanism: Any = {**found.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
-        return replace(found, mechanism=mechanism, run={**found.run, "assumes": of_run}, warnings=tuple(notes))
+        notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
+        mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
+        return replace(result, mechanism=mechanism, run={**result.run, "assumes": of_run}, warnings=tuple(notes))
 
 
 def _releases_per_step(entry: Mapping[str, Any]) -> int:
