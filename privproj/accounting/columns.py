@@ -33,7 +33,7 @@ from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import over_rows, rows_to_come
 from privproj.numerics.enclosure import NEXT_UP_RELATIVE_STEP
-from privproj.result import Outcome, Result, Side, Status
+from privproj.result import Outcome, Side, Status
 from privproj.runs import RunOptions
 from privproj.runs.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names
 from privproj.validation import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
@@ -250,7 +250,10 @@ def _answer_columns(
         for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
             i = int(alone[k])
             with _naming_row(i, shape):
-                one = _ask_one(quantity, phase, target)
+                try:
+                    one = answer(question_about(phase), quantity, SOLVERS[quantity], target)
+                except Unanswered as error:
+                    one = error.result
             answers.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
             answers.numbers["log10_delta"][i] = one.log10_delta or 0.0
             outcome[i], lower[k] = one.outcome, one.lower or 0.0
@@ -337,14 +340,6 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
         phase = phase.with_mechanism(noise_multiplier=classical_noise(target))
     phase.check()
     return phase
-
-
-def _ask_one(quantity: str, phase: Phase, target: Any) -> Result:
-    """The scalar answer of a row, or the result without one."""
-    try:
-        return answer(question_about(phase), quantity, SOLVERS[quantity], target)
-    except Unanswered as error:
-        return error.result
 
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:

@@ -97,7 +97,8 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
             break
     if not math.isfinite(best) or (quantity != "log10_delta" and best <= 0.0):
         return None
-    seer = SEES_PROJECTIONS if _shows_projections(phases) else ""
+    # The pair of a lower end lets whoever sees the projections tell neighbours apart.
+    seer = SEES_PROJECTIONS if any(phase.mechanism.name in ("m1", "m2") for phase in phases) else ""
     # The first change has rank one, which any number of columns allows.
     if seer and chosen > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases):
         seer = f"{seer}, {SOME_COLUMNS}"
@@ -133,15 +134,10 @@ def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run
 
     The last change of a phase with few of them stands in where another phase has more.
     """
-    changes_and_runs = [phase.worst_changes() for phase in phases if attains_pair(phase)]
-    changes_and_runs = [(changes, _plain(run)) for changes, run in changes_and_runs if changes]
-    for i in range(max((len(changes) for changes, _ in changes_and_runs), default=0)):
-        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in changes_and_runs]
-
-
-def _plain(run: Run) -> Run:
-    """The run on the default grid."""
-    return replace(run, discretization=None)
+    # on the default grid, whatever was asked for
+    pairs = [phase.with_run(discretization=None).worst_changes() for phase in phases if attains_pair(phase)]
+    for i in range(max((len(changes) for changes, _ in pairs), default=0)):
+        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
 
 
 def attains_pair(phase: Phase) -> bool:
@@ -161,11 +157,6 @@ def _ratio(result: Result, least: float) -> float:
         return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
     most = result.risk["advantage"] if result.risk else result.epsilon or 0.0
     return most / least if least > 0.0 else math.inf
-
-
-def _shows_projections(phases: Sequence[Phase]) -> bool:
-    """True where the pair of a lower end lets whoever sees the projections tell neighbours apart."""
-    return any(phase.mechanism.name in ("m1", "m2") for phase in phases)
 
 
 def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result]) -> Result:
@@ -286,8 +277,7 @@ def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBou
         return None, [NO_AMPLIFICATION]
     plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
     quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
-    found_end = LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS)
-    return found_end, [NO_AMPLIFICATION]
+    return LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS), [NO_AMPLIFICATION]
 
 
 def without_cap(run: Run) -> Run:
