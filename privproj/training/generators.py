@@ -179,7 +179,8 @@ def own_generators(*holders: Any) -> list[Any]:
 
 def _held_by(part: Any) -> list[Any]:
     """What an object or its class holds, a function in variables around it and by name, a short container in it."""
-    if isinstance(part, ModuleType | type | torch.Tensor | np.ndarray):
+    # Streams of a private run are secret already, and are not to be repeated.
+    if isinstance(part, ModuleType | type | torch.Tensor | np.ndarray) or type(part).__module__.startswith("privproj."):
         return []
     if isinstance(part, FunctionType):
         named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]

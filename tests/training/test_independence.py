@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
 
 from privproj.training.batches import _sum_of  # noqa: E402
+from privproj.training.generators import own_generators  # noqa: E402
 from privproj.training.independence import _norms, first_difference  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
@@ -1156,8 +1157,10 @@ def test_a_pass_back_that_frees_the_graph_is_refused_in_words(strict):
         optimizer.step_on(loss, next(batches), strict=strict)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict):
+@pytest.mark.parametrize(
+    ("strict", "words"), [(False, "strict=True gives it"), (True, "set what the first batch would set before")]
+)
+def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict, words):
     module, optimizer, batches = whole(mlp(), *records(12))
     module.table, outside = {}, []
 
@@ -1167,7 +1170,7 @@ def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict):
             outside.append(True)
         return module.table["scale"] * own(module)(part)
 
-    with pytest.raises(InvalidParameter, match="set what the first batch would set before make_private"):
+    with pytest.raises(InvalidParameter, match=words):
         optimizer.step_on(loss, next(batches), strict=strict)
 
 
@@ -1687,6 +1690,12 @@ def test_a_public_seed_tells_nothing_of_what_is_read(draw, workers):
         return sorted(batch[0][:, 0].tolist())
 
     assert drawn() != drawn()
+
+
+def test_the_streams_of_a_run_are_no_generators_of_the_program():
+    _, optimizer, loader = private(mlp(), *records(12))
+    assert own_generators(lambda rows: (loader, optimizer)) == []
+    assert own_generators(lambda rows: KNOWN) == [KNOWN]
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
