@@ -177,8 +177,8 @@ class M2(ClippedSum):
         for none, sum to 1, and need clipping per layer.
         """
         if bool(self.layers) == (self.dim is not None) or (self.layers and self.rank is not None):
-            dim = "nothing" if self.dim is None else self.dim
-            raise InvalidParameter("dim", dim, "either dim and rank, or layers")
+            name = "rank" if self.layers and self.dim is None else "dim"
+            raise InvalidParameter(name, getattr(self, name) or "nothing", "either dim and rank, or layers")
         if self.clipping not in ("joint", "per-layer") or (self.clipping == "per-layer" and not self.layers):
             raise InvalidParameter("clipping", self.clipping, "joint, or per-layer together with layers")
         longest = max((layer.columns or 0 for layer in self.layers), default=0)
