@@ -310,8 +310,9 @@ class PrivateLoader(BatchState):
 
         if self.columns is not None:
             return ([column[numbers] for column in self.columns] for numbers in shared())
+        # Anew for every pass: some are made where a record is first read or joined.
         if generators := own_generators(self.dataset, self.join):
-            seed_generators(generators, int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
+            seed_generators(generators, self.streams.forward.fresh_seed())
         # Workers are seeded by a number that is drawn from here, and not by torch's own seed.
         seeds = torch.Generator().manual_seed(int(self.streams.forward.fresh_seed().generate_state(1, np.uint64)[0]))
         begin = partial(begin_worker, self.settings["worker_init_fn"], self.join)

@@ -1,6 +1,7 @@
 """Quiet computation: dropout and other random functions of torch do nothing, so that two passes can be compared."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
@@ -93,8 +94,8 @@ class Still(TorchFunctionMode):
         self.drawn: dict[bytes, int] = {}
         self.earlier: dict[bytes, int] = {}
         self.known_seed: dict[int, torch.Size] = {}
-        self.seeds: list[int | None] = []
-        self.known_seeds: dict[int, tuple[int, list[int | None]]] = {}
+        self.seeds: Counter[int] = Counter()
+        self.known_seeds: list[tuple[set[int], Counter[int]]] = []
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
         self.begin(())
@@ -102,7 +103,7 @@ class Still(TorchFunctionMode):
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
         self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
-        self.rows, self.by_row, self.drawn, self.seeds = rows, [], {}, []
+        self.rows, self.by_row, self.drawn, self.seeds = rows, [], {}, Counter()
         # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
         self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
@@ -111,10 +112,12 @@ class Still(TorchFunctionMode):
     def end(self) -> None:
         """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
         self.passes.append(self.by_row)
-        # As many draws for another number of records, of other seeds: those come of the records.
-        records, seeds = self.known_seeds.setdefault(len(self.seeds), (len(self.rows), self.seeds))
-        if records != len(self.rows) and seeds != self.seeds:
-            refuse_public_seed()
+        # What a record draws from a seed of its own is drawn in every pass that holds it, and no more from that seed.
+        self.known_seeds.append((set(self.rows), self.seeds))
+        for rows, seeds in self.known_seeds:
+            few, many = sorted([(rows, seeds), self.known_seeds[-1]], key=lambda one: len(one[0]))
+            if few[0] < many[0] and any(many[1][seed] != draws for seed, draws in few[1].items()):
+                refuse_public_seed()
         if self.apart and any(self.always_by_row) and len(self.passes) > 2:
             lost = any(expected and not here for expected, here in zip(self.always_by_row, self.by_row, strict=False))
             self.is_uneven |= lost or len(self.by_row) != len(self.passes[1])
@@ -134,7 +137,8 @@ class Still(TorchFunctionMode):
             refuse_public_seed()
         if number == len(self.by_row):
             self.by_row.append(has_rows)
-            self.seeds.append(torch.initial_seed() if is_seeded else None)
+            if is_seeded:
+                self.seeds[torch.initial_seed()] += 1
         if not (self.apart and has_rows and any(self.always_by_row[number : number + 1])):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.

@@ -10,12 +10,14 @@ import os
 import pickle
 import random
 import secrets
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256, shake_256
-from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
+from itertools import islice
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -142,24 +144,33 @@ def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
 
 
 _OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    torch.Generator: (torch.Generator.manual_seed, torch.Generator.get_state, torch.Generator.set_state),
-    random.Random: (random.Random.seed, random.Random.getstate, random.Random.setstate),
+    torch.Generator: (
+        lambda rng, seed: generator(rng.device, seed), torch.Generator.get_state, torch.Generator.set_state,
+    ),
+    random.Random: (
+        lambda rng, seed: random.Random(seed.generate_state(POOL_WORDS).tobytes()),
+        random.Random.getstate, random.Random.setstate,
+    ),
     np.random.RandomState: (
-        lambda rng, seed: rng.seed([seed % 2**32, seed >> 32]), np.random.RandomState.get_state,
-        np.random.RandomState.set_state,
+        lambda rng, seed: np.random.RandomState(type(rng._bit_generator)(seed)),
+        lambda rng: rng.get_state(legacy=False), np.random.RandomState.set_state,
     ),
     np.random.Generator: (
-        lambda rng, seed: setattr(rng.bit_generator, "state", type(rng.bit_generator)(seed).state),
+        lambda rng, seed: np.random.Generator(type(rng.bit_generator)(seed)),
         lambda rng: rng.bit_generator.state, lambda rng, state: setattr(rng.bit_generator, "state", state),
     ),
 }  # fmt: skip
-"""What draws random numbers, and how it is seeded, tells its state and takes one. Contract with torch and numpy."""
+"""What draws random numbers: one of its kind from a seed, its state, and how it takes one. Contract with torch, Python
+and numpy."""
 
 _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
 """The generators from which :func:`secret_numbers` draws already. Contract with torch, Python and numpy."""
 
-DEEPEST = 6
-"""How many objects may hold one another around a generator of the program's own. Contract."""
+_WITHOUT_PARTS = frozenset({str, bytes, int, float, bool, complex, type(None), ModuleType, torch.Tensor, np.ndarray})
+"""Types of which many may lie around a generator, and none holds one. Speed only."""
+
+MOST_PARTS = 2000
+"""How many objects, classes and functions are looked through for generators, the nearest first. Contract."""
 
 MOST_HELD = 100
 """The longest list or table that is looked through for generators: longer ones are of records. Contract."""
@@ -167,41 +178,64 @@ MOST_HELD = 100
 
 def own_generators(*holders: Any) -> list[Any]:
     """The generators of the program's own that objects and functions hold, or that functions name."""
-    seen: dict[int, Any] = {id(rng): rng for rng in _GLOBAL}
-    generators, ahead = [], [*holders]
-    for _ in range(DEEPEST):
-        new = {id(part): part for part in ahead if id(part) not in seen}
-        seen |= new
-        generators += [part for part in new.values() if type(part) in _OWN]
-        ahead = [inside for part in new.values() for inside in _held_by(part)]
+    visited: dict[int, Any] = {id(rng): rng for rng in _GLOBAL}
+    generators, ahead = [], deque(holders)
+    while ahead and len(visited) < MOST_PARTS:
+        part = ahead.popleft()
+        # Streams of a private run are secret already, and are not to be repeated.
+        if type(part) in _WITHOUT_PARTS or id(part) in visited or str(type(part).__module__).startswith("privproj."):
+            continue
+        visited[id(part)] = part
+        if type(part) in _OWN:
+            generators.append(part)
+        else:
+            ahead.extend(_held_by(part))
     return generators
 
 
-def _held_by(part: Any) -> list[Any]:
-    """What an object or its class holds, a function in variables around it and by name, a short container in it."""
-    # Streams of a private run are secret already, and are not to be repeated.
-    if isinstance(part, ModuleType | type | torch.Tensor | np.ndarray) or type(part).__module__.startswith("privproj."):
-        return []
-    if isinstance(part, FunctionType):
-        named = [part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__]
+def _held_by(part: Any) -> Iterable[Any]:
+    """What an object, its class, a function or a short container holds; no code of the program runs for it."""
+    kind = type(part)
+    if kind is FunctionType:
         around = [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
-        return [*around, *(part.__defaults__ or ()), *named]
-    if isinstance(part, MethodType | BuiltinMethodType):
+        default = [*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values(), *part.__dict__.values()]
+        named = [part.__globals__[name] for name in _names_in(part.__code__) if name in part.__globals__]
+        return [*around, *default, *named]
+    if kind in (MethodType, BuiltinMethodType):
         return [part.__self__, getattr(part, "__func__", None)]
-    if isinstance(part, partial):
+    if kind is partial:
         return [part.func, *part.args, *part.keywords.values()]
-    if isinstance(part, dict | list | tuple):
-        return [*(part.values() if isinstance(part, dict) else part)] if len(part) <= MOST_HELD else []
-    shared = [value for base in type(part).__mro__ for value in vars(base).values()]
-    shared = [getattr(value, "__func__", value) for value in shared]
-    shared = [value for value in shared if isinstance(value, FunctionType) or type(value) in _OWN]
-    return [*getattr(part, "__dict__", {}).values(), *shared]
+    if kind in (dict, list, tuple, set, deque):
+        return [*(part.values() if kind is dict else part)] if len(part) <= MOST_HELD else []
+    if kind in _FUNCTION_OF:
+        return [getattr(part, _FUNCTION_OF[kind])]
+    if issubclass(kind, type):
+        is_library = str(part.__module__).partition(".")[0] in ("builtins", "numpy", "torch")
+        return [] if is_library else [*vars(part).values(), *part.__bases__]
+    try:
+        attributes = object.__getattribute__(part, "__dict__")
+    except Exception:
+        attributes = None
+    return [*(islice(attributes.values(), MOST_HELD) if type(attributes) is dict else ()), kind]
 
 
-def seed_generators(generators: list[Any], seed: int) -> None:
-    """Let each of these generators begin with a seed of its own, which comes of this one."""
-    for number, rng in enumerate(generators):
-        _OWN[type(rng)][0](rng, (seed + number) % 2**63)
+_FUNCTION_OF: dict[type, str] = {
+    staticmethod: "__func__", classmethod: "__func__", property: "fget", cached_property: "func",
+}  # fmt: skip
+"""What stands in a class for a function, and where it has that. Contract with Python."""
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names that some code looks up, with those of the functions and comprehensions within it."""
+    inside = (part for part in code.co_consts if isinstance(part, CodeType))
+    return {*code.co_names}.union(*map(_names_in, inside))
+
+
+def seed_generators(generators: list[Any], seed: np.random.SeedSequence) -> None:
+    """Let each of these generators begin anew, from a part of this seed that is its own."""
+    for rng, part in zip(generators, seed.spawn(len(generators)), strict=True):
+        begin, state_of, set_state = _OWN[type(rng)]
+        set_state(rng, state_of(begin(rng, part)))
 
 
 @contextmanager
@@ -209,7 +243,7 @@ def seeded_generators(generators: list[Any], seed: int) -> Iterator[None]:
     """While this runs, these generators draw from a seed; then they go on as if nothing had been drawn."""
     states = [_OWN[type(rng)][1](rng) for rng in generators]
     try:
-        seed_generators(generators, seed)
+        seed_generators(generators, np.random.SeedSequence(seed))
         yield
     finally:
         for rng, state in zip(generators, states, strict=True):
@@ -218,13 +252,13 @@ def seeded_generators(generators: list[Any], seed: int) -> Iterator[None]:
 
 def begin_worker(begin: Callable[[int], object] | None, join: Any, number: int) -> None:
     """Let a worker of a loader draw from its secret seed, also where its own ``begin`` or a generator has one."""
-    seed, told = torch.initial_seed(), torch.utils.data.get_worker_info()
+    seed, worker = torch.initial_seed(), torch.utils.data.get_worker_info()
     if begin is not None:
         begin(number)
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed([seed % 2**32, seed >> 32])
-    seed_generators(own_generators(told and told.dataset, join), seed)
+    seed_generators(own_generators(worker and worker.dataset, join), np.random.SeedSequence(seed))
 
 
 def number_states(device: torch.device) -> bytes:

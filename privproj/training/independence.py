@@ -268,8 +268,8 @@ class IndependenceCheck:
                 expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
                 remedy = "let the inputs ask for them: x.requires_grad_()"
                 raise InvalidParameter("loss_fn", message, expected, remedy) from error
-            is_new = not (is_checking() or isinstance(error, PrivprojError) or "out of memory" in message)
-            if self.state.is_restored and is_new:
+            # What was put back may miss a key or an attribute that stands elsewhere.
+            if self.state.is_restored and not is_checking() and isinstance(error, KeyError | AttributeError):
                 expected = "what works where the module holds what it held when the batch was drawn"
                 raise InvalidParameter("loss_fn", message, expected, _NO_STATE) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))

@@ -396,8 +396,7 @@ def rate_and_steps(
     if (steps is None) == (epochs is None):
         raise InvalidParameter("steps", steps, "exactly one of steps and epochs")
     if batch_size is None and (drawing.count if isinstance(drawing, BallsInBins) else drawing.rate) is None:
-        remedy = "or say it here, as batches=PoissonBatches(rate=q) does"
-        raise InvalidParameter("data_loader", "batch_size=None", "a loader with a batch size", remedy)
+        raise InvalidParameter("data_loader", "batch_size=None", "a loader with a batch size, which joins records")
     if isinstance(drawing, BallsInBins):
         # t = ceil(N/B), T = E t.
         batches = drawing.count

@@ -3,6 +3,9 @@
 import dataclasses
 import math
 import random
+import types
+import weakref
+from functools import partial
 from itertools import chain, count
 
 import numpy as np
@@ -20,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
 
 from privproj.training.batches import _sum_of  # noqa: E402
-from privproj.training.generators import own_generators  # noqa: E402
+from privproj.training.generators import own_generators, seeded_generators  # noqa: E402
 from privproj.training.independence import _norms, first_difference  # noqa: E402
 
 CHANGES = "a gradient at .* that changes by"
@@ -263,7 +266,7 @@ def text_losses(module):
 
 
 def test_padding_on_the_left_without_position_ids_is_refused_and_helped_by_strict():
-    module, optimizer, loader = reading("left")
+    module, optimizer, loader = reading("left", sampling_rate=1.0)
     batch = next(iter(loader))
     with pytest.raises(InvalidParameter, match="padded to the length of others"):
         optimizer.backward_on(text_losses(module), batch)
@@ -1124,15 +1127,24 @@ def test_a_public_seed_within_layers_that_drop_is_refused(layer, behind):
     assert optimizer._steps == 1
 
 
-@pytest.mark.parametrize("seed", [lambda x: int(1e3 * x[0, 0].abs()), len, lambda x: int(1e3 * x.sum().abs())])
-def test_a_seed_that_comes_of_the_records_is_refused(seed):
-    """A mask that all records share is of the seed, and one record more changes it: the sum moved by 7 clips."""
+OF_THE_RECORDS = [lambda x: int(1e3 * x[0, 0].abs()), len, lambda x: int(1e3 * x.sum().abs())]
+
+
+@pytest.mark.parametrize(
+    ("seed", "draw"),
+    [
+        *((seed, lambda x: torch.rand(6)) for seed in OF_THE_RECORDS),
+        *((seed, lambda x: torch.stack([torch.rand(6) for _ in x])) for seed in [*OF_THE_RECORDS, lambda x: 0]),
+    ],
+)
+def test_a_seed_that_comes_of_the_records_is_refused(seed, draw):
+    """Masks of the seed are others with one record more: the sum moved by 7 clips, by 3 to 10 with a draw for each."""
     module, optimizer, batches = whole(mlp(), *records(12))
 
     def loss(part):
         with torch.random.fork_rng():
             torch.manual_seed(seed(part[0]))
-            mask = torch.rand(6) < 0.5
+            mask = draw(part[0]) < 0.5
         return own(module)((dropout(part[0], 1e-9) * mask, part[1]))
 
     batch = next(batches)
@@ -1142,6 +1154,27 @@ def test_a_seed_that_comes_of_the_records_is_refused(seed):
             optimizer.step_on(loss, batch)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
+
+
+def test_seeds_that_each_record_has_for_itself_train():
+    """Also where some records draw more often than others, and some never."""
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def drawn(row, label):
+        with torch.random.fork_rng():
+            torch.manual_seed(int(1e6 * row.abs().sum()))
+            for _ in range(int(label)):
+                row = dropout(row, 0.3)
+        return row
+
+    def loss(part):
+        x = torch.stack([drawn(row, label) for row, label in zip(*part, strict=True)])
+        return own(module)((dropout(x, 1e-9), part[1]))
+
+    for _ in range(5):
+        optimizer._independence.spot = True
+        optimizer.step_on(loss, next(batches))
+    assert optimizer._steps == 5
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -1696,6 +1729,98 @@ def test_the_streams_of_a_run_are_no_generators_of_the_program():
     _, optimizer, loader = private(mlp(), *records(12))
     assert own_generators(lambda rows: (loader, optimizer)) == []
     assert own_generators(lambda rows: KNOWN) == [KNOWN]
+
+
+class Erasing:
+    """A transform with a generator, and with attributes that a search must not wake."""
+
+    def __init__(self, rng):
+        self.rng, self.gone = rng, weakref.proxy(nn.Identity())
+
+    @property
+    def closed(self):
+        raise RuntimeError("closed")
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+
+def test_generators_are_found_where_programs_keep_them_and_nothing_of_the_program_runs():
+    def kept(rng):
+        class Reads(torch.utils.data.Dataset):
+            of_class = rng
+
+            def __getitem__(self, place):
+                return self.of_class
+
+        def within(rows):
+            return [KNOWN.random() for _ in rows]
+
+        def by_keyword(rows, *, draw=rng):
+            return draw
+
+        def attribute(rows):
+            return rows
+
+        attribute.rng = rng
+        nested = types.SimpleNamespace(transform=[{"crop": Erasing(rng)}, "words"] * 2)
+        return [Reads(), by_keyword, attribute, nested, partial(by_keyword, draw=rng), Erasing(rng).__init__], within
+
+    for rng in (torch.Generator(), random.Random(0), np.random.RandomState(0), np.random.default_rng(0)):
+        places, within = kept(rng)
+        assert all(rng in own_generators(place) for place in places) and own_generators(within) == [KNOWN]
+    far = types.SimpleNamespace(documents=[[["word"] * 90] * 1 for _ in range(90)], rng=KNOWN)
+    assert own_generators(far) == [KNOWN] and own_generators([[0]] * 101 + [KNOWN]) == []
+
+
+def test_generators_of_one_seed_draw_apart_from_each_other_and_from_torch():
+    """Of one kind too, and as often as there are workers, whose seeds are neighbours."""
+
+    def first(seed):
+        kinds = [torch.Generator(), torch.Generator(), random.Random(), random.Random()]
+        kinds += [np.random.RandomState(np.random.PCG64(0)), np.random.default_rng(), np.random.default_rng()]
+        states = [rng.bit_generator.state for rng in kinds[5:]]
+        with seeded_generators(kinds, seed):
+            numbers = [torch.rand((), generator=rng).item() for rng in kinds[:2]] + [rng.random() for rng in kinds[2:]]
+        assert [rng.bit_generator.state for rng in kinds[5:]] == states
+        return [*numbers, torch.rand((), generator=torch.Generator().manual_seed(seed)).item()]
+
+    drawn = [*first(5), *first(6), *first(5 + (7 << 32))]
+    assert len({round(number, 6) for number in drawn[:-1]}) == 23 and first(5) == drawn[:8]
+
+
+class Workers(Erased):
+    """What a worker draws from torch, and from two generators of the program's own that were seeded apart."""
+
+    def __getitem__(self, place):
+        others = [torch.rand((), generator=self.torch), torch.tensor(self.numpy.random()), torch.rand(())]
+        return torch.stack([x.float() for x in others] * 2), 0
+
+
+def seed_apart(number):
+    data = torch.utils.data.get_worker_info().dataset
+    data.torch.manual_seed(number)
+    data.numpy = np.random.default_rng(100 + number)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_draws_in_secret_and_apart_from_others_also_where_the_program_seeds_it(workers):
+    def drawn():
+        module = mlp(dtype=torch.float32)
+        loader = DataLoader(Workers(""), batch_size=4, num_workers=workers, worker_init_fn=seed_apart)
+        _, optimizer, loader = make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader,
+            max_grad_norm=1.0, noise_multiplier=1.0, steps=2, sampling_rate=0.5,
+        )  # fmt: skip
+        numbers = []
+        for batch in loader:
+            numbers += [] if not len(batch[0]) else batch[0][:, :3].flatten().tolist()
+            optimizer.step_on(own(module), batch)
+        optimizer.close()
+        return numbers
+
+    numbers = drawn() + drawn()
+    assert len(set(numbers)) == len(numbers)
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
