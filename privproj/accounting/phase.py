@@ -1,6 +1,7 @@
 """A phase of a run: one mechanism, one run and one bound, checked."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,7 @@ from privproj.assumptions import (
 )
 from privproj.composition.compose import compose
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
-from privproj.errors import InvalidParameter, Refused, unknown_name, within
+from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
@@ -115,9 +116,11 @@ class Phase:
 
     def _advice_without_poisson(self) -> str:
         """What to ask in place of batches that vary in size, for which the mechanism has no theorem."""
-        holds = NeighbouringRelation.REPLACE in self.bound.relations
-        if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
-            return f"{self.bound.name} has one for sampling=fixed with relation=replace"
+        # A parameter may be missing, which is told where the sampling is left out.
+        with suppress(PrivprojError):
+            holds = NeighbouringRelation.REPLACE in self.bound.relations
+            if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
+                return f"{self.bound.name} has one for sampling=fixed with relation=replace"
         return "leave the sampling out, which counts a release on all data, whose promises every batch has to keep"
 
     def check_count(self) -> None:
@@ -142,9 +145,9 @@ class Phase:
 
     @property
     def is_truth(self) -> bool:
-        """True if the bound of one release is attained by a pair of data sets that is allowed."""
-        is_about_group = self.run.group_size == 1 or self.bound.of_several is None
-        return is_about_group and self.bound.exact and self.bound.is_attained(self.mechanism)
+        """True if the bound of one release is attained by data sets that differ in the records of one person."""
+        is_about_them = self.run.group_size == 1 or self.bound.groups
+        return is_about_them and self.bound.exact and self.bound.is_attained(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run that it is for.

@@ -95,7 +95,7 @@ class PrivacyLoss(Schedule):
     @property
     def below(self) -> "DominatingPair | None":
         """The law that the run dominates; None where what is counted may be above the truth, or no end is known."""
-        is_true = all(p.bound.exact and p.bound.is_attained(p.mechanism) and attains_pair(p) for p in self.phases)
+        is_true = all(phase.is_truth and attains_pair(phase) for phase in self.phases)
         return self.bounds.below if is_true and self.accountant is None else None
 
     @property

@@ -21,6 +21,7 @@ from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.squared_shift import ScaledBeta
 from privproj.mechanisms.m2.rank_free import representation
+from privproj.mechanisms.registry import find_bound
 from privproj.numerics.enclosure import Enclosure
 from privproj.runs import Run
 from privproj.schedule import Schedule, phase_of
@@ -224,9 +225,26 @@ def test_records_of_rank_one_are_together_no_worse_than_a_change_of_any_rank(mec
     size, delta = 12, 1e-6
     one, any_rank = (privproj.epsilon(mechanism, bound=name, group_size=size, delta=delta, **run) for name in names)
     assert one.side == "upper bound" and one.value <= any_rank.value * (1.0 + 1e-9)
-    seen = replace(mechanism, noise_multiplier=mechanism.z / size)
     if not run:
-        assert one.value >= privproj.epsilon(seen, bound=names[0], delta=delta).value * (1.0 - 1e-9)
+        assert one.value == pytest.approx(any_rank.value, rel=1e-9)
+        seen = replace(mechanism, noise_multiplier=mechanism.z / size)
+        assert one.value > privproj.epsilon(seen, bound=names[0], delta=delta).value
+
+
+@pytest.mark.parametrize("size", [2, 12])
+def test_several_records_of_rank_one_in_a_batch_have_the_bound_of_any_rank_and_one_has_its_own(size):
+    """One step by hand: rank one where a batch has one of them, any rank where it has more (C17, C37)."""
+    mechanism, rate, eps = M2(dim=256, rank=4, noise_multiplier=0.2), 0.3, 0.05
+
+    def member(count):
+        seen = mechanism.for_group(count)
+        return find_bound(M2, "exact-rank1" if count == 1 else "rank-free").representation(seen)
+
+    by_hand = group_step(member, poisson_weights(rate, size)).log_delta(eps).upper
+    asked = {"epsilon": eps, "sampling_rate": rate, "steps": 1, "group_size": size}
+    of_rank_one, of_any = (privproj.delta(mechanism, bound=name, **asked) for name in ("exact-rank1", "rank-free"))
+    assert math.log(of_rank_one.value) == pytest.approx(by_hand, rel=1e-6)
+    assert of_rank_one.value < of_any.value
 
 
 def test_the_records_of_a_person_change_a_vector_by_a_vector():

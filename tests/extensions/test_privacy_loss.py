@@ -11,17 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution as their_pld
 from dp_accounting.rdp import RdpAccountant
 
 import privproj
-from privproj import (
-    M1,
-    M2,
-    Gaussian,
-    InvalidParameter,
-    Laplace,
-    Refused,
-    Side,
-    Wishart,
-    convert,
-)
+from privproj import M1, M2, Gaussian, InvalidParameter, JLClip, Laplace, PublicSketch, Refused, Side, Wishart, convert
 from privproj.extensions.privacy_loss import PrivacyLoss, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
@@ -81,6 +71,16 @@ def test_the_law_above_dominates_the_run_and_the_law_below_is_dominated(name):
             most = math.exp(loss.curve().log_delta(eps).upper) * (1 + 1e-9)
             assert delta_of(below, eps) <= most and delta_of(below.mirrored(), eps) <= most
     assert (below is not None) == (name in EXACT)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "bound"),
+    [(JLClip(probes=16, noise_multiplier=4.0), "exact"), (PublicSketch(rank=4, noise_multiplier=3.0), "exact-rank1"),
+     (Wishart(dim=100, rank=20, misalignment=1e-4), "exact")],
+)  # fmt: skip
+def test_a_bound_of_one_record_is_no_law_from_below_for_persons_with_several(mechanism, bound):
+    assert privacy_loss(mechanism, bound=bound).below is not None or bound == "exact"
+    assert privacy_loss(mechanism, bound=bound, group_size=3).below is None
 
 
 def test_what_cut_batches_may_cost_is_no_lower_end_of_the_truth():
