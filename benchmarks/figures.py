@@ -7,7 +7,7 @@ import math
 import sys
 from pathlib import Path
 
-from privproj_cli.output import figure
+from privproj_cli.output import draw
 
 import privproj
 from privproj import M2, PrivprojError, Wishart
@@ -30,11 +30,9 @@ def values(mechanisms, bounds, **run):
 
 def save(path, columns, title):
     """One picture, both axes logarithmic."""
-    drawn = figure([float(r) for r in RANKS], columns, "rank", f"epsilon at delta {DELTA:g}", title)
-    axes = drawn.axes[0]
     finite = [v for column in columns.values() for v in column if v > 0]
-    axes.set(xscale="log", ylim=(min(finite) / 1.5, max(finite) * 1.5))
-    drawn.savefig(path, dpi=150)
+    limits = {"xscale": "log", "ylim": (min(finite) / 1.5, max(finite) * 1.5)}
+    draw(str(path), [float(r) for r in RANKS], columns, "rank", f"epsilon at delta {DELTA:g}", title, **limits)
     print(f"{path}:")
     for name, column in columns.items():
         print(f"  {name:<16}", " ".join(f"{value:10.4g}" for value in column))
