@@ -1790,17 +1790,19 @@ def test_generators_of_one_seed_draw_apart_from_each_other_and_from_torch():
 
 
 class Workers(Erased):
-    """What a worker draws from torch, and from two generators of the program's own that were seeded apart."""
+    """What a worker draws from torch, numpy and Python, and from two generators of the program's own."""
 
     def __getitem__(self, place):
-        others = [torch.rand((), generator=self.torch), torch.tensor(self.numpy.random()), torch.rand(())]
-        return torch.stack([x.float() for x in others] * 2), 0
+        own = torch.rand((), generator=self.torch).item(), self.numpy.random()
+        return torch.tensor([*own, torch.rand(()).item(), np.random.rand(), random.random(), 0.0]), 0
 
 
 def seed_apart(number):
     data = torch.utils.data.get_worker_info().dataset
     data.torch.manual_seed(number)
     data.numpy = np.random.default_rng(100 + number)
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(number)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -1814,7 +1816,7 @@ def test_a_worker_draws_in_secret_and_apart_from_others_also_where_the_program_s
         )  # fmt: skip
         numbers = []
         for batch in loader:
-            numbers += [] if not len(batch[0]) else batch[0][:, :3].flatten().tolist()
+            numbers += [] if not len(batch[0]) else batch[0][:, :5].flatten().tolist()
             optimizer.step_on(own(module), batch)
         optimizer.close()
         return numbers
