@@ -81,8 +81,8 @@ class Still(TorchFunctionMode):
 
     Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
     record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
-    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless they are as many
-    for any records and of the same seed: all records share them.
+    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless they are those of
+    a record alone, or the same for any records: all records share them.
     """
 
     def __init__(self, level: float) -> None:
@@ -112,11 +112,14 @@ class Still(TorchFunctionMode):
     def end(self) -> None:
         """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
         self.passes.append(self.by_row)
-        # What a record draws from a seed of its own is drawn in every pass that holds it, and no more from that seed.
+        # What records draw from seeds of their own is drawn in every pass that holds them, no more from these seeds,
+        # and nothing from seeds that none of them has in a smaller pass.
         self.known_seeds.append((set(self.rows), self.seeds))
         for rows, seeds in self.known_seeds:
-            few, many = sorted([(rows, seeds), self.known_seeds[-1]], key=lambda one: len(one[0]))
-            if few[0] < many[0] and any(many[1][seed] != draws for seed, draws in few[1].items()):
+            smaller = [(part, drawn) for part, drawn in self.known_seeds if part < rows]
+            is_whole = rows == set().union(*(part for part, _ in smaller))
+            others = seeds.keys() - set().union(*(drawn for _, drawn in smaller))
+            if (is_whole and others) or any(seeds[seed] != n for _, drawn in smaller for seed, n in drawn.items()):
                 refuse_public_seed()
         if self.apart and any(self.always_by_row) and len(self.passes) > 2:
             lost = any(expected and not here for expected, here in zip(self.always_by_row, self.by_row, strict=False))

@@ -253,12 +253,14 @@ def seeded_generators(generators: list[Any], seed: int) -> Iterator[None]:
 def begin_worker(begin: Callable[[int], object] | None, join: Any, number: int) -> None:
     """Let a worker of a loader draw from its secret seed, also where its own ``begin`` or a generator has one."""
     seed, worker = torch.initial_seed(), torch.utils.data.get_worker_info()
+    sequence = np.random.SeedSequence(seed)
     if begin is not None:
         begin(number)
         torch.manual_seed(seed)
         random.seed(seed)
-        np.random.seed([seed % 2**32, seed >> 32])
-    seed_generators(own_generators(worker and worker.dataset, join), np.random.SeedSequence(seed))
+        # Python's generator is one of the same kind: of the same words it would draw the same numbers.
+        np.random.seed(sequence.generate_state(POOL_WORDS))
+    seed_generators(own_generators(worker and worker.dataset, join), sequence)
 
 
 def number_states(device: torch.device) -> bytes:

@@ -1127,6 +1127,11 @@ def test_a_public_seed_within_layers_that_drop_is_refused(layer, behind):
     assert optimizer._steps == 1
 
 
+def of_seed(number):
+    torch.manual_seed(number)
+    return torch.rand(6)
+
+
 OF_THE_RECORDS = [lambda x: int(1e3 * x[0, 0].abs()), len, lambda x: int(1e3 * x.sum().abs())]
 
 
@@ -1154,6 +1159,23 @@ def test_a_seed_that_comes_of_the_records_is_refused(seed, draw):
             optimizer.step_on(loss, batch)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
+
+
+@pytest.mark.parametrize(
+    "place_of",
+    [lambda x: torch.arange(len(x)), lambda x: x[:, 0].argsort().argsort(), lambda x: torch.arange(len(x)) // 4],
+)
+def test_a_seed_that_comes_of_a_place_is_refused_where_halves_are_checked(place_of):
+    """A record more moves others to other places: the sum moved by 2 to 5 clips."""
+    module, optimizer, batches = whole(mlp(), *records(12))
+
+    def loss(part):
+        with torch.random.fork_rng():
+            masks = torch.stack([of_seed(int(place)) for place in place_of(part[0])]) < 0.5
+        return own(module)((dropout(part[0], 1e-9) * masks, part[1]))
+
+    with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
+        optimizer.step_on(loss, next(batches))
 
 
 def test_seeds_that_each_record_has_for_itself_train():
