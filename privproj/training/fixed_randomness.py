@@ -132,15 +132,14 @@ class Still(TorchFunctionMode):
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = draw.dim() > 0 and len(draw) == len(self.rows)
-        is_seeded = self.seed is not None and torch.initial_seed() != self.seed
         # Of the same draw in another pass, or of the same state for other records.
-        if (is_seeded and self.known_seed.setdefault(number, draw.shape) != draw.shape) or (
+        if (self.is_seeded and self.known_seed.setdefault(number, draw.shape) != draw.shape) or (
             has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows)
         ):
             refuse_public_seed()
         if number == len(self.by_row):
             self.by_row.append(has_rows)
-            if is_seeded:
+            if self.is_seeded:
                 self.seeds[torch.initial_seed()] += 1
         if not (self.apart and has_rows and any(self.always_by_row[number : number + 1])):
             return None
@@ -162,23 +161,32 @@ class Still(TorchFunctionMode):
         **kwargs: Any,
     ) -> Tensor:  # fmt: skip
         """Attention without its dropout, times a number that its rate says."""
-        if dropout_p:
-            self.check_seed(query)
         attention = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
         return attention * self.seen_rate(dropout_p)
 
-    def check_seed(self, x: Tensor) -> None:
-        """Refuse numbers of a known seed that are drawn for what has this shape, where no function says so."""
-        if torch.initial_seed() != self.seed:
-            self.levels(x)
+    @property
+    def is_seeded(self) -> bool:
+        """True where numbers are drawn from a seed within the pass, or from a state of before it."""
+        return self.seed is not None and torch.initial_seed() != self.seed
+
+    def drawn_from_seed(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """What a function draws from a known seed: constants, which are compared as they are."""
+        before = torch.get_rng_state()
+        output = func(*args, **kwargs)
+        after = torch.get_rng_state()
+        if not torch.equal(before, after):
+            torch.set_rng_state(before)
+            self.levels(output[0] if isinstance(output, tuple) else output)
+            torch.set_rng_state(after)
+        return output
 
     def before_layer(self, layer: Any, args: tuple, kwargs: dict) -> None:
-        """The same of a layer that drops within, by the first tensor that it sees."""
-        if layer.training:
-            first = next(iter((*args, *kwargs.values())))
+        """Refuse numbers of a known seed in a layer that drops within, by the first tensor that it sees."""
+        if layer.training and self.is_seeded:
+            first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor | nn.utils.rnn.PackedSequence))
             # A hook runs under this mode, which is not to replace what is drawn here.
             with torch._C.DisableTorchFunction():
-                self.check_seed(first.data if isinstance(first, nn.utils.rnn.PackedSequence) else first)
+                self.levels(first.data if isinstance(first, nn.utils.rnn.PackedSequence) else first)
 
     def seen_rate(self, p: float) -> float:
         """A number that tells rates of dropout apart, for one may depend on the batch; 1 where calls may be counted."""
@@ -195,9 +203,13 @@ class Still(TorchFunctionMode):
                 return engine.run_backward(edges, one, keeps, False, (), allow_unreachable=True, accumulate_grad=True)
         # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
         if kwargs.get("generator") in (None, torch.default_generator):
+            attention = functional.scaled_dot_product_attention
+            is_random = func in _DRAWN or func in _DROPOUTS or func in _WITHOUT_NOISE or func is attention
+            if is_random and self.is_seeded:
+                return self.drawn_from_seed(func, args, kwargs)
             if func in _DROPOUTS:
                 return self.scaled(*args, **kwargs)
-            if func is functional.scaled_dot_product_attention:
+            if func is attention:
                 return self.attended(*args, **kwargs)
             self.calls += func in _DRAWN
             if func in _DRAWN and self.calls <= MOST_DRAWS:
@@ -207,9 +219,7 @@ class Still(TorchFunctionMode):
                     level = torch.tensor(self.level, device=draw.device) if levels is None else levels
                     return draw.copy_(_DRAWN[func](level, *args, **kwargs))
             if func in _WITHOUT_NOISE:
-                output = _WITHOUT_NOISE[func](func, *args, **kwargs)
-                self.check_seed(output[0] if isinstance(output, tuple) else output)
-                return output
+                return _WITHOUT_NOISE[func](func, *args, **kwargs)
         output = func(*args, **kwargs)
         if isinstance(output, Tensor):
             self.types.add(output.dtype)

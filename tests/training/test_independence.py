@@ -1161,21 +1161,36 @@ def test_a_seed_that_comes_of_the_records_is_refused(seed, draw):
     assert optimizer._steps == 1
 
 
-@pytest.mark.parametrize(
-    "place_of",
-    [lambda x: torch.arange(len(x)), lambda x: x[:, 0].argsort().argsort(), lambda x: torch.arange(len(x)) // 4],
-)
-def test_a_seed_that_comes_of_a_place_is_refused_where_halves_are_checked(place_of):
-    """A record more moves others to other places: the sum moved by 2 to 5 clips."""
+PLACES = [
+    lambda x: torch.arange(len(x)),
+    lambda x: x[:, 0].argsort().argsort(),
+    lambda x: (torch.arange(len(x)) + 1) // 2,
+]
+
+
+def by_dropout(rows):
+    return dropout(torch.ones(rows, 6), 0.5)
+
+
+@pytest.mark.parametrize("place_of", [*PLACES, lambda x: torch.full((len(x),), len(x))])
+@pytest.mark.parametrize("draw", [None, torch.rand, by_dropout, lambda *size: torch.empty(*size).bernoulli_()])
+def test_a_number_of_a_known_seed_that_a_place_picks_is_refused(place_of, draw):
+    """By a seed of the place, or from a table: a record more moves others to other places, and the sum by 2 to 5."""
     module, optimizer, batches = whole(mlp(), *records(12))
 
     def loss(part):
+        places = place_of(part[0])
         with torch.random.fork_rng():
-            masks = torch.stack([of_seed(int(place)) for place in place_of(part[0])]) < 0.5
-        return own(module)((dropout(part[0], 1e-9) * masks, part[1]))
+            torch.manual_seed(0)
+            table = None if draw is None else draw(100) if draw is by_dropout else draw(100, 6)
+            numbers = torch.stack([of_seed(int(place)) for place in places]) if table is None else table[places]
+        return own(module)((dropout(part[0], 1e-9) * numbers, part[1]))
 
-    with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
-        optimizer.step_on(loss, next(batches))
+    batch = next(batches)
+    for spot in (True, False):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
+            optimizer.step_on(loss, batch)
 
 
 def test_seeds_that_each_record_has_for_itself_train():
@@ -1247,8 +1262,12 @@ def test_a_public_seed_within_the_loss_is_refused(draw):
         optimizer._independence.spot = spot
         with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
             optimizer.step_on(loss, batch)
-    optimizer.step_on(loss, batch, strict=True)
-    assert optimizer._steps == 1
+    if draw is another_in_each_call:
+        with pytest.raises(InvalidParameter, match="when it is computed once more"):
+            optimizer.step_on(loss, batch, strict=True)
+    else:
+        optimizer.step_on(loss, batch, strict=True)
+    assert optimizer._steps == (draw is not another_in_each_call)
 
 
 def test_draws_may_be_repeated_and_those_that_all_records_share_may_be_known():
