@@ -117,7 +117,7 @@ class Still(TorchFunctionMode):
         self.known_seeds.append((set(self.rows), self.seeds))
         for rows, seeds in self.known_seeds:
             smaller = [(part, drawn) for part, drawn in self.known_seeds if part < rows]
-            is_whole = rows == set().union(*(part for part, _ in smaller))
+            is_whole = bool(rows) and rows == set().union(*(part for part, _ in smaller))
             others = seeds.keys() - set().union(*(drawn for _, drawn in smaller))
             if (is_whole and others) or any(seeds[seed] != n for _, drawn in smaller for seed, n in drawn.items()):
                 refuse_public_seed()
