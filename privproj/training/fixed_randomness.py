@@ -1,4 +1,7 @@
-"""Quiet computation: dropout and other random functions of torch do nothing, so that two passes can be compared."""
+"""Quiet computation: dropout and other random functions of torch do nothing, so that two passes can be compared.
+
+What they draw from a known seed stays as it is: these numbers are constants, and which one a record takes is compared.
+"""
 
 import math
 from collections import Counter
@@ -93,9 +96,9 @@ class Still(TorchFunctionMode):
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
         self.earlier: dict[bytes, int] = {}
-        self.known_seed: dict[int, torch.Size] = {}
+        self.seeded_shapes: dict[int, torch.Size] = {}
         self.seeds: Counter[int] = Counter()
-        self.known_seeds: list[tuple[set[int], Counter[int]]] = []
+        self.seeds_by_pass: list[tuple[set[int], Counter[int]]] = []
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
         self.begin(())
@@ -114,9 +117,9 @@ class Still(TorchFunctionMode):
         self.passes.append(self.by_row)
         # What records draw from seeds of their own is drawn in every pass that holds them, no more from these seeds,
         # and nothing from seeds that none of them has in a smaller pass.
-        self.known_seeds.append((set(self.rows), self.seeds))
-        for rows, seeds in self.known_seeds:
-            smaller = [(part, drawn) for part, drawn in self.known_seeds if part < rows]
+        self.seeds_by_pass.append((set(self.rows), self.seeds))
+        for rows, seeds in self.seeds_by_pass:
+            smaller = [(part, drawn) for part, drawn in self.seeds_by_pass if part < rows]
             is_whole = bool(rows) and rows == set().union(*(part for part, _ in smaller))
             others = seeds.keys() - set().union(*(drawn for _, drawn in smaller))
             if (is_whole and others) or any(seeds[seed] != n for _, drawn in smaller for seed, n in drawn.items()):
@@ -133,7 +136,7 @@ class Still(TorchFunctionMode):
         torch.rand(())
         has_rows = draw.dim() > 0 and len(draw) == len(self.rows)
         # Of the same draw in another pass, or of the same state for other records.
-        if (self.is_seeded and self.known_seed.setdefault(number, draw.shape) != draw.shape) or (
+        if (self.is_seeded and self.seeded_shapes.setdefault(number, draw.shape) != draw.shape) or (
             has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows)
         ):
             refuse_public_seed()

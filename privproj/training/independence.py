@@ -199,7 +199,7 @@ class IndependenceCheck:
                 self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
-                    if not self.taps.alone and any(seeds for _, seeds in self.still.known_seeds):
+                    if not self.taps.alone and any(seeds for _, seeds in self.still.seeds_by_pass):
                         refuse_public_seed()
                     self.refuse(*worst, _KEPT if self.taps.alone else cause)
                 previous, needed = worst, 1 + RECORDS_ALONE

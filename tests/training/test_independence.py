@@ -1127,6 +1127,14 @@ def test_a_public_seed_within_layers_that_drop_is_refused(layer, behind):
     assert optimizer._steps == 1
 
 
+def refuse_seed(optimizer, loss, batch):
+    """A step is refused for its public seed, where more of its records are checked and where few are."""
+    for spot in (True, False):
+        optimizer._independence.spot = spot
+        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
+            optimizer.step_on(loss, batch)
+
+
 def of_seed(number):
     torch.manual_seed(number)
     return torch.rand(6)
@@ -1153,10 +1161,7 @@ def test_a_seed_that_comes_of_the_records_is_refused(seed, draw):
         return own(module)((dropout(part[0], 1e-9) * mask, part[1]))
 
     batch = next(batches)
-    for spot in (True, False):
-        optimizer._independence.spot = spot
-        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
-            optimizer.step_on(loss, batch)
+    refuse_seed(optimizer, loss, batch)
     optimizer.step_on(loss, batch, strict=True)
     assert optimizer._steps == 1
 
@@ -1187,10 +1192,7 @@ def test_a_number_of_a_known_seed_that_a_place_picks_is_refused(place_of, draw):
         return own(module)((dropout(part[0], 1e-9) * numbers, part[1]))
 
     batch = next(batches)
-    for spot in (True, False):
-        optimizer._independence.spot = spot
-        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed"):
-            optimizer.step_on(loss, batch)
+    refuse_seed(optimizer, loss, batch)
 
 
 def test_seeds_that_each_record_has_for_itself_train():
@@ -1258,10 +1260,7 @@ def test_a_public_seed_within_the_loss_is_refused(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
     loss, batch = lambda part: own(module)((draw(part[0]), part[1])), next(batches)
-    for spot in (True, False):
-        optimizer._independence.spot = spot
-        with pytest.raises(InvalidParameter, match=r"torch\.manual_seed.*leave it out"):
-            optimizer.step_on(loss, batch)
+    refuse_seed(optimizer, loss, batch)
     if draw is another_in_each_call:
         with pytest.raises(InvalidParameter, match="when it is computed once more"):
             optimizer.step_on(loss, batch, strict=True)
