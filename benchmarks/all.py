@@ -43,7 +43,9 @@ def main():
     options = parser.parse_args()
     if not options.again:
         python = environment_of_peers(options.peers) if options.peers else options.peer_python
-        speed.main(["--write", "--growth", *(["--before", options.before] if options.before else [])])
+        # In a process of its own: those that it starts have at least the peak memory of their parent.
+        before = ["--before", options.before] if options.before else []
+        subprocess.run([sys.executable, speed.__file__, "--write", "--growth", *before], check=True)
         peers.RESULTS.write_text(json.dumps(peers.measured(options.quick, python), indent=1) + "\n")
         sweep.KEPT.write_text(json.dumps(sweep.measured(), indent=1) + "\n")
     kept = [json.loads(path.read_text()) for path in (peers.RESULTS, speed.KEPT, sweep.KEPT)]
