@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -197,34 +196,35 @@ class Result:
     noise_multiplier: float | None = None
     noise_std: float | None = None
     numerics: dict[str, object] = field(default_factory=dict)
-    # No defaults of the class, which would stand in for what is completed when it is first read.
+    # No defaults of the class, which would stand in for what is found when it is first read.
     lower_bound: LowerBound | None = field(default_factory=lambda: None)
     alternatives: dict[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default_factory=tuple)
 
-    def completed_by(self, finish: Callable[["Result"], "Result"]) -> "Result":
-        """Return the result with a lower bound and warnings that are found when one of them is first read.
+    def completed_by(self, names: tuple[str, ...], finish: Callable[["Result"], "Result"]) -> "Result":
+        """Return the result with fields that cost as much as the answer itself and are found when one is first read.
 
         Args:
-            finish: From this result to the same one with both.
+            names: The fields.
+            finish: From this result to the same one with these fields.
 
         Returns:
             A result that is equal to ``finish(self)``.
         """
-        pending = copy(self)
-        for name in COMPLETED_WHEN_READ:
-            del pending.__dict__[name]
-        pending.__dict__["_finish"] = lambda: finish(self)
-        return pending
+        late = object.__new__(type(self))
+        late.__dict__.update({name: value for name, value in self.__dict__.items() if name not in names})
+        found_by = dict.fromkeys(names, lambda: finish(self))
+        late.__dict__["_found_by"] = {**self.__dict__.get("_found_by", {}), **found_by}
+        return late
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is missing only: for what is completed when it is read.
-        finish = self.__dict__.get("_finish") if name in COMPLETED_WHEN_READ else None
+        # Called for what is missing only: for what is found when it is read.
+        finish = self.__dict__.get("_found_by", {}).get(name)
         if finish is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         finished = finish()
-        self.__dict__.update({field_name: getattr(finished, field_name) for field_name in COMPLETED_WHEN_READ})
-        self.__dict__.pop("_finish", None)
+        late = [late for late, other in self._found_by.items() if other is finish]
+        self.__dict__.update({late_name: getattr(finished, late_name) for late_name in late})
         return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -327,10 +327,6 @@ class Rows(tuple[AnyRow, ...]):
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self))
-
-
-COMPLETED_WHEN_READ = ("lower_bound", "warnings")
-"""Fields that cost as much as the answer itself and are found when they are first read. Contract."""
 
 
 def as_plain_value(value: object) -> object:

@@ -165,17 +165,20 @@ class Question:
             fields["bound"] = " + ".join(_each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
         return {"mechanism": {**released, "assumes": assumes}, **fields}
 
-    def result(self, quantity: str, value: float | None, lower: float | None, **details: object) -> Result:
+    def result(
+        self, quantity: str, value: float | None, lower: float | Callable[[], float | None] | None, **details: object
+    ) -> Result:
         """A result in which everything that does not depend on the quantity is filled in.
 
-        Its status is the weakest of the phases. A value of a refuted bound is marked here: side none, outcome refused,
-        and a warning.
+        A ``lower`` end that costs as much as the answer is a function, which is called when the end is first read. The
+        status is the weakest of the phases. A value of a refuted bound is marked here: side none, outcome refused, and
+        a warning.
         """
         phases = self.phases
         fields: dict[str, Any] = {
             "quantity": quantity,
             "value": value,
-            "lower": lower,
+            "lower": None if callable(lower) else lower,
             "upper": value,
             "side": Side.UPPER,
             **self.named(),
@@ -190,6 +193,8 @@ class Question:
         if refuted and value is not None:
             warnings = (*remarked["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
             remarked.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
+        elif callable(lower):
+            return Result(**remarked).completed_by(("lower",), lambda answered: replace(answered, lower=lower()))
         return Result(**remarked)
 
     def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -298,7 +303,6 @@ def solve_epsilon(question: Question, target: Target) -> Result:
     """Answer :func:`privproj.epsilon` for a question that is already parsed."""
     curve = question.curve()
     interval = read_epsilon(curve, target)
-    lower = interval.lower if math.isfinite(interval.lower) and interval.lower >= 0.0 else None
     result_details: dict = {**target.fields(), "epsilon": interval.upper}
     result_details.update(numerics=numerics_of(curve), side=question.side(curve))
     if interval.upper == math.inf:
@@ -306,7 +310,12 @@ def solve_epsilon(question: Question, target: Target) -> Result:
         result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
     if interval.upper == 0.0:
         result_details["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
-    return question.result("epsilon", interval.upper, lower, **result_details)
+    return question.result(
+        "epsilon",
+        interval.upper,
+        lambda: interval.lower if 0.0 <= interval.lower < math.inf else None,
+        **result_details,
+    )
 
 
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
@@ -345,11 +354,11 @@ def solve_delta(question: Question, target: EpsilonTarget) -> Result:
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
     interval = read_log_delta(curve, epsilon)
-    value, lower = delta_value(interval.upper), math.exp(interval.lower) if interval.lower > LEAST_LOG_VALUE else None
+    value = delta_value(interval.upper)
     return question.result(
         "delta",
         value,
-        lower,
+        lambda: math.exp(interval.lower) if interval.lower > LEAST_LOG_VALUE else None,
         side=question.side(curve) if interval.upper > LEAST_LOG_VALUE else Side.UPPER,
         epsilon=epsilon,
         delta=value,

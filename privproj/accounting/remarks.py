@@ -61,7 +61,7 @@ def with_lower_bound(phases: Sequence[Phase], result: Result) -> Result:
         return result
     if result.risk is not None and "advantage" not in result.risk:
         return result
-    return result.completed_by(lambda answered: _with_end_below(phases, answered))
+    return result.completed_by(("lower_bound", "warnings"), lambda answered: _with_end_below(phases, answered))
 
 
 def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:

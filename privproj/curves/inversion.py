@@ -147,21 +147,25 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
     The lower end is of the inverse at ``d`` itself, as ``h`` lies a little below ``ln d``.
     """
-    point = floor_log_delta(curve, target)
-    answer = epsilon_at(curve, point)
-    if not 0.0 < answer.lower < math.inf:
-        return answer
-    ends = curve.log_delta(answer.lower)
+    answer = epsilon_at(curve, floor_log_delta(curve, target))
+    return LateEnclosure(lambda: _epsilon_below(curve, target, answer), answer.upper)
+
+
+def _epsilon_below(curve: Curve, target: Target, answer: Enclosure) -> float:
+    """The lower end of :func:`read_epsilon`, from what was answered at ``h``."""
+    lower, step = answer.lower, 1e-15
+    if not 0.0 < lower < math.inf:
+        return lower
+    ends = curve.log_delta(lower)
     if ends.lower == -math.inf:
-        return Enclosure(min(curve.epsilon(target.log_delta).lower, answer.lower), answer.upper)
+        return min(curve.epsilon(target.log_delta).lower, lower)
     # Between both epsilons ln delta falls by about the width of its enclosure, and by that of h at first.
     fall, missing = ends.upper - ends.lower, target.log_delta - ends.lower
-    lower, step = answer.lower, 1e-15
     if 0.0 < missing < math.inf and 0.0 < fall < math.inf:
         step = min(max(step, 1.1 * missing / fall * (answer.upper / lower - 1.0)), 1e-3)
     while lower > 0.0 and curve.log_delta(lower).lower < target.log_delta:
         lower, step = lower * (1.0 - min(step, 1.0)), 8.0 * step
-    return Enclosure(lower, answer.upper)
+    return lower
 
 
 def smallest_passing(
@@ -191,7 +195,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     if leads_with_epsilon(curve):
         start -= POINTS_BACK * spacing_of(curve, start)
     inside = (p for p in _points_above(curve, start) if p == 0.0 or _is_answered_within(curve, eps, p, ends.upper))
-    return Enclosure(ends.lower, next(inside))
+    return LateEnclosure(lambda: ends.lower, next(inside))
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
