@@ -137,14 +137,6 @@ def _upper_end(order: LatticeComposition | DoubledCurve, eps: float) -> tuple[fl
     return finite.value + error, error
 
 
-def lower_end(ends: Enclosure) -> float:
-    """The lower end of what one curve answers, or ``-inf`` where it would take too much memory or time."""
-    try:
-        return ends.lower
-    except GridLimit:
-        return -math.inf
-
-
 DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}
 """What an answer by doubling says about how it was computed."""
 
