@@ -100,7 +100,7 @@ class DepthCurve:
             if self.log_sampled == 0.0:
                 raise self.used.reason
             return min(self.log_sampled, self.log_basic(eps))
-        upper = min(self.used.log_delta(eps).upper, 0.0)
+        upper = min(self.used.log_delta(eps, enough).upper, 0.0)
         for k, least in enumerate(LEAST_LOGS[:-1], start=1):
             if self.is_shallow or upper > least or upper <= enough:
                 break

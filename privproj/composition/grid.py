@@ -178,25 +178,35 @@ class GridCurve:
         except PrecisionLimit as error:
             return error
 
-    def log_delta(self, eps: float) -> Enclosure:
-        """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work."""
-        return self.answer(lambda curve: curve.log_delta(eps), lambda _: eps)
+    def log_delta(self, eps: float, enough: float = -math.inf) -> Enclosure:
+        """``ln delta(eps)``, enclosed, composed in the first way that does not take too much work.
+
+        An upper end that is at most ``enough`` may be loose.
+        """
+        return self.answer(lambda curve: curve.log_delta(eps), lambda _: eps, enough)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed, composed in the first way that does not take too much work."""
         return self.answer(lambda curve: curve.epsilon(log_delta), lambda ends: ends.upper)
 
-    def answer(self, read: Callable[[ComposedCurve], Enclosure], epsilon_of: Callable[[Enclosure], float]) -> Enclosure:
+    def answer(
+        self,
+        read: Callable[[ComposedCurve], Enclosure],
+        epsilon_of: Callable[[Enclosure], float],
+        enough: float = -math.inf,
+    ) -> Enclosure:
         """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it.
 
-        Where that is loose at the epsilon of what it finds, the next that answers is asked too, as long as this finds
-        less, and the least counts. Near an epsilon from which on it is loose, the two readings may come from different
-        ways: the doors move an answer until it holds when asked back (C24).
+        Where that is above ``enough`` and loose at the epsilon of what it finds, the next that answers is asked too, as
+        long as this finds less, and the least counts. Near an epsilon from which on it is loose, the two readings may
+        come from different ways: the doors move an answer until it holds when asked back (C24).
         """
         self.used, ends = self.first_answer(read, 0)
         # What cannot be looked at more closely stands as it was found.
         with suppress(PrecisionLimit):
-            while self.level(self.used).is_loose(epsilon_of(ends)) and self.used + 1 < len(self.steps):
+            while self.used + 1 < len(self.steps) and ends.upper > enough:
+                if not self.level(self.used).is_loose(epsilon_of(ends)):
+                    break
                 level, other = self.first_answer(read, self.used + 1)
                 if other.upper >= ends.upper:
                     break
