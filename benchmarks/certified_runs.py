@@ -20,7 +20,6 @@ from pathlib import Path
 from privproj.composition.compose import releases_of
 from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.records.certificate import (
-    _profiles_in_floats,
     ball_meets,
     check_provable,
     is_run,
@@ -123,7 +122,7 @@ def _compare(data, power, long):
     if not is_run(asked.phases):
         return {"outcome": "skipped: one release, or a closed form"}
     if not long:
-        releases = [release for parts in _profiles_in_floats(asked.phases) for release in releases_of(*parts)]
+        releases = [release for phase in asked.phases for release in releases_of(*phase.profile())]
         grid = propose_grid(releases, math.log(delta))
         if max(window.size for window in grid.windows) > LARGEST_WINDOW:
             return {"outcome": f"skipped: a window of more than {LARGEST_WINDOW} cells"}

@@ -22,7 +22,6 @@ from privproj.accounting.question import Question, question_about
 from privproj.accounting.spec import check_keys
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.composition.compose import releases_of
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Mechanism
@@ -30,7 +29,6 @@ from privproj.numerics.search import find_crossing
 from privproj.records import files
 from privproj.records.run_file import from_data, without_names
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
-from privproj.runs import Run
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.runs.targets import delta_target
 from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, number, quoted
@@ -254,17 +252,6 @@ def _in_epochs(phase: Phase) -> bool:
     return phase.run.allocates and not phase.run.single
 
 
-def _profiles_in_floats(phases: Sequence[Phase]) -> list[tuple[PrivacyProfile, Run]]:
-    """The profile of one release of each phase in floats, and its run; grids are proposed from them."""
-    profiles = []
-    for phase in phases:
-        form, run = phase.release()
-        if not isinstance(form, PrivacyProfile):
-            raise Refused(f"no enclosure for a run by {phase.bound.name}, which has no privacy profile")
-        profiles.append((form, run))
-    return profiles
-
-
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
     """The run in balls on the first grid whose epsilon at the delta ``e^log_delta`` is close to the guess, or the last.
 
@@ -350,7 +337,8 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, b
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
     bits = max(bits, LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
     dearest = max(map(_effort, phases))
-    profiles = _profiles_in_floats(phases)
+    # Several phases are numbered in what a refusal says of one.
+    profiles = [replace(phase, name=str(i + 1)).profile() for i, phase in enumerate(phases)]
     releases = [release for phase in profiles for release in releases_of(*phase)]
     grid = propose_grid(releases, log_delta, fineness, 64 * MOST_PLACES // (bits * dearest))
     composed = sum(run.steps for _, run in releases)
