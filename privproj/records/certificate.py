@@ -749,22 +749,21 @@ def verify(certificate: Certificate) -> CertificateVerdict:
 
 def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
     """The verdict on a certificate about this question."""
-    lower, upper = _first_or_last(_ends_anew(claim, question.phases), lambda ends: _is_settled(claim, *ends))
+    least, most, lower, upper = Decimal(claim.lower), Decimal(claim.upper), "0", "1"
+    for lower, upper in _ends_anew(claim, question.phases):
+        # A finer grid says no more where the new enclosure lies within that of the claim, or apart from it.
+        low, high = Decimal(lower), Decimal(upper)
+        if least <= low <= high <= most or low > most or high < least:
+            break
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
     result = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
     claims = {
-        "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
-        "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
+        "delta is proved anew to be at most the upper end": Decimal(upper) <= most,
+        "delta is proved anew to be at least the lower end": Decimal(lower) >= least,
         "the target is met": ball_meets(claim.target, claim.upper),
     }
     return CertificateVerdict(claims, lower, upper, result)
-
-
-def _is_settled(claim: Certificate, lower: str, upper: str) -> bool:
-    """True where a finer grid could not say more: the new enclosure lies within that of the claim, or apart from it."""
-    new, old = (Decimal(lower), Decimal(upper)), (Decimal(claim.lower), Decimal(claim.upper))
-    return old[0] <= new[0] <= new[1] <= old[1] or new[0] > old[1] or new[1] < old[0]
 
 
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> Iterator[tuple[str, str]]:
