@@ -11,11 +11,11 @@ and again by whoever verifies. Where other floats propose others, the check can 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question, question_about
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from privproj.rigorous.balls_in_bins import EpochGrid
     from privproj.rigorous.composition import Grid, Releases, RunInBalls
     from privproj.rigorous.profiles import BallProfile
-
-T = TypeVar("T")
-"""An enclosure of some kind."""
 
 SCHEMA = 5
 """Version of the certificate's fields. Contract."""
@@ -253,21 +250,13 @@ def _in_epochs(phase: Phase) -> bool:
 
 
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
-    """The run in balls on the first grid whose epsilon at the delta ``e^log_delta`` is close to the guess, or the last.
+    """The run in balls on its default grid, or on a coarser one where that takes too much work, and its epsilon there.
 
-    With it comes that epsilon. Raises as :func:`_proofs` and :func:`_certified_epsilon` do.
+    That is the one at the delta ``e^log_delta``; ``guess`` tells where to look first. Raises as :func:`_proofs` and
+    :func:`_certified_epsilon` do.
     """
-    enough = guess * (1.0 + 5e-4)
-    proofs = ((run, _certified_epsilon(run, log_delta, guess)) for run in _proofs(phases, log_delta))
-    return _first_or_last(proofs, lambda proved: proved[1] <= enough)
-
-
-def _first_or_last(candidates: Iterator[T], is_enough: Callable[[T], bool]) -> T:
-    """The first that is enough, or the last; none after it is asked for."""
-    best = next(candidates)
-    while not is_enough(best) and (better := next(candidates, None)) is not None:
-        best = better
-    return best
+    run = next(_proofs(phases, log_delta))
+    return run, _certified_epsilon(run, log_delta, guess)
 
 
 def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
