@@ -31,7 +31,7 @@ from privproj.records.run_file import from_data, without_names
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
 from privproj.runs.sampling import NeighbouringRelation
 from privproj.runs.targets import delta_target
-from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, Kind, number, quoted
+from privproj.validation import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, number, quoted
 
 if TYPE_CHECKING:
     from flint import arb
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from privproj.rigorous.composition import Grid, Releases, RunInBalls
     from privproj.rigorous.profiles import BallProfile
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the certificate's fields. Contract."""
 
 WRITTEN_SPREAD = Decimal("4e-19")
@@ -102,9 +102,6 @@ MOST_EFFORT = 256
 LEAST_BITS = 128
 """Least working precision of a run, in bits. Speed only."""
 
-MOST_BITS = 4096
-"""Largest working precision of a run, in bits. Contract."""
-
 LEAST_EPSILON = 1e-9
 """Least epsilon above 0 that is sought. Contract."""
 
@@ -121,7 +118,6 @@ class Certificate:
         target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
         lower: The lower end of delta, as decimal text, since it may lie below double precision; "0" if not known.
         upper: The upper end of delta, as decimal text.
-        bits: The working precision of the proof, at which the check of a run begins.
         schema: The version of these fields.
 
     >>> from privproj import Gaussian, epsilon
@@ -136,7 +132,6 @@ class Certificate:
     target: dict[str, float]
     lower: str
     upper: str
-    bits: int
     schema: int = SCHEMA
 
     @property
@@ -278,11 +273,11 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
     return epsilon
 
 
-def _proofs(phases: Sequence[Phase], log_delta: float, bits: int = 0) -> "Iterator[RunInBalls]":
+def _proofs(phases: Sequence[Phase], log_delta: float) -> "Iterator[RunInBalls]":
     """The run in balls on grids that are good near the delta ``e^log_delta``, each finer than the one before.
 
     The first is the default one, or the first of coarser ones that does not take too much work; the last is up to four
-    times as fine. ``bits`` is the least precision. Raises :class:`PrecisionLimit` where even a coarse grid takes too
+    times as fine. Raises :class:`PrecisionLimit` where even a coarse grid takes too
     long a window or too high a precision.
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
@@ -297,7 +292,7 @@ def _proofs(phases: Sequence[Phase], log_delta: float, bits: int = 0) -> "Iterat
         raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
     while fineness <= 4.0:
         try:
-            run = _prove_on_grid(phases, log_delta, fineness, bits)
+            run = _prove_on_grid(phases, log_delta, fineness)
         except PrecisionLimit:
             if run is not None:
                 return
@@ -314,8 +309,8 @@ def _effort(phase: Phase) -> int:
     return ball_profile(phase).effort * phase.run.group_size
 
 
-def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, bits: int) -> "RunInBalls":
-    """The run in balls on one grid, at the first precision at which its balls are narrow enough."""
+def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> "RunInBalls":
+    """The run in balls on one grid, at a precision at which its balls are narrow, which is checked."""
     from flint import arb, ctx
 
     from privproj.rigorous.balls_in_bins import propose_epochs
@@ -324,7 +319,7 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, b
 
     steps = sum(phase.run.steps for phase in phases)
     # log2(T / delta) bits are lost beside 1, and a hundred are kept.
-    bits = max(bits, LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
+    bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
     dearest = max(map(_effort, phases))
     # Several phases are numbered in what a refusal says of one.
     profiles = [replace(phase, name=str(i + 1)).profile() for i, phase in enumerate(phases)]
@@ -335,15 +330,13 @@ def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float, b
         propose_epochs(*floats, log_delta, composed, fineness) if _in_epochs(phase) else ()
         for floats, phase in zip(profiles, phases, strict=True)
     ]
-    while bits <= MOST_BITS:
-        _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, dearest)
-        with ctx.workprec(bits):
-            run = RunInBalls(_releases_in_balls(phases, epochs), grid)
-            # The radii of the balls are at most a millionth of delta.
-            if run.blur <= arb(log_delta).exp() / 10**6:
-                return run
-        bits *= 2
-    raise PrecisionLimit(f"expected a run whose delta {MOST_BITS} bits can tell from rounding; ask for a larger delta")
+    _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, dearest)
+    with ctx.workprec(bits):
+        run = RunInBalls(_releases_in_balls(phases, epochs), grid)
+        # The radii of the balls are at most a millionth of delta.
+        if not run.blur <= arb(log_delta).exp() / 10**6:
+            raise PrecisionLimit(f"expected a run whose delta {bits} bits tell from rounding; ask for a larger delta")
+    return run
 
 
 def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
@@ -457,7 +450,6 @@ def prove(result: Result) -> tuple[Result, Certificate]:
         target=target_field(result),
         lower=lower,
         upper=upper,
-        bits=bits,
     )
     if not ball_meets(certificate.target, upper):
         raise Refused("the value of this answer is not what its parameters give")
@@ -643,11 +635,6 @@ KINDS = {
     "target": TABLE,
     "lower": DECIMAL,
     "upper": DECIMAL,
-    "bits": Kind(
-        f"a multiple of 64 from {LEAST_BITS} to {MOST_BITS} bits",
-        lambda bits: type(bits) is int and LEAST_BITS <= bits <= MOST_BITS and bits % 64 == 0,
-        {},
-    ),
     "schema": WHOLE,
 }
 """What the fields of a certificate may be. Contract."""
@@ -758,7 +745,7 @@ def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
 def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> Iterator[tuple[str, str]]:
     """The ends of new enclosures: of one release at a higher precision, of a run on finer and finer grids."""
     if is_run(phases):
-        for run in _proofs(phases, _log_goal(claim.target), claim.bits):
+        for run in _proofs(phases, _log_goal(claim.target)):
             yield _ends_of_run(run, claim.epsilon)
     else:
         profile = ball_profile(phases[0], phases[0].run.steps)

@@ -398,7 +398,7 @@ def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tm
     assert "shuffled batches, counted as one release" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("schema", "remedy"), [(4, "write it again"), (99, "update"), ("4", "write it again")])
+@pytest.mark.parametrize(("schema", "remedy"), [(5, "write it again"), (99, "update"), ("4", "write it again")])
 def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tmp_path, capsys, schema, remedy):
     content = json.loads(proof_text)
     content["certificate"]["schema"] = schema
