@@ -12,7 +12,6 @@ from privproj.runs import RunOptions, percent, run_words
 if TYPE_CHECKING:
     from privproj.accounting.choice import Worth
     from privproj.accounting.comparison import Comparison
-    from privproj.accounting.schedule import Schedule
     from privproj.mechanisms import Mechanism
     from privproj.mechanisms.bound import Bound
 
@@ -280,21 +279,14 @@ def worth_words(worth: "Worth") -> str:
     )
 
 
-def run_text(result: Result, schedule: "Schedule") -> str:
-    """Say the number of a run file, then every phase with its noise."""
-    from privproj.extensions.events import event_words
+def run_text(result: Result) -> str:
+    """Say the number of a run file, then every phase."""
+    from privproj.records.run_file import what_was_run
 
     lines = [headline(result), *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
-    for phase in schedule.by_one_accountant().phases:
-        if phase.mechanism.name == "dp-accounting":
-            words, times = event_words(phase.as_dict()["event"]), phase.run.steps  # pyright: ignore[reportArgumentType]
-            lines += fit_line(f"  {phase.name}: ", f"{words}, {'once' if times == 1 else f'{times} times'}")
-            continue
-        noise, count = (getattr(phase.mechanism, key, None) for key in ("noise_multiplier", "adaptive_clipping_sigma"))
-        words = "" if noise is None else f", noise multiplier {round_outward(noise)}"
-        words += "" if count is None else f", clip adapted by a count with noise {count:g}"
-        sentence = f"{phase.mechanism.name}{words} ({phase.bound.name}); {run_words(phase.run.parameters())}"
-        lines += fit_line(f"  {phase.name}: ", sentence)
+    phases: Any = result.mechanism["phases"]
+    for phase, words in zip(phases, what_was_run(result), strict=True):
+        lines += fit_line(f"  {phase['name']}: ", words)
     parts: dict[str, Any] = {"promise": result.promises}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore

@@ -77,7 +77,7 @@ def show_run(result: Result, schedule: Schedule, output: str | None, json: bool)
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
-    return show(result, json, lambda: render.run_text(result, schedule))
+    return show(result, json, lambda: render.run_text(result))
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:

@@ -9,7 +9,8 @@ from privproj.records import statement as statements
 from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
 from privproj.records.files import LARGEST_FILE, Verdict, digest_of, read_bounded
 from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
-from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict, listed
+from privproj.records.run_file import listed, what_was_run
+from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict
 from privproj.result import Result, round_outward
 
 from . import render
@@ -261,7 +262,7 @@ def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendere
 def render_certificate(claim: Certificate, verdict: CertificateVerdict) -> Rendered:
     """Return what was found of a certificate: the claim, and what it rests on."""
     of = verdict.result
-    releases = statements.what_was_run(of)
+    releases = what_was_run(of)
     what = f"{len(releases)} phases: {'; '.join(releases)}" if len(releases) > 1 else releases[0]
     relation = unit_words(of, f"; group size {of.run['group_size']}")
     record = {

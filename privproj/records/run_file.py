@@ -9,11 +9,11 @@ from privproj.accounting import spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Remaining, Schedule, phase_of
 from privproj.errors import InvalidParameter, within
-from privproj.extensions.events import event_from_data
+from privproj.extensions.events import event_from_data, event_words
 from privproj.mechanisms import Mechanism
 from privproj.records.files import read_data, write_data
 from privproj.result import Result
-from privproj.runs import RunOptions
+from privproj.runs import Run, RunOptions, run_words
 from privproj.validation import TABLE
 
 FOR_ALL = ("relation", "discretization")
@@ -85,6 +85,30 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
 def without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Entries of phases without their names, which are free words that nothing could check."""
     return [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
+
+
+def listed(table: Mapping[str, Any], *hidden: str) -> str:
+    """The keys of a table with their values, but for some of them."""
+
+    def value_words(key: str, value: Any) -> str:
+        if key == "event":
+            return event_words(value)
+        return " + ".join(value) if key in ("layer", "layers") else str(value)
+
+    return ", ".join(f"{key} {value_words(key, value)}" for key, value in table.items() if key not in hidden)
+
+
+def what_was_run(result: Result) -> list[str]:
+    """Which releases a result is about, in words: those of one mechanism, or of each phase."""
+    phases: Any = result.mechanism.get("phases")
+    plain = Run().parameters()
+
+    def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
+        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
+
+    if phases is None:
+        return [words(result.run, result.mechanism, str(result.mechanism["name"]))]
+    return [words({**plain, **of}, of, of.get("mechanism", "dp-accounting")) for of in phases]
 
 
 # --- the accountant of a loop -------------------------------------------------------------------------

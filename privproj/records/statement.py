@@ -41,13 +41,11 @@ from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, RO
 from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
 from privproj.errors import InvalidParameter, within
-from privproj.extensions.events import event_words
 from privproj.numerics.enclosure import next_up
 from privproj.records.files import Verdict, list_of, read_json, read_table, text_like
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
-from privproj.records.run_file import from_data, without_names
+from privproj.records.run_file import from_data, listed, what_was_run, without_names
 from privproj.result import Outcome, Result, round_outward
-from privproj.runs import Run, run_words
 from privproj.runs.targets import delta_target
 from privproj.validation import NUMBER, TABLE, TRUTH, Kind, Parameter, quoted
 from privproj.version import __version__
@@ -322,30 +320,6 @@ def claim_of(statement: Statement) -> str:
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
     """What a reader assumes of persons who takes a number about records for one about them; a group is a promise."""
     return (ONE_RECORD_OF_A_PERSON,) if result.run["group_size"] == 1 else ()
-
-
-def listed(table: Mapping[str, Any], *hidden: str) -> str:
-    """The keys of a table with their values, but for some of them."""
-
-    def value_words(key: str, value: Any) -> str:
-        if key == "event":
-            return event_words(value)
-        return " + ".join(value) if key in ("layer", "layers") else str(value)
-
-    return ", ".join(f"{key} {value_words(key, value)}" for key, value in table.items() if key not in hidden)
-
-
-def what_was_run(result: Result) -> list[str]:
-    """Which releases a result is about, in words: those of one mechanism, or of each phase."""
-    phases: Any = result.mechanism.get("phases")
-    plain = Run().parameters()
-
-    def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
-        return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
-
-    if phases is None:
-        return [words(result.run, result.mechanism, str(result.mechanism["name"]))]
-    return [words({**plain, **of}, of, of.get("mechanism", "dp-accounting")) for of in phases]
 
 
 # --- a statement checked ------------------------------------------------------------------------------
