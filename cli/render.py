@@ -306,19 +306,17 @@ GDP_NOTES = (
 def comparison_text(rows: "Sequence[Comparison]") -> str:
     """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
-    lines, promises, table = [], {}, []
+    lines, table = [], []
     for result in answered:
         value: Any = result.value
         rounded = delta_shown(value) if result.quantity == "delta" else round_outward(value)
-        marks = [f"({promises.setdefault(words, len(promises) + 1)})" for words in result.promises]
-        table.append((rounded, result.bound, str(result.status), ", ".join(marks) or "none"))
+        table.append((rounded, result.bound, str(result.status)))
     if answered:
         first, relations = answered[0], ", ".join(dict.fromkeys(map(relation_words, answered)))
         asked = f"{first.quantity} of {first.mechanism['name']} at {first.target_words}"
         lines += wrap_line("", f"{asked}; {relations}; {run_words(first.run)}")
-        lines += table_lines("><<<", [(first.quantity, "bound", "status", "promise on the data"), *table])
-    for words, number in promises.items():
-        lines += wrap_line(f"promise ({number}): ", words)
+        lines += table_lines("><<", [(first.quantity, "bound", "status"), *table])
+    lines += assumption_lines({result.bound: result.promises for result in answered}, "promise")
     free = [result for result in answered if result.usable and result.status is Status.PROVED]
     if free:
         lines += fit_line("", f"smallest without a promise on the data: {free[0].bound}")

@@ -226,7 +226,7 @@ def test_what_compare_prints(run):
     lines = out.splitlines()
     assert lines[0].startswith("epsilon of m2 at delta 1e-05; add-remove; one release")
     assert "  beta-tail        needs --columns" in lines
-    assert "promise (1): every record changes the layer's gradient by a matrix of rank at most 1" in lines
+    assert "promise: (exact-rank1) every record changes the layer's gradient by a matrix of rank at most 1" in lines
 
 
 def test_a_refuted_bound_is_named_with_where_the_reason_is(run):
