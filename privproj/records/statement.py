@@ -391,7 +391,7 @@ def verify_statement(content: bytes, path: str, write: Callable[[Statement], str
     differences = tuple(
         {"number": number, "said": actual or "", "expected": options[0] or ""}
         for number, (actual, *options) in enumerate(zip_longest(lines[first : last + 1], *ways), first + 1)
-        if actual is None or None in options or not _is_one_of(actual, options)
+        if None in options or actual not in options
     )
     claimed = tuple(dict.fromkeys(CLAIM.findall(" ".join(" ".join(lines[first : last + 1]).split()))))
     return StatementVerdict(
@@ -420,13 +420,6 @@ def _marked(lines: list[str], place: int, style: str, path: str) -> tuple[int, i
         expected = f"one line {BEGIN[style]!r} before the parameters and one line {END!r} after them"
         raise InvalidParameter("FILE", path, expected)
     return begins[0], ends[0]
-
-
-def _is_one_of(line: str, options: list[str]) -> bool:
-    """True if every word of a line is the word that stands there in one of the lines."""
-    columns = [option.split(" ") for option in (line, *options)]
-    alike = len({len(words) for words in columns}) == 1
-    return line in options or (alike and all(word in among for word, *among in zip(*columns, strict=True)))
 
 
 # --- a statement and the ledger of its run ------------------------------------------------------------
