@@ -93,9 +93,6 @@ LEAST_LOG10_DELTA = -250.0
 MOST_IN_GROUP = 32
 """Records of a person that a certificate is about at most: each value of a profile takes as many. Contract."""
 
-MOST_PHASES = 100
-"""Most phases of a run that is certified. Contract."""
-
 MOST_EFFORT = 256
 """Most work of all phases, in Gaussian ones: grids of more are too large, as is seen here in less time. Contract."""
 
@@ -160,8 +157,6 @@ def _question_from(data: dict[str, Any]) -> Question:
     """
     if list(data) != ["phase"]:
         raise InvalidParameter("question", quoted([*data]), "phases and nothing else")
-    if isinstance(data["phase"], list) and len(data["phase"]) > MOST_PHASES:
-        raise Refused(f"certificates are about at most {MOST_PHASES} phases, got {len(data['phase'])}")
     schedule = from_data(data, "question")
     check_provable(schedule.phases)
     if len(schedule.phases) == 1:
