@@ -37,10 +37,7 @@ QUANTITIES = tuple(ONE_NUMBER)
 
 def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
     """True for the mechanisms of which a quantity can be asked."""
-    has_number = kind.name != "wishart-matrix"
     of_some = {
-        "curve": has_number,
-        "report": has_number,
         "sigma": "noise_multiplier" in parameters_of(kind),
         "rate": kind.can_be_sampled,
         "rank": kind.finds_rank,
