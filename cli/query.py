@@ -306,8 +306,7 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
     """Every bound of a mechanism, promise-free ones first, tightest first."""
     rows = privproj.compare(mechanism, **target, **run)
     # A bound that does not apply has a name and a reason.
-    named = [{"bound": row.bound.name, "value": None, "status": row.bound.status, "reason": row.reason} for row in rows]
-    records = {"results": [row.result or refusal for row, refusal in zip(rows, named, strict=True)]}
+    records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):
         first = rows[0].reason.removeprefix(rows[0].bound.name).lstrip(": ")
