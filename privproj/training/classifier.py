@@ -241,7 +241,7 @@ class ClassifierTraining:
         self.trajectory = None
         if not self.state.get("rows"):
             raise InvalidParameter("resume", self.folder, "a run whose search left snapshots", "start it anew")
-        subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "dp", "full", Account(done[:1]))
+        subspace = Subspace(leading(torch.stack(self.state["rows"]), rank), "dp", Account(done[:1]))
         return self.start_stage(settings.mechanism, self.total - half, noise, subspace=subspace)
 
     def start_stage(

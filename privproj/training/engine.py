@@ -232,7 +232,7 @@ class _Start:
             "max_grad_norm": plan.clip, "noise_multiplier": plan.noise_multiplier, **(self.target or {}),
             "insecure_seed": self.seed, **vars(plan), **vars(plan.algorithm), "algorithm": plan.algorithm.name,
             "optimizer": type(self.optimizer).__name__, "optimizer's groups": groups,
-            "subspace": subspace and (tuple(subspace.basis.shape), subspace.source, subspace.mode),
+            "subspace": subspace and (tuple(subspace.basis.shape), subspace.source),
             "device": f"{device.type} {model}".strip(), "torch": torch.__version__,
         })  # fmt: skip
         if self.processes.size > 1:

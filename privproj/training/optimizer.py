@@ -357,7 +357,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         # Around a whole step there may be autocast.
         with full_precision():
             for view, mean in zip(self._views, means, strict=True):
-                group = group_of[id(view.held[0])]
+                group = group_of[id(view.parameters[0])]
                 sgd = type(self._original) is torch.optim.SGD and not group["momentum"] and not group["maximize"]
                 view.apply(mean, group, plain=sgd)
         self._steps_itself = True
@@ -382,10 +382,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Raise :class:`InvalidParameter` unless the wrapped optimizer holds just what is released."""
         held = {*self._held()}
         for view in self._views:
-            if not held.issuperset(view.held):
+            if not held.issuperset(view.parameters):
                 remedy = "build it after the model is wrapped and moved, or freeze the tensor"
                 raise InvalidParameter(view.name, "a tensor it lacks", "an optimizer over every trained tensor", remedy)
-        for parameter in held.difference(*((*view.parameters, *view.held) for view in self._views)):
+        for parameter in held.difference(*(view.parameters for view in self._views)):
             if parameter.requires_grad:
                 what = f"a tensor of shape {tuple(parameter.shape)} outside the private layers"
                 remedy = "freeze it, or put it into the module before make_private"

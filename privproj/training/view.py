@@ -31,8 +31,8 @@ class View:
     Soundness asks one thing of a view: what ``clipped_sum`` adds for a record with factor 1 is never longer than the
     root of ``squared_norms`` for that record. A record then shifts the sum by at most the clip.
 
-    The view releases something of the shape ``shape`` for the trained tensors ``parameters``; the wrapped optimizer has
-    to hold those in ``held``. Messages call it by its ``name``.
+    The view releases something of the shape ``shape`` for the trained tensors ``parameters``, which the wrapped
+    optimizer has to hold. Messages call it by its ``name``.
     """
 
     noise_scale: float = 1.0
@@ -44,7 +44,6 @@ class View:
     def __init__(self, tap: Any, plan: Plan, rank: int) -> None:
         self.tap, self.plan, self.rank, self.name = tap, plan, rank, tap.name
         self.parameters: list[nn.Parameter] = tap.parameters
-        self.held = self.parameters
         self.shape: tuple[int, ...] = tap.shape
         self.seen: Any = ()
 

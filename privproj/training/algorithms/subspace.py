@@ -4,16 +4,15 @@ The coordinates of a record's gradient in the subspace are clipped, summed and n
 private data, its own releases are accounted too.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account
 from privproj.training import per_example
-from privproj.training.generators import Streams
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
@@ -28,44 +27,33 @@ class Subspace:
         basis: The directions as columns, weights x ``k``; the weights are all trained tensors in a row.
         source: "public" if they were found without private data, at no cost; "dp" if they were found by releases, which
             ``account`` lists and which are accounted together with the training.
-        mode: "full" shows the wrapped optimizer the gradient ``P z`` on the weights; "subspace" lets it move ``phi``,
-            and the weights are ``Theta* + P phi``.
         account: The releases that found the directions, for source "dp"; None for "public".
 
-    Attributes:
-        phi: The coordinates in ``R^k`` that the wrapped optimizer moves in mode "subspace"; zero at first.
-
     Raises:
-        InvalidParameter: ``source`` or ``mode`` is unknown, the columns are not orthonormal, or an account is missing
+        InvalidParameter: ``source`` is unknown, the columns are not orthonormal, or an account is missing
             or superfluous.
 
     >>> import torch
     >>> from privproj.training import Subspace
-    >>> subspace = Subspace(torch.eye(5)[:, :2], "public")
-    >>> subspace.rank, subspace.mode
-    (2, 'full')
+    >>> Subspace(torch.eye(5)[:, :2], "public").rank
+    2
     """
 
     basis: Tensor
     source: Literal["public", "dp"]
-    mode: Literal["full", "subspace"] = "full"
     account: Account | None = None
-    phi: nn.Parameter = field(init=False)
 
     def __post_init__(self) -> None:
         if self.source not in ("public", "dp"):
             raise InvalidParameter("source", self.source, "public or dp", "a subspace of private data leaks it")
         if (self.source == "dp") != (self.account is not None):
             raise InvalidParameter("account", self.account, "an account of its releases for source dp, none for public")
-        if self.mode not in ("full", "subspace"):
-            raise InvalidParameter("mode", self.mode, "full or subspace")
         gram = self.basis.T @ self.basis
         # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
         # coordinates that are released, whatever the basis is, so that nothing of the proof rests on this.
         tolerance = 1e-3 if self.basis.dtype is torch.float32 else 1e-8
         if not torch.allclose(gram, torch.eye(len(gram), dtype=gram.dtype, device=gram.device), atol=tolerance):
             raise InvalidParameter("basis", "not orthonormal", "orthonormal columns")
-        object.__setattr__(self, "phi", nn.Parameter(self.basis.new_zeros(self.basis.shape[1])))
 
     @property
     def rank(self) -> int:
@@ -156,11 +144,8 @@ class Trajectory:
         if optimizer._steps % self.every == 0:
             self.rows.append(_flat_weights(optimizer._taps.taps) - self.start)
 
-    def subspace(self, mode: Literal["full", "subspace"] = "full") -> Subspace:
+    def subspace(self) -> Subspace:
         """The subspace of the snapshots, with the account of the run that made them, which has to be over.
-
-        Args:
-            mode: "full" or "subspace", as :class:`Subspace` takes it.
 
         Returns:
             A :class:`Subspace` of source "dp" with at most ``k`` directions.
@@ -171,8 +156,7 @@ class Trajectory:
         if self.optimizer._steps < self.optimizer._plan.steps:
             left = self.optimizer._plan.steps - self.optimizer._steps
             raise InvalidParameter("trajectory", f"{left} steps left", "a search that made all its planned steps")
-        basis = leading(torch.stack(self.rows), self.k)
-        return Subspace(basis, "dp", mode, self.optimizer._spending.account)
+        return Subspace(leading(torch.stack(self.rows), self.k), "dp", self.optimizer._spending.account)
 
 
 def _flat_weights(taps: list[AnyTap]) -> Tensor:
@@ -184,25 +168,13 @@ class _SubspaceView(View):
     """``z_j = P^T vec(G_j)`` in ``R^k``, over all trained tensors: clipped, summed, noised."""
 
     def __init__(self, taps: list[AnyTap], subspace: Subspace) -> None:
-        self.taps, self.subspace, self.name, self.shape = taps, subspace, "the subspace", (subspace.rank,)
+        self.taps, self.name, self.shape = taps, "the subspace", (subspace.rank,)
         self.parameters = [p for tap in taps for p in tap.parameters]
-        self.held = [subspace.phi] if subspace.mode == "subspace" else self.parameters
         total = sum(p.numel() for p in self.parameters)
         if subspace.basis.shape[0] != total:
             words = f"a basis over the {total} trained weights"
             raise InvalidParameter("subspace", f"{subspace.basis.shape[0]} weights", words)
         self.parts = subspace.basis.split([p.numel() for p in self.parameters])
-        self.last = subspace.phi.detach().clone()
-
-    @torch.no_grad()
-    def refresh(self, streams: Streams) -> None:
-        """Move the weights as the last step moved ``phi``, in mode "subspace"."""
-        if self.subspace.mode == "subspace":
-            # Theta <- Theta + P (phi - phi_last).
-            moved = self.subspace.phi - self.last
-            for parameter, part in zip(self.parameters, self.parts, strict=True):
-                parameter.add_((part @ moved).view_as(parameter))
-            self.last = self.subspace.phi.detach().clone()
 
     def coordinates(self) -> Tensor | None:
         """The coordinates ``z_j`` of each record's gradient, records x ``k``; None where nothing came back."""
@@ -235,10 +207,7 @@ class _SubspaceView(View):
         return per_example.weighted_sum(c, z, mask)
 
     def apply(self, mean: Tensor, group: dict[str, Any], *, plain: bool) -> None:
-        """Set the gradient of ``phi``, or the gradient ``P z`` on the weights, for the released mean ``z``."""
-        if self.subspace.mode == "subspace":
-            self.subspace.phi.grad = mean
-            return
+        """Set the gradient ``P z`` on the weights, for the released mean ``z``."""
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             # The gradient P z, one tensor's rows of P at a time.
             parameter.grad = (part @ mean).view_as(parameter)
