@@ -1,46 +1,37 @@
-"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed.
+"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed (C12).
 
-With ``|v| = kappa |v'|`` and the symbols of :mod:`privproj.laws.wishart_loss` the loss is
+With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.laws.wishart_loss` the loss is
 
-    L = -d ln kappa + a ln(kappa A) + U (kappa/A - 1),    infinite where A <= 0.
+    L = -d tau + a (tau + ln A) + U (kappa/A - 1),    infinite where A <= 0.
 
-Neither order, alignment or ratio is the worst in general. The largest ``H_eps`` over every misalignment in ``[0, m]``
-and every ``|ln kappa| <= log_ratio`` is enclosed by branch and bound (C12): both ranges are cut into cells, each with a
-proved upper bound (:mod:`privproj.laws.wishart_unequal_cells`), and cells and quadrature panels are halved until the
-largest upper bound is close to the best pair. Where the search ends early the upper bound holds as well.
+Given ``A = e^x``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the pair gains
+
+    G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
+    G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
+
+with ``U ~ Gamma(k)``. It does not depend on the alignment, which enters only by the tails of ``A``. Neither order,
+alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in
+``[0, m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` falls in ``x`` up to a valley and rises from there, so on an
+interval it is largest at an end. It does so in ``tau`` as well, with its valley at ``tau = x``. And the tails of ``A``
+are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. So no pair of a cell of alignments
+and of ratios is above the sum over panels of what the larger gain of both ends rises, times the largest tail.
+
+Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy import special
 
 from privproj.curves.profile import PrivacyProfile
-from privproj.laws.wishart_unequal_cells import (
-    HIGHEST_LOG_ALIGNMENT,
-    LOWEST_LOG_ALIGNMENT,
-    AlignmentLaw,
-    CellBounds,
-    CellGrid,
-    ConditionalGain,
-    bounds_on,
-)
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
+from privproj.numerics.gamma_gain import log_gamma_hockey_stick
 
-ChosenCells = NDArray[np.bool_]
-"""A choice of panels or of cells."""
-
-SEARCH_GOAL = 2e-3
-"""Relative width of the enclosure at which a search ends. Speed only."""
-
-EPSILONS_PER_GRID = 32
-"""How many values of eps of a table share a grid. Speed only."""
-
-LOG2_EPSILONS_PER_GRID = 0.125
-"""Log to base 2 of the factor within which single values of eps share a grid: ``2^(1/8)``. Speed only."""
+EPSILONS_TOGETHER = 8
+"""How many values of eps of a table share their nodes. Speed only."""
 
 UNEQUAL_NORMS_MARGIN = 1e-8
 """Relative error allowed to special functions and sums: gains keep nine digits; measured. Soundness (measured)."""
@@ -50,6 +41,15 @@ STEEPEST_LOG_DELTA = 1e4
 
 UNDERFLOW_FLOOR = 1e-270
 """Added above for what underflows: a few thousand panels of what is invisible. Soundness."""
+
+LEAST_SHARE_OF_DIFFERENCE = 1e-5
+"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Soundness."""
+
+INVISIBLE_PROBABILITY = 1e-280
+"""Probabilities below this are 0 here; a floor is added that is larger than all of them. Soundness."""
+
+LOWEST_LOG_ALIGNMENT, HIGHEST_LOG_ALIGNMENT = -60.0, 300.0
+"""First and last node in ``x = ln A``; what is beyond is counted in full. Speed only."""
 
 
 @dataclass(frozen=True)
@@ -75,182 +75,136 @@ class UnequalNorms:
             self.log_delta,
             table=self.table,
             resolution=8.0,
-            numerics={"worst_pair": "enclosed", "search_goal": SEARCH_GOAL},
+            numerics={"worst_pair": "enclosed"},
             inverse_spacing=2.0**-9,
             inverse_rtol=1e-5,
         )
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of the largest ``ln H_eps`` over all pairs."""
-        grid = (
-            None if self.parallel else _kept_grid(self, math.floor(math.log2(max(eps, 1e-6)) / LOG2_EPSILONS_PER_GRID))
-        )
-        lower, upper = self.on_one_grid(np.array([eps]), grid)
-        if not lower[0] > 0.0:
-            return Enclosure(-math.inf, min(0.0, math.log(upper[0])))
-        return Enclosure(max(math.log(lower[0]), LOG_OF_ZERO_FROM_ABOVE), min(0.0, math.log(upper[0])))
+        lower, upper = (float(end[0]) for end in self.delta_ends(np.array([eps])))
+        at_least = max(math.log(lower), LOG_OF_ZERO_FROM_ABOVE) if lower > 0.0 else -math.inf
+        return Enclosure(at_least, min(0.0, math.log(upper)))
 
     def table(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta for many ``eps``, two arrays of the shape of ``eps``.
-
-        Neighbouring values share a grid of :data:`EPSILONS_PER_GRID`, which is sought for two of them and valid for
-        all.
-        """
+        """Return lower and upper bounds of delta for many ``eps``, two arrays of the shape of ``eps``."""
         order = np.argsort(eps)
         lower, upper = np.zeros(len(eps)), np.ones(len(eps))
-        for begin in range(0, len(eps), EPSILONS_PER_GRID):
-            chosen = order[begin : begin + EPSILONS_PER_GRID]
-            few = np.unique(eps[chosen[[len(chosen) // 4, -1 - len(chosen) // 4]]])
-            grid = None if self.parallel else search_grid(self, few, self.first_grid())
-            lower[chosen], upper[chosen] = self.on_one_grid(eps[chosen], grid)
+        for begin in range(0, len(eps), EPSILONS_TOGETHER):
+            chosen = order[begin : begin + EPSILONS_TOGETHER]
+            lower[chosen], upper[chosen] = self.delta_ends(eps[chosen])
         return lower, upper
 
-    def on_one_grid(self, eps: Array, grid: CellGrid | None) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings.
-
-        Parallel vectors need no grid: ``grid`` is None for them.
-        """
+    def delta_ends(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings."""
         # eps is lowered by a few roundings of eps + r R, and the ends move outward by 1e-8 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
-        if grid is None:
-            lower = upper = self.parallel_gain(eps - shift)
-        else:
-            lower, upper = _delta_ends(self.bounds(grid, eps - shift))
+        # max of G(0) at tau = ln kappa and tau = -ln kappa: parallel vectors, and all pairs in one dimension (C12)
+        ends = np.array([-self.log_ratio, self.log_ratio])
+        with np.errstate(all="ignore"):
+            lower = upper = self.gains(ends, np.zeros(1), eps - shift).max(axis=(0, 1))
+            if self.dim > 1 and self.misalignment > 0.0:
+                at_nodes, upper = self.search(eps - shift)
+                lower = np.maximum(lower, at_nodes)
         return (
             np.maximum(lower * (1.0 - UNEQUAL_NORMS_MARGIN - STEEPEST_LOG_DELTA * shift) - UNDERFLOW_FLOOR, 0.0),
             np.minimum(upper * (1.0 + UNEQUAL_NORMS_MARGIN) + UNDERFLOW_FLOOR, 1.0),
         )
 
-    @property
-    def parallel(self) -> bool:
-        """True where no angle is possible: in one dimension, or with a misalignment of 0."""
-        return self.dim == 1 or self.misalignment == 0.0
+    def search(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of delta on nodes that lie where panels cost most; every choice is sound."""
+        scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
+        # Nodes that are placed without a look. Speed only.
+        out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
+        x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
+        # Rounds after which the search ends, and what all panels together may cost before. Speed only.
+        for _ in range(14):
+            lower, upper, cost = self.bounds(x, eps)
+            if cost.sum() < 0.025 * len(eps):
+                break
+            # The error of so many more panels is least where the roots of their costs are equal. Speed only.
+            along = np.append(0.0, np.cumsum(np.sqrt(cost) + 0.1 * np.sqrt(cost).mean() + 1e-300))
+            x = np.unique(np.append(x, np.interp(np.linspace(0.0, along[-1], 800), along, x)))
+        return lower, upper
 
-    def parallel_gain(self, eps: Array) -> Array:
-        """Return delta of parallel vectors, the larger gain at ``A = 1`` of both orders; it grows with the ratio."""
-        # max of G(0) at tau = ln kappa and tau = -ln kappa, e' = eps + (r-1) tau (C12, step 4, parallel vectors)
-        gain, size, c = ConditionalGain(self.dim, self.rank), np.array([self.log_ratio]), self.rank - 1.0
-        with np.errstate(all="ignore"):
-            both = gain.at(size, eps + c * size, 1.0)[0], gain.at(size, eps - c * size, -1.0)[0]
-        return np.maximum(*both)
+    def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
+        """Return bounds of delta on these nodes, without the margin for special functions (C12).
 
-    def bounds(self, grid: CellGrid, eps: Array) -> CellBounds:
-        """Return every bound on this grid (:class:`CellBounds`), without the margin for special functions."""
-        with np.errstate(all="ignore"):
-            return bounds_on(ConditionalGain(self.dim, self.rank), AlignmentLaw(self.rank), grid, eps)
+        They are a lower and an upper one for each eps, and what each panel may add to the upper one, relatively.
+        """
+        # Where cells of ratios and of misalignments end, as shares of the largest. Speed only.
+        ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
+        shares = np.array([4.0**-6, 4.0**-5, 4.0**-4, 4.0**-3, 4.0**-2, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0])
+        m = np.append(0.0, self.misalignment * shares)
+        gains, node = self.gains(ratios, x, eps), np.arange(len(x))[:, None]
+        # The larger gain of both ends of a cell of ratios, and the largest so far from its valley outward (C12, step 3)
+        both = np.maximum(gains[1:], gains[:-1])
+        valley, least = both.argmin(axis=1)[:, None], both.min(axis=1)[:, None]
+        left = np.maximum.accumulate(np.where(node <= valley, both, least)[:, ::-1], axis=1)[:, ::-1]
+        right = np.maximum.accumulate(np.where(node >= valley, both, least), axis=1)
+        falls, rises = -np.diff(left, axis=1), np.diff(right, axis=1)
+        # The largest tails over a cell of misalignments (C12, step 2)
+        below, above = self.tails(m[1:, None], x)
+        most_below = np.maximum(below, np.vstack([x > 0.0, below[:-1]]))
+        most_above = self.tails(np.clip(-np.expm1(-x), m[:-1, None], m[1:, None]), x)[1]
+        # M(valley) + sum of falls P_< + sum of rises P_>, and 1 - M of the outermost nodes times the tails beyond
+        upper = least[:, 0] + _sum_over_panels(most_below[:, 1:], falls) + _sum_over_panels(most_above[:, :-1], rises)
+        upper = upper + most_below[:, :1, None] * (1.0 - left[:, 0]) + most_above[:, -1:, None] * (1.0 - right[:, -1])
+        highest = upper.max(axis=(0, 1))
+        falling, rising = np.diff(most_below).max(axis=0), -np.diff(most_above).min(axis=0)
+        cost = np.maximum(falling[:, None] * falls.max(axis=0), rising[:, None] * rises.max(axis=0))
+        # A pair gains no less than what its gain falls and rises on panels beside that of its valley (C12, step 4).
+        valley, change = gains.argmin(axis=1)[:, None], np.diff(gains, axis=1)
+        falls, rises = np.where(node[1:] < valley, -change, 0.0), np.where(node[:-1] > valley, change, 0.0)
+        never = self.tails(m[1:, None], np.array([-np.inf]))[0][..., None] * (1.0 - gains[:, 0])
+        lower = never + _sum_over_panels(below[:, :-1], falls) + _sum_over_panels(above[:, 1:], rises)
+        return lower.max(axis=(0, 1)), highest, (np.maximum(cost, 0.0) / (highest + UNDERFLOW_FLOOR)).sum(axis=1)
 
-    def first_grid(self) -> CellGrid:
-        """Return a coarse grid, whose nodes crowd at 0 and at the ends of the range of ``tau``."""
-        m, ratio = self.misalignment, self.log_ratio
-        ratios = np.array([-ratio, 0.0, ratio])
-        spread, width = math.sqrt(m * (2.0 - m) / self.rank), 1.0 / math.sqrt(0.5 * (self.rank + self.dim - 1.0))
-        low = 0.02 * min(spread, max(width, ratio))
-        out = np.geomspace(low, -LOWEST_LOG_ALIGNMENT, int(math.log(-LOWEST_LOG_ALIGNMENT / low) / 0.6) + 2)
-        near = np.geomspace(0.02 * min(ratio, width), ratio, 12)
-        around = [out, -out, *(tau + side * near for tau in ratios[::2] for side in (-1.0, 1.0))]
-        points = np.concatenate([*around, ratios, [LOWEST_LOG_ALIGNMENT, 100.0, 180.0, HIGHEST_LOG_ALIGNMENT]])
-        steps = np.concatenate([[0.0], m * 4.0 ** np.arange(-8.0, 1.0)])
-        return CellGrid(steps, ratios, np.unique(np.clip(points, LOWEST_LOG_ALIGNMENT, HIGHEST_LOG_ALIGNMENT)))
+    def gains(self, ratios: Array, x: Array, eps: Array) -> Array:
+        """Return ``G`` at every ratio and node, of shape ``(t, n, e)``."""
+        gains = np.empty((len(ratios), len(x), len(eps)))
+        for i, tau in enumerate(ratios.tolist()):
+            start, at = eps + (self.rank - 1.0) * tau, int(np.searchsorted(x, tau))
+            gains[i, :at] = self.gains_at(tau - x[:at], start, 1.0)
+            gains[i, at:] = self.gains_at(x[at:] - tau, start, -1.0)
+            gains[i, x == tau] = -np.expm1(np.minimum(start, 0.0))
+        return gains
 
+    def gains_at(self, y: Array, start: Array, side: float) -> Array:
+        """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-def _delta_ends(bounds: CellBounds) -> tuple[Array, Array]:
-    """Return the largest lower bound of a pair at a node, and the largest upper bound of a cell (C12, step 7)."""
-    # max over nodes of the lower bounds <= worst pair <= max over cells of the upper bounds (C12, step 7)
-    return bounds.lower.max(axis=(0, 1)), bounds.cells.max(axis=(0, 1))
+        ``side`` is 1 before ``tau``, where the gain falls, and -1 beyond. It is a difference of two incomplete gamma
+        functions, or a quadrature where that keeps too few digits, and 0 where it is invisible.
+        """
+        k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
+        tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
+        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y),   b = (a y + e')/(e^y - 1) cut at 0, before tau (C12)
+        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y),  b = (a y - e')/(1 - e^-y) cut at 0, beyond
+        rate = side * np.expm1(side * y)
+        place = (a * y + side * start) / rate
+        b = np.maximum(place, 0.0)
+        first, second, exponent = tail(k, b), tail(k, b * (1.0 + side * rate)), start - side * c * y
+        value = first - np.exp(np.minimum(exponent, 600.0)) * second
+        # where the second underflows, the exponential would undo that
+        lost = (second < INVISIBLE_PROBABILITY) & (exponent > 0.0)
+        weak = (first > INVISIBLE_PROBABILITY) & (lost | ~(value > LEAST_SHARE_OF_DIFFERENCE * first))
+        value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
+        if np.any(weak):
+            rate = np.broadcast_to(rate, place.shape)
+            value[weak] = np.exp(log_gamma_hockey_stick(k, rate[weak], place[weak], side))
+        # The quadrature is undefined where k = 1 and b is within a rounding of 0, so that all is gained.
+        return np.clip(np.nan_to_num(value, nan=1.0), 0.0, 1.0)
 
-
-# Grids that are remembered. Speed only.
-@lru_cache(maxsize=256)
-def _kept_grid(worst: UnequalNorms, place: int) -> CellGrid:
-    """Return the grid that every ``eps`` from ``2^(place/8)`` to ``2^((place+1)/8)`` shares, remembered."""
-    return search_grid(worst, 2.0 ** (LOG2_EPSILONS_PER_GRID * np.array([place, place + 1.0])), worst.first_grid())
-
-
-def search_grid(worst: UnequalNorms, eps: Array, grid: CellGrid) -> CellGrid:
-    """Return a grid on which these ``eps`` are enclosed to :data:`SEARCH_GOAL`, or the last one that was tried.
-
-    The search starts with ``grid``. Bounds on every grid are valid; the search only decides how close they are.
-    """
-    # Refinements of a grid after which a search ends, close or not. Speed only.
-    for _ in range(30):
-        bounds = worst.bounds(grid, eps)
-        finer = _refine_grid(grid, bounds)
-        if finer is None:
-            return grid
-        grid = finer
-    return grid
-
-
-def _refine_grid(grid: CellGrid, bounds: CellBounds) -> CellGrid | None:
-    """Return the grid with panels and cells halved where they cost most.
-
-    None is returned where the enclosure is close enough, or the grid is full.
-    """
-    lower, upper = _delta_ends(bounds)
-    goal = lower * (1.0 + SEARCH_GOAL) + UNDERFLOW_FLOOR
-    todo = upper > goal
-    if not todo.any():
-        return None
-    # Nodes in ``ln A`` on a grid from which on no more are added. Speed only.
-    panels = _costly_panels(bounds, todo, SEARCH_GOAL * lower) & (len(grid.points) < 4000)
-    active = (bounds.cells > goal) & todo
-    alignments, ratios = _costly_cells(bounds, active, SEARCH_GOAL * lower, bool(panels.any()))
-    # Misalignments on a grid from which on no more are added. Speed only.
-    alignments &= len(grid.misalignments) < 400
-    # Ratios of norms on a grid from which on no more are added. Speed only.
-    ratios &= len(grid.ratios) < 60
-    if not (panels.any() or alignments.any() or ratios.any()):
-        return None
-    near, far = grid.misalignments[:-1][alignments], grid.misalignments[1:][alignments]
-    # Cells of misalignments are halved in their logs; the cell at 0 is cut at a sixteenth.
-    middle = np.where(near > 0.0, np.sqrt(near * far), far / 16.0)
-    halves = _interval_middles(grid.ratios, ratios)
-    return CellGrid(
-        np.unique(np.concatenate([grid.misalignments, middle])),
-        np.unique(np.concatenate([grid.ratios, halves])),
-        np.unique(np.concatenate([grid.points, halves, _interval_middles(grid.points, panels)])),
-    )
-
-
-def _interval_middles(nodes: Array, chosen: ChosenCells) -> Array:
-    """Return the middles of the chosen intervals between neighbouring nodes."""
-    return 0.5 * (nodes[:-1] + nodes[1:])[chosen]
+    def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
+        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too, and is that alone at ``-inf``."""
+        # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
+        z, square = np.expm1(x) + m, m * (2.0 - m)
+        half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))
+        return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
 
 
-def _costly_panels(bounds: CellBounds, todo: ChosenCells, allowed: Array) -> ChosenCells:
-    """Return which panels cost the largest upper bound of a pair more than their share of ``allowed``."""
-    worst = bounds.upper.reshape(-1, len(todo)).argmax(axis=0)
-    rows, columns = np.unravel_index(worst, bounds.upper.shape[:2])
-    (fall, rise), (fall_low, rise_low) = bounds.tails.weights(True), bounds.tails.weights(False)
-    costly = np.zeros(len(bounds.layers.before.fine), bool)
-    for i, (row, column) in enumerate(zip(rows, columns, strict=True)):
-        if not (todo[i] and bounds.upper[row, column, i] - bounds.lower[row, column, i] > 0.4 * allowed[i]):
-            continue
-        cost = np.zeros(len(costly))
-        for part, high, low in (
-            (bounds.layers.before, fall, fall_low),
-            (bounds.layers.falling, fall, fall_low),
-            (bounds.layers.rising, rise, rise_low),
-        ):
-            # The gap of both means times the change of the gain, and the change of the tail times the errors
-            cost += (high.mean - low.mean)[row] * part.fine[:, column, i]
-            cost += high.change[row] * (part.coarse + 2.0 * part.spread)[:, column, i]
-        # Panels with more than one part in so many of the error that is allowed are halved. Speed only.
-        costly |= cost > 0.4 * allowed[i] / 600.0
-    return costly
-
-
-def _costly_cells(
-    bounds: CellBounds, active: ChosenCells, allowed: Array, panels: bool
-) -> tuple[ChosenCells, ChosenCells]:
-    """Return which cells of misalignments and of ratios to halve: those that cost more, or both where neither does."""
-    corners = bounds.upper[1:], bounds.upper[:-1]
-    corner = np.maximum(*(np.maximum(c[:, 1:], c[:, :-1]) for c in corners))
-    alone = bounds.over_alignments
-    by_alignment = np.maximum(alone[:, 1:], alone[:, :-1]) - corner
-    by_ratio = np.minimum(bounds.over_ratios, bounds.cells)
-    small = 0.15 * allowed
-    first = active & (by_alignment > small) & (by_alignment >= 0.3 * by_ratio)
-    second = active & (by_ratio > small) & (by_ratio >= 0.3 * by_alignment)
-    neither = active & ~first & ~second & (not panels)
-    return np.asarray((first | neither).any(axis=(1, 2))), np.asarray((second | neither).any(axis=(0, 2)))
+def _sum_over_panels(tails: Array, parts: Array) -> Array:
+    """Return the sums over panels, ``(m, t, e)``; by no product of matrices, as BLAS would start its threads for it."""
+    # What is invisible counts as 0, since arithmetic with denormal numbers is slow.
+    tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
+    return np.einsum("mn,tne->mte", tails, parts)

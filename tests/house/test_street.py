@@ -40,7 +40,7 @@ NUMERICAL = {
     "laws/enforced_sketch",
     "laws/panel_law", "laws/shift_densities", "laws/binned", "laws/binned_profiles",
     "laws/wishart_loss", "laws/wishart_integral",
-    "laws/wishart_unequal_norms", "laws/wishart_unequal_cells", "rigorous/grids", "rigorous/balls_in_bins",
+    "laws/wishart_unequal_norms", "rigorous/grids", "rigorous/balls_in_bins",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/adaptive_grid",
     "composition/balls_in_bins", "composition/groups", "composition/depths",
     "accounting/columns", "extensions/by_dp_accounting", "extensions/event_composition",

@@ -50,6 +50,6 @@ BOUND = Bound(
     representation=representation,
     ball_profile=ball_profile,
     exact=True,
-    version=6,
+    version=7,
     **OF_ALIGNMENT,
 )
