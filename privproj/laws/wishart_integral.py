@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from privproj.errors import NotConverged
 from privproj.numerics.arrays import Array, Index, gauss_nodes
 from privproj.numerics.gamma_gain import GammaGain, gamma_gain, gauss_error
+from privproj.numerics.kernels import log_beta_tail, stirling_remainder
 
 Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
@@ -84,6 +85,30 @@ BEFORE_ZERO = 1.0 - 2.0**-53
 
 LEAST_DIVISOR = 1e-300
 """Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
+
+
+def log_gamma_ratio(r: float) -> float:
+    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
+    # With z = r/2 and R the remainder of Stirling's formula it is
+    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2: large terms have cancelled by hand.
+    z = 0.5 * r
+    return (
+        z * math.log1p(0.5 / z)
+        + 0.5 * math.log(z)
+        - 0.5
+        + stirling_remainder(z + 0.5)
+        - stirling_remainder(z)
+        - 0.5 * math.log(math.pi)
+    )
+
+
+def log_infinite(rank: int, misalignment: float) -> float:
+    """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
+    # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
+    # and one minus that beyond (C9)
+    m = misalignment
+    log_half = log_beta_tail(0.5, 0.5 * rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
+    return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
 
 
 def _add_logs(logs: Array, index: Index, more: Array) -> Array:
@@ -194,12 +219,10 @@ class _ThresholdBox:
 
 @dataclass(frozen=True)
 class WishartIntegral:
-    """The profiles of pairs of one dimension and rank, each at one ``eps >= 0``, with a proved error of the integral.
+    """The profile of a pair at several ``eps >= 0``, with a proved error of the integral.
 
-    * ``dim``, ``rank``: ``d >= 2`` and ``r``, the same for every pair.
-    * ``misalignment``, ``log_infinite``: ``m`` and ``ln P(A <= 0)`` of each pair, of shape ``(e,)``.
-    * ``log_front``: the log of Student's density at 0, ``ln(c_r/sqrt(r))``.
-    * ``eps``: the epsilon of each pair, of shape ``(e,)``.
+    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
+    * ``eps``: the epsilons, of shape ``(e,)``.
     * ``share``: what a panel may add to the relative error of one value without being halved.
 
     In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
@@ -208,11 +231,14 @@ class WishartIntegral:
 
     dim: int
     rank: int
-    misalignment: Array
-    log_infinite: Array
-    log_front: float
+    misalignment: float
     eps: Array
     share: float = PANEL_ERROR_SHARE
+
+    @cached_property
+    def log_front(self) -> float:
+        """The log of Student's density at 0, ``ln(c_r/sqrt(r))``."""
+        return log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
 
     @cached_property
     def gain(self) -> GammaGain:
@@ -230,9 +256,9 @@ class WishartIntegral:
         return 0.5 * (self.dim + 1.0 - self.rank)
 
     @cached_property
-    def unit(self) -> Array:
-        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T`` for each pair."""
-        return np.sqrt(self.misalignment * (2.0 - self.misalignment))
+    def unit(self) -> float:
+        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T``."""
+        return math.sqrt(self.misalignment * (2.0 - self.misalignment))
 
     @cached_property
     def kink(self) -> Array:
@@ -247,9 +273,9 @@ class WishartIntegral:
         return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
 
     @cached_property
-    def log_density_front(self) -> Array:
-        """The log of the largest density ``f``, that at ``A = 1 - m``, for each pair."""
-        return self.log_front + 0.5 * math.log(self.rank) - np.log(self.unit)
+    def log_density_front(self) -> float:
+        """The log of the largest density ``f``, that at ``A = 1 - m``."""
+        return self.log_front + 0.5 * math.log(self.rank) - float(np.log(self.unit))
 
     # --- the integrand --------------------------------------------------------------------------
 
@@ -257,11 +283,11 @@ class WishartIntegral:
         """Return ``A - 1`` at these places."""
         return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
 
-    def log_density(self, index: Index, offset: Array) -> Array:
+    def log_density(self, offset: Array) -> Array:
         """Return ``ln f(A)``, the log of the density of ``A``, at ``A = 1 + offset``."""
         # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
-        t = (offset + self.misalignment[index]) / self.unit[index]
-        return self.log_density_front[index] - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
+        t = (offset + self.misalignment) / self.unit
+        return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
 
     def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
         """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
@@ -355,9 +381,8 @@ class WishartIntegral:
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
-        m = self.misalignment[p.index]
-        at_near, at_far = self.log_density(p.index, near), self.log_density(p.index, far)
-        most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front[p.index], np.maximum(at_near, at_far))
+        m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
+        most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front, np.maximum(at_near, at_far))
         return np.minimum(at_near, at_far), most
 
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
@@ -380,7 +405,7 @@ class WishartIntegral:
         kind, index = np.repeat(p.kind, PANEL_NODES), np.repeat(p.index, PANEL_NODES)
         flat = place.ravel()
         gain, steep = self.log_gain(kind, index, flat)
-        logs = (self.log_density(index, self.offset(kind, index, flat)) + gain).reshape(place.shape)
+        logs = (self.log_density(self.offset(kind, index, flat)) + gain).reshape(place.shape)
         peak = np.maximum(logs.max(axis=1), -1e300)
         values = np.exp(logs - peak[:, None]) * weights * width
         total = values.sum(axis=1)
@@ -418,20 +443,19 @@ class WishartIntegral:
         for part in np.unique(p.kind):
             here, bound = p.kind == part, (self.below_size, self.certain_size, self.above_size)[part]
             log_g[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
-        return self.log_density_size(p.index, centre, wide, tall) + log_g
+        return self.log_density_size(centre, wide, tall) + log_g
 
-    def log_density_size(self, index: Index, centre: Array, wide: Array, tall: Array) -> Array:
+    def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
 
         With ``T = sqrt(r) (t + i v)`` the size of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 = 1 -
         t^2`` or the nearest possible value.
         """
-        unit = self.unit[index]
-        t = np.maximum(np.abs(centre + self.misalignment[index]) - wide, 0.0) / unit
-        v2 = np.clip(1.0 - t * t, 0.0, (tall / unit) ** 2)
+        t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / self.unit
+        v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
         # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
         square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
-        return self.log_density_front[index] - 0.25 * (self.rank + 1.0) * np.log(square)
+        return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
 
     def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
         """Return ``ln`` of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
@@ -540,13 +564,13 @@ class WishartIntegral:
 
         They grow towards ``A = 0`` too, and there are others around the bulk of ``A``.
         """
-        m, spread = self.misalignment[:, None], (self.unit / math.sqrt(self.rank))[:, None]
-        start, kink = FIRST_PLACE * np.minimum(spread, 1.0), self.kink[:, None]
+        m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
+        kink, turn = self.kink[:, None], self.turn[:, None]
         # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
-        growing = np.minimum(start * PLACE_GROWTH ** np.arange(44), 0.5)
-        towards_zero = np.broadcast_to(np.concatenate([[0.0, 1.0], 1.0 - 0.5 ** np.arange(1.0, 41.0)]), (len(m), 42))
-        edges = [towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)]
-        turn = self.turn[:, None]
+        growing = np.minimum(FIRST_PLACE * min(spread, 1.0) * PLACE_GROWTH ** np.arange(44), 0.5)
+        towards_zero = 1.0 - 0.5 ** np.arange(1.0, 41.0)
+        shared = np.concatenate([[0.0, 1.0], towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)])
+        edges = [np.broadcast_to(shared, (len(kink), len(shared)))]
         if self.a <= 0.0:
             # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
             edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
@@ -555,13 +579,13 @@ class WishartIntegral:
             parts.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
         elif np.any(self.kink <= FARTHEST_LOG_ALIGNMENT):
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
-            scale = FIRST_PLACE * np.minimum(np.minimum(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
+            scale = FIRST_PLACE * np.minimum(min(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
             centre = -m - np.expm1(np.minimum(kink, 600.0))
             # Number of pieces that grow from the threshold above ``A = 1``. Speed only.
             growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
             # Beyond them are 23 pieces more, each 16 times as wide as the one before. Speed only.
             farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
-            fixed = np.broadcast_to([0.0, end], (len(m), 2))
+            fixed = np.broadcast_to([0.0, end], (len(kink), 2))
             above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
             parts.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
         return _IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -588,9 +612,7 @@ class WishartIntegral:
         p = pieces[covered]
         if not len(p.low):
             return p, covered
-        t = [
-            (self.offset(p.kind, p.index, x) + self.misalignment[p.index]) / self.unit[p.index] for x in (p.low, p.high)
-        ]
+        t = [(self.offset(p.kind, p.index, x) + self.misalignment) / self.unit for x in (p.low, p.high)]
         angle = np.abs(np.arcsinh(t[1]) - np.arcsinh(t[0]))
         fall = 0.5 * (self.rank + 1.0) * np.abs(np.log1p(t[1] * t[1]) - np.log1p(t[0] * t[0]))
         gains, steps = zip(
@@ -623,13 +645,13 @@ class WishartIntegral:
         last = np.append(first[1:], True)
         return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
 
-    def log_beyond(self) -> Array:
+    def log_beyond(self) -> float:
         """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
         # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
         # front r^((r+1)/2) t^-r / r.
         r = float(self.rank)
         t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / (self.unit / math.sqrt(r))
-        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * np.log(t) - math.log(r)
+        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * float(np.log(t)) - math.log(r)
 
     def log_delta(self) -> tuple[Array, Array, Array]:
         """Return three arrays with an entry for each epsilon.
@@ -640,7 +662,8 @@ class WishartIntegral:
 
         Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
         """
-        sums = _LogSums(self.log_infinite, self.log_beyond(), np.full_like(self.eps, -np.inf))
+        infinite = log_infinite(self.rank, self.misalignment)
+        sums = _LogSums(*(np.full_like(self.eps, log) for log in (infinite, self.log_beyond(), -np.inf)))
         pieces = self.pieces()
         most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low) + 1e-9
         most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0]

@@ -33,10 +33,10 @@ from privproj.laws.wishart_integral import (
     TABLE_PANEL_ERROR_SHARE,
     THRESHOLD_ROUNDING,
     WishartIntegral,
+    log_infinite,
 )
 from privproj.numerics.arrays import Array, widen_outward_each
 from privproj.numerics.enclosure import Enclosure, widen_outward
-from privproj.numerics.kernels import log_beta_tail, stirling_remainder
 
 EPSILONS_TOGETHER = 64
 """Values of epsilon whose panels are evaluated together. Speed only."""
@@ -59,52 +59,6 @@ GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)
 
 GUESS_POINTS = 5
 """Values of the profile that are interpolated for a guess. Speed only."""
-
-
-def log_gamma_ratio(r: float) -> float:
-    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
-    # With z = r/2 and R the remainder of Stirling's formula it is
-    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2: large terms have cancelled by hand.
-    z = 0.5 * r
-    return (
-        z * math.log1p(0.5 / z)
-        + 0.5 * math.log(z)
-        - 0.5
-        + stirling_remainder(z + 0.5)
-        - stirling_remainder(z)
-        - 0.5 * math.log(math.pi)
-    )
-
-
-def log_infinite(rank: int, misalignment: float) -> float:
-    """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
-    # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
-    # and one minus that beyond (C9)
-    m = misalignment
-    log_half = log_beta_tail(0.5, 0.5 * rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
-    return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
-
-
-def log_deltas(dim: int, rank: int, misalignment: Array, eps: Array, share: float) -> tuple[Array, Array]:
-    """Return ``ln delta`` for each pair of ``misalignment`` and ``eps``, and its relative error (C20).
-
-    ``dim`` is at least 2. The arrays have one shape, ``(n,)``, which is that of both results. The parts of the error
-    that come from the panels and from the tables of gains are proved, the part of rounding is estimated. ``share`` is
-    what one panel may add to the error of one value without being halved. Raises :class:`NotConverged`.
-    """
-    front, logs, error = log_gamma_ratio(rank) - 0.5 * math.log(rank), np.empty_like(eps), np.empty_like(eps)
-    infinite = {m: log_infinite(rank, m) for m in set(misalignment.tolist())}
-    for i in range(0, len(eps), EPSILONS_TOGETHER):
-        part = slice(i, i + EPSILONS_TOGETHER)
-        m = misalignment[part]
-        integral = WishartIntegral(dim, rank, m, np.array([infinite[x] for x in m.tolist()]), front, eps[part], share)
-        with np.errstate(all="ignore"):
-            logs[part], missed, leaning = integral.log_delta()
-        # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness (C20)
-        error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
-    if not np.all(np.isfinite(logs)):
-        raise NotConverged("the exact profile came out undefined; please report these parameters")
-    return logs, error
 
 
 def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) -> Array | float:
@@ -166,8 +120,23 @@ class VectorWishart:
         return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """Return :func:`log_deltas` of this pair for each of ``eps``."""
-        return log_deltas(self.dim, self.rank, np.full_like(eps, self.misalignment), eps, share)
+        """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and its relative error (C20), for ``dim >= 2``.
+
+        The parts of the error that come from the panels and from the tables of gains are proved, the part of rounding
+        is estimated. ``share`` is what one panel may add to the error of one value without being halved. Raises
+        :class:`NotConverged`.
+        """
+        logs, error = np.empty_like(eps), np.empty_like(eps)
+        for i in range(0, len(eps), EPSILONS_TOGETHER):
+            part = slice(i, i + EPSILONS_TOGETHER)
+            integral = WishartIntegral(self.dim, self.rank, self.misalignment, eps[part], share)
+            with np.errstate(all="ignore"):
+                logs[part], missed, leaning = integral.log_delta()
+            # panels and Gauss rules (proved) + tables of gains (proved) + 1.5e-15 times an estimate of the steepness
+            error[part] = missed + integral.gain.error + THRESHOLD_ROUNDING * leaning
+        if not np.all(np.isfinite(logs)):
+            raise NotConverged("the exact profile came out undefined; please report these parameters")
+        return logs, error
 
     def table(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta for many ``eps``, which may be off by a relative 1e-15.

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M1, InvalidParameter, Refused, Wishart
-from privproj.laws.wishart_loss import VectorWishart, log_infinite
+from privproj.laws.wishart_integral import log_infinite
+from privproj.laws.wishart_loss import VectorWishart
 from privproj.mechanisms.m1.column import residual_loss
 from privproj.mechanisms.wishart.early import log_mixed_tail
 from privproj.mechanisms.wishart.quantile import published_loss
