@@ -117,14 +117,15 @@ class UnequalNorms:
         # Nodes that are placed without a look. Speed only.
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
         x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
+        lower, upper, cost = self.bounds(x, eps)
         # Rounds after which the search ends, and what all panels together may cost before. Speed only.
-        for _ in range(14):
-            lower, upper, cost = self.bounds(x, eps)
+        for _ in range(13):
             if cost.sum() < 0.025 * len(eps):
                 break
             # The error of so many more panels is least where the roots of their costs are equal. Speed only.
             along = np.append(0.0, np.cumsum(np.sqrt(cost) + 0.1 * np.sqrt(cost).mean() + 1e-300))
             x = np.unique(np.append(x, np.interp(np.linspace(0.0, along[-1], 800), along, x)))
+            lower, upper, cost = self.bounds(x, eps)
         return lower, upper
 
     def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
