@@ -10,7 +10,6 @@ from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.search import find_crossing, minimise
 from privproj.runs import Run
-from privproj.validation import integer, real
 
 LEAST_INVERSE_LOG = 1e-3
 """Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
@@ -88,75 +87,12 @@ class EpsilonDeltaRule:
         return self if run.steps == 1 else ComposedRule(self, run.steps)
 
 
-def basic_composition(eps: float, delta: float, steps: int) -> tuple[float, float]:
-    """Basic composition of ``k`` releases that are each ``(eps, delta)``-private: ``(k eps, k delta)``, rounded up.
+def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
+    """Epsilon (nats) of ``k`` releases that are each ``(eps, delta)``-private, at ``k delta + slack``, rounded up.
 
-    The releases may be chosen one after the other, each with the earlier outputs in view.
-
-    Args:
-        eps: Epsilon of each release, in nats, at least 0.
-        delta: Delta of each release, from 0 to 1.
-        steps: ``k``, the number of releases, at least 1.
-
-    Returns:
-        ``(epsilon, delta)`` of all releases together. Both are rounded up, and a delta above 1 stays as it is.
-
-    Raises:
-        InvalidParameter: An argument is outside its range.
-
-    >>> from privproj.curves.epsilon_delta import basic_composition
-    >>> eps, delta = basic_composition(0.1, 1e-7, 100)
-    >>> f"{eps:.4g} {delta:.4g}"
-    '10 1e-05'
+    The releases may be chosen one after the other (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form
+    Kairouz, Oh, Viswanath 2015).
     """
-    eps, delta, steps = _checked(eps, delta, steps)
-    # (k eps, k delta)
-    return next_up(steps * eps), next_up(steps * delta)
-
-
-def advanced_composition(eps: float, delta: float, steps: int, slack: float) -> tuple[float, float]:
-    """Advanced composition of ``k`` releases that are each ``(eps, delta)``-private, at the slack ``d'``, rounded up.
-
-    All together they are ``(eps', k delta + d')``-private with
-
-        eps' = eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1)
-
-    (Dwork, Rothblum, Vadhan 2010; in this form Kairouz, Oh, Viswanath 2015). The releases may be chosen one after the
-    other, each with the earlier outputs in view. For few releases :func:`basic_composition` may give less.
-
-    Args:
-        eps: Epsilon of each release, in nats, at least 0.
-        delta: Delta of each release, from 0 to 1.
-        steps: ``k``, the number of releases, at least 1.
-        slack: ``d'``, above 0 and at most 1: what is added to delta for an epsilon that grows like ``sqrt k``.
-
-    Returns:
-        ``(epsilon, delta)`` of all releases together. Both are rounded up, and a delta above 1 stays as it is.
-
-    Raises:
-        InvalidParameter: An argument is outside its range.
-
-    >>> from privproj.curves.epsilon_delta import advanced_composition
-    >>> eps, delta = advanced_composition(0.1, 1e-7, 100, slack=1e-6)
-    >>> f"{eps:.4f} {delta:.4g}"
-    '5.7561 1.1e-05'
-    """
-    eps, delta, steps = _checked(eps, delta, steps)
-    slack = real("slack", slack, "a slack above 0 and at most 1", 0.0, 1.0, open_low=True)
-    return _advanced_epsilon(eps, steps, slack), next_up(steps * delta + slack)
-
-
-def _checked(eps: float, delta: float, steps: int) -> tuple[float, float, int]:
-    """One release and a number of them, in range."""
-    return (
-        real("eps", eps, "a number eps from 0 to 1e9", 0.0, 1e9),
-        real("delta", delta, "a number delta from 0 to 1", 0.0, 1.0),
-        integer("steps", steps, "a whole number steps >= 1"),
-    )
-
-
-def _advanced_epsilon(eps: float, steps: int, slack: float) -> float:
-    """Epsilon (nats) of advanced composition, rounded up."""
     # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The logarithm
     # is not that of 1/d', whose rounding counts where d' is near 1.
     return next_up(eps * math.sqrt(-2.0 * steps * math.log(slack)) + steps * eps * math.tanh(0.5 * eps))
@@ -211,7 +147,7 @@ class ComposedRule:
             step = self.per_step(log_delta + math.log1p(-share) - math.log(self.steps))
             if step == math.inf:
                 return math.inf
-            return _advanced_epsilon(step, self.steps, math.exp(log_delta) * share)
+            return advanced_epsilon(step, self.steps, math.exp(log_delta) * share)
 
         return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
 
