@@ -13,7 +13,6 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 """
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -24,7 +23,7 @@ import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, TRUNCATED_RUN_MASS, outline_step
 from privproj.composition.grid import GridCurve, NoGrid
-from privproj.curves.profile import LazyBounds, Phases, PrivacyProfile
+from privproj.curves.profile import Phases, PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp
@@ -186,15 +185,22 @@ def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
     """The profile with values that are good down to ``e^log_cut``: from its table only where they are large."""
     if profile.deeper is not None:
         profile = profile.deeper(math.exp(log_cut))
-    if profile.table is None:
+    table = profile.table
+    if table is None:
         return profile
-    # How many columns of values of a profile are kept. Speed only.
-    columns = lru_cache(maxsize=4)(lambda eps: log_delta_columns(profile, np.array(eps)))
 
-    def end(which: int) -> Callable[[Array], Array]:
-        return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
+    def ends(eps: Array) -> tuple[Array, Array]:
+        lower, upper = (np.array(end) for end in table(eps))
+        # The least delta that is read from a table: below, single values are tighter. Speed only.
+        deep = np.flatnonzero(upper < 1e-20)
+        if profile.log_deltas is not None:
+            lower[deep], upper[deep] = np.exp(profile.log_deltas(eps[deep]))
+            return lower, upper
+        for i in deep.tolist():
+            lower[i], upper[i] = np.exp(profile.log_delta(float(eps[i])))
+        return lower, upper
 
-    return replace(profile, table=LazyBounds(end(0), end(1)))
+    return replace(profile, table=ends)
 
 
 def _log_ever_sampled(runs: list[Run]) -> float:
@@ -204,19 +210,3 @@ def _log_ever_sampled(runs: list[Run]) -> float:
     # (i) ln(1 - prod_i (1 - q_i)^T_i)
     untouched = math.fsum(run.steps * math.log1p(-run.sampling_rate) for run in runs)
     return min(log1m_exp(untouched) + 1e-12, 0.0)
-
-
-def log_delta_columns(profile: PrivacyProfile, eps: Array) -> tuple[Array, Array]:
-    """Bounds of ``ln delta`` at these ``eps >= 0``, lower and upper: from the table where that is good, else singly."""
-    lower, upper = np.full((2, len(eps)), -math.inf)
-    if profile.table is not None:
-        with np.errstate(divide="ignore"):
-            lower, upper = (np.log(np.maximum(end, 0.0)) for end in profile.table(eps))
-    # Log of the least delta that is read from a table: below, single values are tighter. Speed only.
-    deep = np.flatnonzero(upper < math.log(1e-20))
-    if profile.log_deltas is not None:
-        lower[deep], upper[deep] = profile.log_deltas(eps[deep])
-        return lower, upper
-    for i in deep.tolist():
-        lower[i], upper[i] = profile.log_delta(float(eps[i]))
-    return lower, upper
