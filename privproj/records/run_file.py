@@ -89,13 +89,8 @@ def without_names(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def listed(table: Mapping[str, Any], *hidden: str) -> str:
     """The keys of a table with their values, but for some of them."""
-
-    def value_words(key: str, value: Any) -> str:
-        if key == "event":
-            return event_words(value)
-        return " + ".join(value) if key in ("layer", "layers") else str(value)
-
-    return ", ".join(f"{key} {value_words(key, value)}" for key, value in table.items() if key not in hidden)
+    words = {key: " + ".join(value) if key in ("layer", "layers") else value for key, value in table.items()}
+    return ", ".join(f"{key} {value}" for key, value in words.items() if key not in hidden)
 
 
 def what_was_run(result: Result) -> list[str]:
@@ -104,11 +99,13 @@ def what_was_run(result: Result) -> list[str]:
     plain = Run().parameters()
 
     def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
+        if "event" in of:
+            return event_words(of["event"]) + (", once" if run["steps"] == 1 else f", {run['steps']} times")
         return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
 
     if phases is None:
         return [words(result.run, result.mechanism, str(result.mechanism["name"]))]
-    return [words({**plain, **of}, of, of.get("mechanism", "dp-accounting")) for of in phases]
+    return [words({**plain, **of}, of, of.get("mechanism", "")) for of in phases]
 
 
 # --- the accountant of a loop -------------------------------------------------------------------------
