@@ -107,6 +107,8 @@ class DepthCurve:
                 deeper = self.level(k).log_delta(eps).upper
                 if deeper < upper:
                     upper, self.used = deeper, self.level(k)
+        # Below its least delta the last level is not followed, as it hangs there on where its tails end.
+        upper = max(upper, LEAST_LOGS[-1])
         # The least of the composed ln delta(eps), of (i) ever sampled and of (ii) basic composition.
         return upper if upper <= enough else min(upper, self.log_sampled, self.log_basic(eps))
 
