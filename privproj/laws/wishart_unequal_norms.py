@@ -48,8 +48,11 @@ LEAST_SHARE_OF_DIFFERENCE = 1e-5
 INVISIBLE_PROBABILITY = 1e-280
 """Probabilities below this are 0 here; a floor is added that is larger than all of them. Soundness."""
 
-LOWEST_LOG_ALIGNMENT, HIGHEST_LOG_ALIGNMENT = -60.0, 300.0
-"""First and last node in ``x = ln A``; what is beyond is counted in full. Speed only."""
+LOWEST_LOG_ALIGNMENT = -60.0
+"""Nodes in ``x = ln A`` are above this; what is below is counted in full. Speed only."""
+
+HIGHEST_LOG_ALIGNMENT = 300.0
+"""Last node in ``x = ln A``; what is above is counted in full. Speed only."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ LOOSE = {
     "wishart.exact.delta dim=20 rank=4 misalignment=0.001 norm_ratio": 2.5e-3,
 }
 """Relative errors allowed where the tool searches over orders close to the last one, for deltas below 1e-300, where the
-deltas that it answers are so far apart, and where a search for the worst pair ends at such a width (2e-3, at an epsilon
-beside this one, whose cells it shares)."""
+deltas that it answers are so far apart, and where the worst pair is enclosed in cells and panels of such a width."""
 ROUNDED = {"rule.basic-composition": 1e-15, "rule.advanced-composition": 1e-15}
 """Plain formulas in floats, without an outward margin."""
 
