@@ -1,10 +1,9 @@
 """Quiet computation: dropout and other random functions of torch do nothing, so that two passes can be compared.
 
-What they draw from a known seed stays as it is: these numbers are constants, and which one a record takes is compared.
+What is drawn from a known seed is refused: one record more or less would change which of these numbers others take.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
@@ -84,29 +83,24 @@ class Still(TorchFunctionMode):
 
     Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
     record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
-    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless they are those of
-    a record alone, or the same for any records: all records share them.
+    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless it ``takes_seeds``:
+    then they are what they are.
     """
 
-    def __init__(self, level: float) -> None:
+    def __init__(self, level: float, *, takes_seeds: bool = False) -> None:
         super().__init__()
-        self.level, self.calls = level, 0
+        self.level, self.calls, self.takes_seeds = level, 0, takes_seeds
         self.types: set[torch.dtype] = set()
         self.apart = self.is_uneven = False
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
-        self.earlier: dict[bytes, int] = {}
-        self.seeded_shapes: dict[int, torch.Size] = {}
-        self.seeds: Counter[int] = Counter()
-        self.seeds_by_pass: list[tuple[set[int], Counter[int]]] = []
         self.rows: Sequence[int] = ()
         self.by_row: list[bool] = []
         self.begin(())
 
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
-        self.earlier |= {state: len(self.rows) for state, number in self.drawn.items() if self.by_row[number]}
-        self.rows, self.by_row, self.drawn, self.seeds = rows, [], {}, Counter()
+        self.rows, self.by_row, self.drawn = rows, [], {}
         # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
         self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
@@ -115,15 +109,6 @@ class Still(TorchFunctionMode):
     def end(self) -> None:
         """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
         self.passes.append(self.by_row)
-        # What records draw from seeds of their own is drawn in every pass that holds them, no more from these seeds,
-        # and nothing from seeds that none of them has in a smaller pass.
-        self.seeds_by_pass.append((set(self.rows), self.seeds))
-        for rows, seeds in self.seeds_by_pass:
-            smaller = [(part, drawn) for part, drawn in self.seeds_by_pass if part < rows]
-            is_whole = bool(rows) and rows == set().union(*(part for part, _ in smaller))
-            others = seeds.keys() - set().union(*(drawn for _, drawn in smaller))
-            if (is_whole and others) or any(seeds[seed] != n for _, drawn in smaller for seed, n in drawn.items()):
-                refuse_public_seed()
         if self.apart and any(self.always_by_row) and len(self.passes) > 2:
             lost = any(expected and not here for expected, here in zip(self.always_by_row, self.by_row, strict=False))
             self.is_uneven |= lost or len(self.by_row) != len(self.passes[1])
@@ -135,25 +120,21 @@ class Still(TorchFunctionMode):
         number = self.drawn.setdefault(state, len(self.by_row))
         torch.rand(())
         has_rows = draw.dim() > 0 and len(draw) == len(self.rows)
-        # Of the same draw in another pass, or of the same state for other records.
-        if (self.is_seeded and self.seeded_shapes.setdefault(number, draw.shape) != draw.shape) or (
-            has_rows and self.earlier.get(state, len(self.rows)) != len(self.rows)
-        ):
-            refuse_public_seed()
         if number == len(self.by_row):
             self.by_row.append(has_rows)
-            if self.is_seeded:
-                self.seeds[torch.initial_seed()] += 1
         if not (self.apart and has_rows and any(self.always_by_row[number : number + 1])):
             return None
         # The golden section keeps the levels of records apart, and pi those of one record's draws.
         levels = [math.modf(self.level + 0.6180339887 * (row + 1) + math.pi * number)[0] for row in self.rows]
         return torch.tensor(levels, device=draw.device).view(-1, *(1,) * (draw.dim() - 1)).clamp(0.001, 0.999)
 
-    def scaled(self, input: Tensor, p: float = 0.5, training: bool = True, *_: Any, **named: Any) -> Tensor:
+    def scaled(self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, *args: Any, **named: Any) -> Any:
         """What dropout gives: its argument times a number of its rate, and of each record where draws are by record."""
-        if not named.get("train", training) or p == 0.0:
+        training = named.pop("train", training)
+        if not training or p == 0.0:
             return input
+        if self.is_seeded():
+            return func(input, p, training, *args, **named)
         levels = self.levels(input)
         # One for all has that shape too: what recomputes a pass looks at the tensors that it saves.
         ones = input.new_ones(tuple(input.shape[:1]) + (1,) * (input.dim() - 1))
@@ -164,32 +145,24 @@ class Still(TorchFunctionMode):
         **kwargs: Any,
     ) -> Tensor:  # fmt: skip
         """Attention without its dropout, times a number that its rate says."""
-        attention = functional.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        rate = dropout_p if dropout_p and self.is_seeded() else 0.0
+        attention = functional.scaled_dot_product_attention(query, key, value, attn_mask, rate, *args, **kwargs)
         return attention * self.seen_rate(dropout_p)
 
-    @property
     def is_seeded(self) -> bool:
-        """True where numbers are drawn from a seed within the pass, or from a state of before it."""
-        return self.seed is not None and torch.initial_seed() != self.seed
+        """True where what is drawn now is of a known seed, and may be; raises where it may not be.
 
-    def drawn_from_seed(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """What a function draws from a known seed: constants, which are compared as they are."""
-        before = torch.get_rng_state()
-        output = func(*args, **kwargs)
-        after = torch.get_rng_state()
-        if not torch.equal(before, after):
-            torch.set_rng_state(before)
-            self.levels(output[0] if isinstance(output, tuple) else output)
-            torch.set_rng_state(after)
-        return output
+        That is a seed within the pass, or a state of before it.
+        """
+        is_seeded = self.seed is not None and torch.initial_seed() != self.seed
+        if is_seeded and not self.takes_seeds:
+            refuse_public_seed()
+        return is_seeded
 
-    def before_layer(self, layer: Any, args: tuple, kwargs: dict) -> None:
-        """Refuse numbers of a known seed in a layer that drops within, by the first tensor that it sees."""
-        if layer.training and self.is_seeded:
-            first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor | nn.utils.rnn.PackedSequence))
-            # A hook runs under this mode, which is not to replace what is drawn here.
-            with torch._C.DisableTorchFunction():
-                self.levels(first.data if isinstance(first, nn.utils.rnn.PackedSequence) else first)
+    def before_layer(self, layer: nn.Module, *_: Any) -> None:
+        """Refuse numbers of a known seed in a layer that drops within."""
+        if layer.training:
+            self.is_seeded()
 
     def seen_rate(self, p: float) -> float:
         """A number that tells rates of dropout apart, for one may depend on the batch; 1 where calls may be counted."""
@@ -206,14 +179,12 @@ class Still(TorchFunctionMode):
                 return engine.run_backward(edges, one, keeps, False, (), allow_unreachable=True, accumulate_grad=True)
         # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
         if kwargs.get("generator") in (None, torch.default_generator):
-            attention = functional.scaled_dot_product_attention
-            is_random = func in _DRAWN or func in _DROPOUTS or func in _WITHOUT_NOISE or func is attention
-            if is_random and self.is_seeded:
-                return self.drawn_from_seed(func, args, kwargs)
             if func in _DROPOUTS:
-                return self.scaled(*args, **kwargs)
-            if func is attention:
+                return self.scaled(func, *args, **kwargs)
+            if func is functional.scaled_dot_product_attention:
                 return self.attended(*args, **kwargs)
+            if (func in _DRAWN or func in _WITHOUT_NOISE) and self.is_seeded():
+                return func(*args, **kwargs)
             self.calls += func in _DRAWN
             if func in _DRAWN and self.calls <= MOST_DRAWS:
                 with torch.no_grad():
@@ -283,7 +254,7 @@ _WITHOUT_NOISE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 @contextmanager
-def fix_randomness(module: nn.Module, level: float | None = 0.5) -> Iterator[Still]:
+def fix_randomness(module: nn.Module, level: float | None = 0.5, *, takes_seeds: bool = False) -> Iterator[Still]:
     """Switch off all randomness of a module that torch can be told to switch off, and leave its generators untouched.
 
     Modules stay in their mode, so that what they do in training only is still done. Compiled code runs uncompiled.
@@ -296,11 +267,11 @@ def fix_randomness(module: nn.Module, level: float | None = 0.5) -> Iterator[Sti
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        still = Still(0.5 if level is None else level)
+        still = Still(0.5 if level is None else level, takes_seeds=takes_seeds)
         for part in dropping:
             stack.callback(setattr, part, "dropout", part.dropout)
             if part.dropout:
-                stack.callback(part.register_forward_pre_hook(still.before_layer, with_kwargs=True).remove)
+                stack.callback(part.register_forward_pre_hook(still.before_layer).remove)
             part.dropout = 0.0
         if level is not None:
             stack.enter_context(still)

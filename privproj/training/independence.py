@@ -162,7 +162,7 @@ class IndependenceCheck:
             level = self.levels.pop(0) if self.levels else self.draw.uniform(0.001, 0.999)
         _checks.append(True)
         try:
-            with fix_randomness(self.taps.module, level) as self.still:
+            with fix_randomness(self.taps.module, level, takes_seeds=self.taps.alone) as self.still:
                 self.types = self.types if level is None else self.still.types
                 # The way back is made in the type of autocast too, whatever type the losses are made in.
                 self.types |= _autocast(self.taps.device)
@@ -199,8 +199,6 @@ class IndependenceCheck:
                 self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
-                    if not self.taps.alone and any(seeds for _, seeds in self.still.seeds_by_pass):
-                        refuse_public_seed()
                     self.refuse(*worst, _KEPT if self.taps.alone else cause)
                 previous, needed = worst, 1 + RECORDS_ALONE
             needed -= 1

@@ -1195,25 +1195,20 @@ def test_a_number_of_a_known_seed_that_a_place_picks_is_refused(place_of, draw):
     refuse_seed(optimizer, loss, batch)
 
 
-def test_seeds_that_each_record_has_for_itself_train():
-    """Also where some records draw more often than others, and some never."""
-    module, optimizer, batches = whole(mlp(), *records(12))
-
-    def drawn(row, label):
+def of_each_record(part):
+    def drawn(row):
         with torch.random.fork_rng():
             torch.manual_seed(int(1e6 * row.abs().sum()))
-            for _ in range(int(label)):
-                row = dropout(row, 0.3)
-        return row
+            return dropout(row, 0.3)
 
-    def loss(part):
-        x = torch.stack([drawn(row, label) for row, label in zip(*part, strict=True)])
-        return own(module)((dropout(x, 1e-9), part[1]))
+    return dropout(torch.stack([drawn(row) for row in part]), 1e-9)
 
-    for _ in range(5):
-        optimizer._independence.spot = True
-        optimizer.step_on(loss, next(batches))
-    assert optimizer._steps == 5
+
+def for_all_records(part):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        shared = torch.rand(1, 6)
+    return dropout(part, 1e-9) * shared
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -1250,6 +1245,7 @@ def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict, words):
     "draw",
     [
         seeded, in_a_fork, put_back, another_in_each_call, time_first, attention, after_draws_of_each_record,
+        of_each_record, for_all_records,
         in_no_distribution(lambda x: torch.poisson(x.exp())),
         in_no_distribution(lambda x: gumbel_softmax(x, hard=True)),
         in_no_distribution(lambda x: nn.functional.rrelu(x, training=True)),
@@ -1269,7 +1265,7 @@ def test_a_public_seed_within_the_loss_is_refused(draw):
     assert optimizer._steps == (draw is not another_in_each_call)
 
 
-def test_draws_may_be_repeated_and_those_that_all_records_share_may_be_known():
+def test_draws_may_be_repeated():
     module, optimizer, batches = whole(mlp(), *records(12))
 
     def loss(part):
@@ -1277,10 +1273,7 @@ def test_draws_may_be_repeated_and_those_that_all_records_share_may_be_known():
         first = dropout(part[0], 0.5)
         torch.set_rng_state(state)
         second = dropout(part[0], 0.5)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            shared = torch.rand(1, 6) + torch.rand(12, 6).mean(0)
-        return own(module)(((first + second) * shared, part[1]))
+        return own(module)((first + second, part[1]))
 
     for _ in range(5):
         optimizer.step_on(loss, next(batches))
