@@ -264,21 +264,15 @@ class Taps:
 
 
 def _differentiable(tap: AnyTap, output: Any) -> Tensor:
-    """The output of a layer that gets a gradient back: a tensor, or the first of several if the others get none."""
+    """The output of a layer that gets a gradient back: a tensor, or the first of several.
+
+    Where others get one too, the gradients of records that are computed apart differ.
+    """
     first = first_output(output)
     if not isinstance(first, Tensor) or (first is not output and not (tap.may_return_more and first.requires_grad)):
         expected = "a trained layer that returns a tensor"
         raise InvalidParameter(tap.name, type(output).__name__, expected, "freeze its own tensors")
 
-    def refuse(g: Tensor) -> None:
-        if bool(g.any()):
-            actual, expected = "a gradient of its second output", "losses that use the first output only"
-            remedy = "take opacus.layers.DPLSTM in place of an LSTMCell, or freeze its own tensors"
-            raise InvalidParameter(tap.name, actual, expected, remedy)
-
-    for part in () if first is output else output[1:]:
-        if isinstance(part, Tensor) and part.requires_grad:
-            part.register_hook(refuse)
     return first
 
 

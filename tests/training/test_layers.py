@@ -407,7 +407,7 @@ def test_what_cannot_be_computed_for_one_record_is_refused():
     for build, words in (
         (Branching, "one record alone"),
         (Noisy, "dropout to 0"),
-        (Pair, "first output only"),
+        (Pair, "a gradient at Pair that changes"),
         (Listed, "returns a tensor"),
     ):
         model = build(6).double()
