@@ -6,7 +6,6 @@ tap makes those of single records from what is captured here.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -98,18 +97,15 @@ class Taps:
             inside |= {id(child) for child in used_inside(part)}
         self.drop_aliases()
         self.check_owners(module)
-        for name, part in module.named_modules():
-            if isinstance(part, BATCH_NORM):
-                # Should someone switch batch statistics on later.
-                self.handles.append(part.register_forward_pre_hook(partial(_refuse_mixing, name)))
         for tap in self.taps:
             self.handles += [part.register_forward_hook(self.hook(tap), with_kwargs=True) for part in tap.modules]
         _TAPPED.add(module)
 
     def add(self, name: str, module: nn.Module) -> None:
         """Make the tap of one module's own tensors, if any of them is trained, or join the tap of a shared weight."""
-        if isinstance(module, BATCH_NORM):
-            _refuse_mixing(name, module)
+        if isinstance(module, BATCH_NORM) and (module.training or not module.track_running_stats):
+            remedy = "use GroupNorm, or put it in eval mode, frozen"
+            raise InvalidParameter(name, type(module).__name__, "no layer that mixes examples", remedy)
         check_variants(name, module)
         tap = make_tap(name, module)
         if tap is not None and not any(other.join(tap) for other in self.taps):
@@ -291,10 +287,3 @@ def _saved_input(tap: AnyTap, saved: Any) -> Tensor:
         expected = "inputs that stay as the layer saw them"
         raise InvalidParameter(tap.name, "an input changed in place", expected) from None
     return x
-
-
-def _refuse_mixing(name: str, module: nn.Module, *_: Any) -> None:
-    """Refuse batch statistics, which make one record's gradient depend on the others."""
-    if module.training or not module.track_running_stats:
-        remedy = "use GroupNorm, or put it in eval mode, frozen"
-        raise InvalidParameter(name, type(module).__name__, "no layer that mixes examples", remedy)

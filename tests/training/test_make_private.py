@@ -60,8 +60,15 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     module = nn.Sequential(norm, nn.Linear(6, 3).double())
     _, optimizer, _ = private(module, x, y)
     module.train()
-    with pytest.raises(InvalidParameter, match="mixes examples"):
-        module(x)
+    optimizer._turn.open(12)
+    with pytest.raises(InvalidParameter, match="running_mean=changed by the forward pass; no running statistics"):
+        optimizer.backward_on(own(module), (x, y))
+    module[0].track_running_stats = False
+    module[0].running_mean = module[0].running_var = None
+    optimizer._turn.drawn = None
+    optimizer._turn.open(12)
+    with pytest.raises(InvalidParameter, match="with the other records of the batch"):
+        optimizer.backward_on(own(module), (x, y))
     optimizer.close()
     module(x)
 
