@@ -39,12 +39,6 @@ class _Saved(torch.autograd.Function):
         return None, None
 
 
-def _keeps_graph() -> bool:
-    """True if the running backward pass keeps its graph for another one, or where torch does not say."""
-    asked = getattr(torch._C, "_get_current_graph_task_keep_graph", None)
-    return asked is None or asked()
-
-
 _TAPPED: "WeakSet[nn.Module]" = WeakSet()
 """The modules that private runs train now. Soundness: two runs would count releases of one module apart."""
 
@@ -184,10 +178,7 @@ class Taps:
             def back(g: Tensor) -> None:
                 if self.is_inside:
                     return
-                x = _saved_input(tap, saved[0])
-                if not _keeps_graph():
-                    saved.clear()
-                self.keep(tap, call, x, g.detach())
+                self.keep(tap, call, _saved_input(tap, saved.pop()), g.detach())
 
             expanded.register_hook(back)
             return None if expanded is first else expanded
