@@ -253,11 +253,6 @@ class IndependenceCheck:
                 expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
                 remedy = "let the inputs ask for them: x.requires_grad_()"
                 raise InvalidParameter("loss_fn", message, expected, remedy) from error
-            # What was put back may miss a key or an attribute that stands elsewhere.
-            may_lack = self.state.is_restored and (self.taps.alone or not is_checking())
-            if may_lack and isinstance(error, KeyError | AttributeError):
-                expected = "what works where the module holds what it held when the batch was drawn"
-                raise InvalidParameter("loss_fn", message, expected, _NO_STATE) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in message or not may_be_new:
                 raise
@@ -488,7 +483,7 @@ class ModuleState:
         self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
         self.kinds = {id(p): _kind_of(p) for _, p in self.trained}
-        self.is_noted = self.is_restored = False
+        self.is_noted = False
         self.tables: dict[int, tuple[str, Any, Any, Any]] = {}
         self.others: list[Tensor] = []
         self.released: _States = {}
@@ -592,7 +587,7 @@ class ModuleState:
                     self.tables[id(table)] = name, table, dict(table), type(table)
                 for key in part.__dict__.keys() - _KEPT_BY_TORCH:
                     if type(part.__dict__[key]) not in (int, float, bool, str):
-                        self.keep(f"{name}.{key}", part.__dict__[key], 4)
+                        self.keep(f"{name}.{key}".lstrip("."), part.__dict__[key], 4)
             self.held = [(name, tensor) for name, tensor in self.held if id(tensor) not in inside]
             self.before = self.drawn | self.states(self.held, ())
         if reads and not self.is_noted:
@@ -619,7 +614,6 @@ class ModuleState:
                 # A class of the program's own may do otherwise.
                 kind.clear(table)
                 (kind.extend if kind in (list, deque) else kind.update)(table, values)
-        self.is_restored = True
 
     def drop_gradients(self, *, every: bool = False) -> None:
         """Remove the gradients of the trained tensors, of others that losses asked for one, and of ``every`` other."""
