@@ -543,7 +543,7 @@ class ModuleState:
 
     def check_unwritten(self) -> None:
         """Raise where a pass has written something of the batch into a tensor of the module."""
-        now = self.states([*self.taps.tensors(), *self.held], self.before if self.is_noted else ())
+        now = self.states([*self.held, *self.taps.tensors()], self.before if self.is_noted else ())
         remedy = "no running statistics, no max_norm; set weights before the batch is drawn, do not write through .data"
         _check_same(self.before, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
         for name, table, values, _ in self.tables.values() if self.is_noted else ():
@@ -581,18 +581,15 @@ class ModuleState:
         """
         if not self.tables:
             self.held: list[tuple[str, Tensor]] = []
-            inside = {id(tensor) for _, tensor in self.taps.tensors()}
             for name, part in self.taps.module.named_modules():
                 for table in (part.__dict__, part._modules):
                     self.tables[id(table)] = name, table, dict(table), type(table)
                 for key in part.__dict__.keys() - _KEPT_BY_TORCH:
                     if type(part.__dict__[key]) not in (int, float, bool, str):
                         self.keep(f"{name}.{key}".lstrip("."), part.__dict__[key], 4)
-            self.held = [(name, tensor) for name, tensor in self.held if id(tensor) not in inside]
-            self.before = self.drawn | self.states(self.held, ())
         if reads and not self.is_noted:
             self.check_released(every=True)
-            self.before = self.drawn | self.states(self.held, {id(tensor) for _, tensor in self.held})
+        self.before = self.states(self.held, {id(t) for _, t in self.held} if self.is_noted else ()) | self.drawn
 
     def keep(self, name: str, value: Any, depth: int) -> None:
         """Note what a list, table or set holds, and those within it to this depth, and the tensors and arrays there."""
