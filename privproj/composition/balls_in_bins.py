@@ -208,11 +208,11 @@ def allocate(profile: PrivacyProfile, run: Run) -> list[tuple[PrivacyProfile, Ru
     unsampled = replace(run, sampling=None, batches=None, batches_per_record=1)
     return [
         (profile if batches == 1 else _epoch_profile(profile, batches), replace(unsampled, steps=steps))
-        for batches, steps in _blocks_of(run)
+        for batches, steps in blocks_of(run)
     ]
 
 
-def _blocks_of(run: Run) -> list[tuple[int, int]]:
+def blocks_of(run: Run) -> list[tuple[int, int]]:
     """The sizes of the blocks of a record in a balls-in-bins run, and how many of each there are in the run (C25)."""
     assert run.batches is not None
     size, longer = divmod(run.batches, run.batches_per_record)

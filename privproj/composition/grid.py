@@ -49,7 +49,7 @@ BelowOrder = Callable[[], LatticeComposition | DoubledCurve]
 
 
 @dataclass(frozen=True)
-class _ComposedCurve:
+class ComposedCurve:
     """The curve of a composed run: the larger of its orders, each from above and, where known, from below.
 
     Its soundness is that of the pairs (C18) and of what composed them (C19 or C23).
@@ -163,14 +163,14 @@ class GridCurve:
         """How the last answer was computed: the composer, and the grid."""
         return self.level(self.used).numerics if self.steps[self.used] else DOUBLED_NUMERICS
 
-    def level(self, level: int) -> _ComposedCurve:
+    def level(self, level: int) -> ComposedCurve:
         """The curve on the lattice with the step ``steps[level]``, or by doubling where that is 0."""
         curve = self.compose_level(level)
         if isinstance(curve, PrecisionLimit):
             raise curve
         return curve
 
-    def _compose_level(self, level: int) -> _ComposedCurve | PrecisionLimit:
+    def _compose_level(self, level: int) -> ComposedCurve | PrecisionLimit:
         """The same, or why there is none; kept, so that what takes too much work is not tried at every epsilon."""
         step = self.steps[level]
         try:
@@ -191,7 +191,7 @@ class GridCurve:
 
     def answer(
         self,
-        read: Callable[[_ComposedCurve], Enclosure],
+        read: Callable[[ComposedCurve], Enclosure],
         epsilon_of: Callable[[Enclosure], float],
         enough: float = -math.inf,
     ) -> Enclosure:
@@ -214,7 +214,7 @@ class GridCurve:
         first = self.used
         return LateEnclosure(lambda: self.answer_below(ends, read, first), ends.upper)
 
-    def first_answer(self, read: Callable[[_ComposedCurve], Enclosure], level: int) -> tuple[int, Enclosure]:
+    def first_answer(self, read: Callable[[ComposedCurve], Enclosure], level: int) -> tuple[int, Enclosure]:
         """The first level from this one on that raises no :class:`GridLimit`, and what ``read`` finds there."""
         while True:
             try:
@@ -224,7 +224,7 @@ class GridCurve:
                 if level == len(self.steps):
                     raise
 
-    def answer_below(self, ends: Enclosure, read: Callable[[_ComposedCurve], Enclosure], first: int) -> float:
+    def answer_below(self, ends: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
         """The lower end of ``ends``, which were read at this level or, where those have none, at a later one.
 
         It is ``-inf`` where none has one.
@@ -275,7 +275,7 @@ def _default_ways(shapes: list[Outline]) -> list[float]:
     return [first, then, *(step * 4.0**k for k in range(1, MOST_COARSENINGS + 1))]
 
 
-def _compose_adaptively(shapes: list[Outline]) -> _ComposedCurve:
+def _compose_adaptively(shapes: list[Outline]) -> ComposedCurve:
     """The curve of the run by repeated squaring: both orders from above, the remove order from below (C23).
 
     Raises :class:`GridLimit` for tails that are cut later than its products are.
@@ -294,10 +294,10 @@ def _compose_adaptively(shapes: list[Outline]) -> _ComposedCurve:
         law_below = compose_laws(laws, depth, below=True)
         return (lambda: DoubledCurve(law_below, above=False),)
 
-    return _ComposedCurve(tuple(map(DoubledCurve, orders)), compose_below, DOUBLED_NUMERICS)
+    return ComposedCurve(tuple(map(DoubledCurve, orders)), compose_below, DOUBLED_NUMERICS)
 
 
-def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> _ComposedCurve:
+def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_FFT_CELLS) -> ComposedCurve:
     """The curve on the lattice with this step (nats), by Fourier inversion (C18, C19).
 
     ``most_fft`` is the longest FFT in cells. Raises :class:`PrecisionLimit` for a step above
@@ -320,4 +320,4 @@ def compose_on_lattice(shapes: list[Outline], step: float, most_fft: int = MOST_
     above = [(ends.above, steps) for ends, steps in bounds]
     points = sum(len(pair.cells) for pair, _ in above)
     numerics = {"composer": "privproj", "grid_step": step, "grid_points": points}
-    return _ComposedCurve(tuple(compose_order(above, order) for order in orders), compose_below, numerics)
+    return ComposedCurve(tuple(compose_order(above, order) for order in orders), compose_below, numerics)

@@ -7,7 +7,7 @@ from helpers import RUN, eps_of, full_if, m2
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
 from privproj.accounting.phase import phase_for
-from privproj.composition.grid import _ComposedCurve
+from privproj.composition.grid import ComposedCurve
 from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.kernels import log_add
@@ -298,7 +298,7 @@ def test_whoever_reads_the_value_alone_composes_no_lower_end(monkeypatch):
     run = {"sampling_rate": 0.01, "steps": 50}
     answer = privproj.epsilon(Gaussian(noise_multiplier=0.9), delta=1e-5, **run)
     assert 0.999 * answer.value < answer.lower <= answer.value
-    monkeypatch.setattr(_ComposedCurve, "below", property(lambda _: 1 / 0))
+    monkeypatch.setattr(ComposedCurve, "below", property(lambda _: 1 / 0))
     fresh = privproj.epsilon(Gaussian(noise_multiplier=0.91), delta=1e-5, **run)
     assert 0.0 < fresh.value < answer.value
     with pytest.raises(ZeroDivisionError):
