@@ -6,7 +6,6 @@ cryptographic, and a floating-point Gaussian is not exactly one. Which record pi
 SHAKE-256, since it has to be drawn again, on any machine, where a killed run goes on.
 """
 
-import gc
 import os
 import pickle
 import random
@@ -15,8 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from hashlib import sha256, shake_256
-from types import CodeType, FunctionType, ModuleType
+from itertools import islice
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -168,7 +169,7 @@ _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyr
 _WITHOUT_PARTS = frozenset({str, bytes, int, float, bool, complex, type(None), ModuleType, torch.Tensor, np.ndarray})
 """Types of which many may lie around a generator, and none holds one. Speed only."""
 
-MOST_PARTS = 4000
+MOST_PARTS = 2000
 """How many objects, classes and functions are looked through for generators, the nearest first. Contract."""
 
 MOST_HELD = 100
@@ -196,13 +197,32 @@ def _held_by(part: Any) -> Iterable[Any]:
     """What an object, its class, a function or a short container holds; no code of the program runs for it."""
     kind = type(part)
     if kind is FunctionType:
+        around = [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
+        default = [*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values(), *part.__dict__.values()]
         named = [part.__globals__[name] for name in _names_in(part.__code__) if name in part.__globals__]
-        return [part.__closure__, part.__defaults__, part.__kwdefaults__, part.__dict__, *named]
+        return [*around, *default, *named]
+    if kind in (MethodType, BuiltinMethodType):
+        return [part.__self__, getattr(part, "__func__", None)]
+    if kind is partial:
+        return [part.func, *part.args, *part.keywords.values()]
+    if kind in (dict, list, tuple, set, deque):
+        return [*(part.values() if kind is dict else part)] if len(part) <= MOST_HELD else []
+    if kind in _FUNCTION_OF:
+        return [getattr(part, _FUNCTION_OF[kind])]
     if issubclass(kind, type):
-        is_library = str(part.__module__).partition(".")[0] in ("builtins", "numpy", "torch", "typing")
+        is_library = str(part.__module__).partition(".")[0] in ("builtins", "numpy", "torch")
         return [] if is_library else [*vars(part).values(), *part.__bases__]
-    is_long = kind in (dict, list, tuple, set, deque) and len(part) > MOST_HELD
-    return [] if is_long else [*gc.get_referents(part), kind]
+    try:
+        attributes = object.__getattribute__(part, "__dict__")
+    except Exception:
+        attributes = None
+    return [*(islice(attributes.values(), MOST_HELD) if type(attributes) is dict else ()), kind]
+
+
+_FUNCTION_OF: dict[type, str] = {
+    staticmethod: "__func__", classmethod: "__func__", property: "fget", cached_property: "func",
+}  # fmt: skip
+"""What stands in a class for a function, and where it has that. Contract with Python."""
 
 
 def _names_in(code: CodeType) -> set[str]:

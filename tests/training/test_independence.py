@@ -1770,8 +1770,6 @@ def test_the_streams_of_a_run_are_no_generators_of_the_program():
 class Erasing:
     """A transform with a generator, and with attributes that a search must not wake."""
 
-    __slots__ = ("gone", "rng")
-
     def __init__(self, rng):
         self.rng, self.gone = rng, weakref.proxy(nn.Identity())
 
