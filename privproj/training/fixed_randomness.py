@@ -170,15 +170,26 @@ class Still(TorchFunctionMode):
         """A number that tells rates of dropout apart, for one may depend on the batch; 1 where calls may be counted."""
         return 1.0 + 0.1 * p if self.apart else 1.0
 
+    def passed_back(
+        self, output: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:  # fmt: skip
+        """Go back from an output as ``Tensor.backward`` does, with recomputed parts of the forward pass quiet too.
+
+        Torch takes a mode off while it handles a call. Here it is on again when the pass begins, which hands it on.
+        """
+        engine: Any = torch.autograd.Variable._execution_engine
+        gradients = (torch.ones_like(output) if gradient is None else gradient,)
+        keeps = bool(create_graph if retain_graph is None else retain_graph)
+        leaves = () if inputs is None else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        ways: dict[str, bool] = {"allow_unreachable": True, "accumulate_grad": True}
+        with self:
+            engine.run_backward((output,), gradients, keeps, bool(create_graph), leaves, **ways)
+
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func is Tensor.backward:
-            # Torch takes a mode off while it handles a call. Here it is on again when the pass begins, which hands it
-            # on, so that recomputed parts of the forward pass are quiet too.
-            engine: Any = torch.autograd.Variable._execution_engine
-            one, edges, keeps = (torch.ones_like(args[0]),), (args[0],), bool(kwargs.get("retain_graph"))
-            with self:
-                return engine.run_backward(edges, one, keeps, False, (), allow_unreachable=True, accumulate_grad=True)
+            return self.passed_back(*args, **kwargs)
         # Numbers of a generator of the loop's own stay what they are: other ones in every pass.
         if kwargs.get("generator") in (None, torch.default_generator):
             if func in _DROPOUTS:

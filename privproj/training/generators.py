@@ -321,6 +321,8 @@ def generator(device: torch.device, seed: np.random.SeedSequence) -> torch.Gener
     if device.type == "cpu":
         words = state.numpy()[FIRST_WORD : FIRST_WORD + 8 * WORDS].view(np.uint64)
         words[:] = seed.generate_state(WORDS, np.uint32)
+        # The seed that torch.initial_seed tells, from which programs seed other generators: no constant, and no word.
+        state.numpy()[:8].view(np.uint64)[:] = seed.spawn(1)[0].generate_state(1, np.uint64)
     else:
         state.numpy().view(np.uint64)[:] = philox_state(seed)
     return rng.set_state(state)

@@ -178,6 +178,8 @@ class Taps:
             def back(g: Tensor) -> None:
                 if self.is_inside:
                     return
+                if not saved:
+                    raise RuntimeError(f"{tap.name} is gone back through the graph a second time")
                 self.keep(tap, call, _saved_input(tap, saved.pop()), g.detach())
 
             expanded.register_hook(back)

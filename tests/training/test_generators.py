@@ -25,6 +25,7 @@ from privproj.training.generators import (  # noqa: E402
     normal,
     orthonormal,
     philox_state,
+    secret_numbers,
     streams,
 )
 
@@ -73,6 +74,18 @@ def test_seed_and_offset_of_a_gpu_are_both_random_and_leave_room_to_count():
     assert stats.kstest([key / 2**64 for key in keys], "uniform").pvalue > 1e-4
     assert stats.kstest([offset / LARGEST_OFFSET for offset in offsets], "uniform").pvalue > 1e-4
     assert len({key % 16 for key in keys}) == len({offset // 4 % 16 for offset in offsets}) == 16
+
+
+def test_the_seed_that_torch_tells_is_secret_too():
+    """Programs seed other generators from it: torch's own default would be public masks."""
+    told = []
+    for stream in (streams().forward, streams().forward):
+        for _ in range(2):
+            with secret_numbers(stream):
+                told.append(torch.initial_seed())
+                words = torch.get_rng_state().numpy()[24:].view(np.uint64)
+                assert told[-1] not in (torch.Generator().initial_seed(), int(words[0] | words[1] << np.uint64(32)))
+    assert len(set(told)) == 4
 
 
 def test_a_state_of_another_length_is_refused(monkeypatch):

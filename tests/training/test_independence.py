@@ -5,6 +5,7 @@ import math
 import random
 import types
 import weakref
+from collections import OrderedDict
 from functools import partial
 from itertools import chain, count
 
@@ -774,6 +775,14 @@ def routed(module, part):
     return cross_entropy(scores * kept.sum(1, keepdim=True), part[1], reduction="none")
 
 
+def sent_back(module, part):
+    """An adversarial step within the loss, for hard records one way and for easy ones the other."""
+    x = dropout(part[0], 0.1).detach().requires_grad_()
+    losses = cross_entropy(module(x), part[1], reduction="none")
+    losses.backward(gradient=1.0 - 2.0 * (losses.detach() > losses.detach().mean()).to(losses))
+    return cross_entropy(module(x.detach() + 2.0 * x.grad), part[1], reduction="none")
+
+
 def rated(module, part, drop):
     """Dropout at a rate that the batch says."""
     h = torch.tanh(module[0](part[0]))
@@ -790,6 +799,7 @@ DRAWN_APART = {
     "a rate of dropout in attention": lambda m, part: rated(m, part, lambda h, rate: attended(dropout(h, 0.1), rate)),
     "an order of drawn numbers": lambda m, part: permuted(m, part, lambda n: torch.rand(n).argsort()),
     "numbers drawn from one law": lambda m, part: permuted(m, part, lambda n: torch.multinomial(torch.ones(n), n)),
+    "weights of a pass back within the loss": sent_back,
     "two passes with dropout": disagreeing,
     "two passes with dropout, 0/0": lambda m, part: disagreeing(m, part, 0.0),
     "the mean of two passes": centred,
@@ -1807,6 +1817,12 @@ def test_generators_are_found_where_programs_keep_them_and_nothing_of_the_progra
         assert all(rng in own_generators(place) for place in places) and own_generators(within) == [KNOWN]
     far = types.SimpleNamespace(documents=[[["word"] * 90] * 1 for _ in range(90)], rng=KNOWN)
     assert own_generators(far) == [KNOWN] and own_generators([[0]] * 101 + [KNOWN]) == []
+    # However many records stand beside them.
+    for records in (
+        OrderedDict((i, [i]) for i in range(5000)),
+        type("Records", (list,), {})([[i] for i in range(5000)]),
+    ):
+        assert own_generators(types.SimpleNamespace(records=records, transform=Erasing(KNOWN))) == [KNOWN]
 
 
 def test_generators_of_one_seed_draw_apart_from_each_other_and_from_torch():
