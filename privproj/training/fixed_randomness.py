@@ -24,7 +24,7 @@ _DROPOUTS = {
 }  # fmt: skip
 """Functions that are replaced by their first argument, or by a multiple of each record's. Contract with torch."""
 
-_DROPPING = (nn.RNNBase, nn.MultiheadAttention)
+DROPPING = (nn.RNNBase, nn.MultiheadAttention)
 """Layers that drop within, at the rate of their attribute ``dropout``. Contract with torch."""
 
 MOST_DRAWS = 10_000
@@ -87,9 +87,9 @@ class Still(TorchFunctionMode):
     then they are what they are.
     """
 
-    def __init__(self, level: float, dropping: Sequence[Any] = (), *, takes_seeds: bool = False) -> None:
+    def __init__(self, level: float, *, takes_seeds: bool = False) -> None:
         super().__init__()
-        self.level, self.calls, self.dropping, self.takes_seeds = level, 0, dropping, takes_seeds
+        self.level, self.calls, self.takes_seeds = level, 0, takes_seeds
         self.types: set[torch.dtype] = set()
         self.apart = self.is_uneven = False
         self.passes: list[list[bool]] = []
@@ -101,8 +101,6 @@ class Still(TorchFunctionMode):
     def begin(self, rows: Sequence[int]) -> None:
         """Let a pass over these records begin."""
         self.rows, self.by_row, self.drawn = rows, [], {}
-        for layer in self.dropping:
-            layer.dropout = 0.0
         # Kept in every state that comes of it: another one is of a seed within the pass, or of a state from before.
         self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
@@ -275,17 +273,17 @@ def fix_randomness(module: nn.Module, level: float | None = 0.5, *, takes_seeds:
     so far. Without a level neither is so, nor is anything switched off: that is cheaper, and enough where nothing is
     drawn but from a seed within the pass.
     """
-    layers: list[Any] = [part for part in module.modules() if isinstance(part, _DROPPING) and level is not None]
-    dropping = [layer for layer in layers if layer.dropout]
+    dropping: list[Any] = [part for part in module.modules() if isinstance(part, DROPPING) and level is not None]
     with ExitStack() as stack:
         stack.enter_context(unchanged_numbers(next((p.device for p in module.parameters()), CPU)))
         if hasattr(torch.compiler, "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for layer in dropping:
-            stack.callback(setattr, layer, "dropout", layer.dropout)
-        still = Still(0.5 if level is None else level, dropping, takes_seeds=takes_seeds)
-        for layer in dropping:
-            stack.callback(layer.register_forward_pre_hook(still.before_layer).remove)
+        still = Still(0.5 if level is None else level, takes_seeds=takes_seeds)
+        for part in dropping:
+            stack.callback(setattr, part, "dropout", part.dropout)
+            if part.dropout:
+                stack.callback(part.register_forward_pre_hook(still.before_layer).remove)
+            part.dropout = 0.0
         if level is not None:
             stack.enter_context(still)
         yield still

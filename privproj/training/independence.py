@@ -11,9 +11,9 @@ nothing else asks for gradients, and no forward pass leaves anything of a batch 
 
 import math
 import random
-import warnings
-from collections import OrderedDict, UserDict, UserList, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +24,7 @@ from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
 from privproj.training.containers import leaves, move, parts_of, place_of, take
-from privproj.training.fixed_randomness import fix_randomness, refuse_public_seed
+from privproj.training.fixed_randomness import DROPPING, fix_randomness, refuse_public_seed
 from privproj.training.generators import number_states
 from privproj.training.hooks import Taps, UnpickledHook
 from privproj.training.release import NoisySum
@@ -112,33 +112,38 @@ class IndependenceCheck:
         records, first = rows.stop - rows.start, self.chosen - rows.start
         self.loss_fn, self.start, self.taps.alone = loss_fn, rows.start, alone
         self.checks_more = not alone and self.should_check_more(part, records)
-        reads = self.checks_more or (alone and self.spot)
-        if reads:
+        if self.checks_more or (alone and self.spot):
             self.loader.check_joining(rows, alone=alone)
-        self.state.note(reads=reads)
+            self.state.note()
+        if self.state.is_noted and records == 1 and rows.start and rows.stop == self.loader.drawn:
+            # What the first record has set for all is set anew by the last one.
+            self.state.restore()
         order = list(range(records))
         if not self.checks_more:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
         is_compared = self.checks_more or 0 <= first < records
         # A copy, for the loss function may write into its part.
         self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
-        states, seed = number_states(self.taps.device), torch.initial_seed()
+        form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
+        seed = torch.initial_seed()
         with self.taps.armed(records):
+            losses = self.losses(part, records)
+            if torch.initial_seed() != seed and not alone:
+                refuse_public_seed()
+            self.state.check_leaves(losses)
             try:
-                losses = self.losses(part, records)
-                if torch.initial_seed() != seed and not alone:
-                    refuse_public_seed()
-                self.state.check_leaves(losses)
                 self.pass_back(losses)
-                self.state.check_unwritten()
+                self.state.check_unwritten(form)
             finally:
                 self.state.drop_gradients(every=True)
-                self.state.restore()
             self.drawn = number_states(self.taps.device) != states
             self.noisy_sum.add(records)
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
                 self.check_apart()
+        if self.state.is_noted and self.loader.drawn == 1:
+            # Nothing beside it tells what the one record has set for all: the next batch sets it anew.
+            self.state.restore()
         # Outputs of first layers are among them, which nothing needs any more.
         self.state.others.clear()
         return losses.detach().sum()
@@ -165,9 +170,12 @@ class IndependenceCheck:
                     if not (self.still.apart and self.still.is_uneven):
                         raise
                     self.still.apart = False
+                    self.state.restore()
                     self.compare()
         finally:
             _checks.pop()
+            # What counts the records has counted these again.
+            self.state.last = None
 
     def compare(self) -> None:
         """Raise where a piece of a part is another one apart from it: all are compared, or one unless more are checked.
@@ -180,7 +188,12 @@ class IndependenceCheck:
         pieces = self.pieces()
         previous, needed = None, len(pieces) if self.checks_more else 1 + self.drawn
         for rows, weights, batch, cause in pieces:
+            if self.checks_more:
+                # What a first pass leaves for good, whatever the batch is, is none of the batch: it may stay.
+                self.state.restore()
             worst = self.difference(rows, weights, batch)
+            if self.checks_more:
+                self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
             if worst is not None:
                 if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
                     self.refuse(*worst, _KEPT if self.taps.alone else cause)
@@ -201,7 +214,6 @@ class IndependenceCheck:
         self.taps.records = len(self.places)
         self.pass_back(self.losses_again(self.base, self.places))
         self.state.drop_gradients()
-        self.state.restore()
 
     def pieces(self) -> list[Piece]:
         """The records of a part, one by one; or, where more are checked, halves and two records.
@@ -253,6 +265,10 @@ class IndependenceCheck:
                 expected = "gradients within the loss of inputs and outputs only, not of trained tensors"
                 remedy = "let the inputs ask for them: x.requires_grad_()"
                 raise InvalidParameter("loss_fn", message, expected, remedy) from error
+            # What was put back may miss a key or an attribute that stands elsewhere.
+            if self.state.is_restored and not is_checking() and isinstance(error, KeyError | AttributeError):
+                expected = "what works where the module holds what it held when the batch was drawn"
+                raise InvalidParameter("loss_fn", message, expected, _NO_STATE) from error
             may_be_new = is_checking() or (widened and isinstance(error, RuntimeError | ValueError | IndexError))
             if isinstance(error, PrivprojError) or "out of memory" in message or not may_be_new:
                 raise
@@ -326,7 +342,6 @@ class IndependenceCheck:
         finally:
             self.taps.capture(True)
             self.state.drop_gradients()
-            self.state.restore()
 
     def refuse(self, name: str, share: float, cause: tuple[str, str]) -> NoReturn:
         """Raise :class:`InvalidParameter` with what helps, and with the releases that the same may have been in."""
@@ -448,8 +463,8 @@ def is_checking() -> bool:
 _KEPT_BY_TORCH = frozenset(nn.Module().__dict__)
 """What torch itself keeps in every module. Contract with torch."""
 
-_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque, set, tuple)
-"""What is looked through for what attributes hold; all but the last are put back. Contract with Python."""
+_ROWS = (list, tuple, deque)
+"""Attributes of which the numbers are looked at one by one."""
 
 _NOTHING_KEPT = "layers that keep nothing of a batch"
 """What is expected of a forward pass."""
@@ -466,27 +481,26 @@ _FREEZE = "undo that, or convert and freeze layers before make_private, or call 
 _WHOLE_KINDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of so many bytes. Contract with torch."""
 
-_States = dict[int, tuple[str, int, int, int | None]]
-"""By the identity of a tensor its name, where it lies, how often it was written, and a number that changes with what it
-holds; None where that was not read."""
+_States = dict[int, tuple[str, int, int, bool, int | None]]
+"""By the identity of a tensor its name, where it lies, how often it was written, whether it has a gradient that nobody
+asked for, and a number that changes with what it holds; None where that was not read."""
 
 
 class ModuleState:
     """Compares a module with what it was at named moments: after a release, when a batch was drawn, before a pass.
 
     What trained tensors and buffers hold is read at each of these but a pass, for fused optimizers count no writes.
-    Plain attributes are put back after every pass, with what lists, tables and arrays there held; a tensor there must
-    not be written.
     """
 
     def __init__(self, taps: Taps) -> None:
         self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
         self.kinds = {id(p): _kind_of(p) for _, p in self.trained}
-        self.is_noted = False
-        self.tables: dict[int, tuple[str, Any, Any, Any]] = {}
+        self.is_noted = self.is_restored = False
         self.others: list[Tensor] = []
         self.released: _States = {}
+        self.integer_changes: dict[Any, set[tuple[str, int]]] = {}
+        self.last: dict[str, str | int] | None = None
         # Weights that are loaded are those of no release.
         forget = UnpickledHook(lambda *_: self.released.clear())
         taps.handles.append(taps.module.register_load_state_dict_post_hook(forget))
@@ -495,8 +509,7 @@ class ModuleState:
         """Note what the module is like when a batch was drawn; trained tensors are as the last release left them."""
         self.drop_gradients(every=True)
         tensors = self.check_trained()
-        self.types = {tensor.dtype for _, tensor in tensors}
-        self.is_noted, self.tables = False, {}
+        self.is_noted, self.is_restored, self.types = False, False, {tensor.dtype for _, tensor in tensors}
         now = self.states(tensors, self.read(tensors) - self.released.keys())
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
         remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
@@ -525,7 +538,8 @@ class ModuleState:
         # One question to the device for all of them.
         numbers = dict(zip(sums, torch.stack([*sums.values()]).tolist() if sums else (), strict=True))
         return {
-            id(tensor): (name, tensor.data_ptr(), tensor._version, numbers.get(id(tensor))) for name, tensor in tensors
+            id(t): (name, t.data_ptr(), t._version, t.grad is not None and id(t) not in self.kinds, numbers.get(id(t)))
+            for name, t in tensors
         }
 
     def read(self, tensors: Sequence[tuple[str, Tensor]]) -> set[int]:
@@ -541,16 +555,16 @@ class ModuleState:
                 raise InvalidParameter(name, kind, f"{expected}, as make_private saw it", _FREEZE)
         return tensors
 
-    def check_unwritten(self) -> None:
-        """Raise where a pass has written something of the batch into a tensor of the module."""
-        now = self.states([*self.held, *self.taps.tensors()], self.before if self.is_noted else ())
+    def check_unwritten(self, form: Any = None) -> None:
+        """Raise where a pass has written something of the batch into the module, or left a gradient there.
+
+        Parts of a given ``form`` leave the same whole numbers in attributes.
+        """
+        now = self.states(self.taps.tensors(), self.drawn if self.is_noted else ())
         remedy = "no running statistics, no max_norm; set weights before the batch is drawn, do not write through .data"
-        _check_same(self.before, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
-        for name, table, values, _ in self.tables.values() if self.is_noted else ():
-            is_same = not isinstance(table, dict) or all(part is values.get(key, table) for key, part in table.items())
-            if not is_same or len(table) != len(values):
-                words = f"what the forward pass sets or counts in attributes ({name or 'module'}) is put back after it"
-                warnings.warn(f"{words}: {_NO_STATE}, and count in the loop", stacklevel=2)
+        _check_same(self.drawn, now, "changed by the forward pass", _NOTHING_KEPT, remedy)
+        if self.is_noted:
+            self.check_attributes(form, every=True)
 
     def check_leaves(self, losses: Tensor) -> None:
         """Raise where losses ask for the gradient of a parameter that is not trained, where it would be left unclipped.
@@ -574,43 +588,56 @@ class ModuleState:
                 remedy = "put it into the module before make_private, or call what holds it under torch.no_grad()"
                 raise InvalidParameter("losses", actual, "losses of the trained tensors alone", remedy)
 
-    def note(self, *, reads: bool) -> None:
-        """Note what plain attributes are before the first pass over a batch, and what all tensors hold if it ``reads``.
+    def note(self) -> None:
+        """Note the numbers that the module holds, for the rest of the batch: a device has to be waited for.
 
-        For what they hold a device has to be waited for.
+        What one record leaves there would reach the next one, even where every record is computed by itself.
         """
-        if not self.tables:
-            self.held: list[tuple[str, Tensor]] = []
-            for name, part in self.taps.module.named_modules():
-                for table in (part.__dict__, part._modules):
-                    self.tables[id(table)] = name, table, dict(table), type(table)
-                for key in part.__dict__.keys() - _KEPT_BY_TORCH:
-                    if type(part.__dict__[key]) not in (int, float, bool, str):
-                        self.keep(f"{name}.{key}".lstrip("."), part.__dict__[key], 4)
-        if reads and not self.is_noted:
+        if not self.is_noted:
             self.check_released(every=True)
-        self.before = self.states(self.held, {id(t) for _, t in self.held} if self.is_noted else ()) | self.drawn
+            self.start, self.changed, self.integer_changes = _attributes(self.taps.module), None, {}
+            self.first = self.last = self.start
+            self.plain, self.tables = [(part, _plain(part)) for part in self.taps.module.modules()], {}
+            for _, plain in self.plain:
+                _keep(plain, 5, self.tables)
 
-    def keep(self, name: str, value: Any, depth: int) -> None:
-        """Note what a list, table or set holds, and those within it to this depth, and the tensors and arrays there."""
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-            value = torch.from_numpy(value)
-        if isinstance(value, Tensor):
-            self.held.append((name, value))
-        value = value.data if isinstance(value, UserDict | UserList) else value
-        kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
-        if kind is not None and depth and id(value) not in self.tables:
-            self.tables[id(value)] = name, value, kind(value), kind
-            for part in value.values() if isinstance(value, dict) else value:
-                self.keep(name, part, depth - 1)
+    def check_attributes(self, form: Any, *, every: bool = False) -> None:
+        """Raise where a pass has left other numbers in attributes than the first one of the batch has.
+
+        Tables of constants are the same whatever records are computed, and what a layer sets by the first batch that it
+        sees is not. ``every`` number is compared after a later part of the batch, for its gradients are released; else
+        those that the first pass has changed. Whole numbers are those of the records there, such as their sizes or what
+        counts them: all passes of one ``form``, if it is known, leave the same there, or all add the same.
+        """
+        now, last = _attributes(self.taps.module), self.last
+        self.last = now
+        if self.changed is None:
+            self.changed, self.first = {name for name in now if self.start.get(name) != now[name]}, now
+            return
+        for name in now if every else self.changed:
+            value, differs = now.get(name), self.first.get(name) != now.get(name)
+            if isinstance(value, int):
+                if form is None or last is None:
+                    continue
+                before = last.get(name)
+                left = {("is", value), ("adds", value - (before if isinstance(before, int) else 0))}
+                left &= self.integer_changes.get((name, form), left)
+                self.integer_changes[name, form], differs = left, not left
+            if differs:
+                raise InvalidParameter(name, "changed by the forward pass", _NOTHING_KEPT, _NO_STATE)
 
     def restore(self) -> None:
-        """Give all attributes the values that they had before the batch, and their tables what they held."""
-        for _, table, values, kind in self.tables.values():
-            if kind is not tuple:
-                # A class of the program's own may do otherwise.
-                kind.clear(table)
-                (kind.extend if kind in (list, deque) else kind.update)(table, values)
+        """Give all plain attributes the values that they had before the first part, and their tables what they held."""
+        for table, values in self.tables.values():
+            table.clear()
+            table.update(values) if isinstance(table, dict | set) else table.extend(values)
+        for part, plain in self.plain:
+            for key in _plain(part).keys() - plain.keys():
+                del part.__dict__[key]
+            # That of these layers is switched off while others are compared.
+            switched = {"dropout": part.dropout} if isinstance(part, DROPPING) else {}
+            part.__dict__.update(plain | switched)
+        self.last, self.is_restored = self.start, True
 
     def drop_gradients(self, *, every: bool = False) -> None:
         """Remove the gradients of the trained tensors, of others that losses asked for one, and of ``every`` other."""
@@ -628,8 +655,49 @@ def _check_same(before: _States, now: _States, actual: str, expected: str, remed
     """Raise where a tensor has another state than before, is new or gone; what was not read passes."""
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
-        if old is None or new is None or old[1:3] != new[1:3] or (old[3] != new[3] and None not in (old[3], new[3])):
+        if old is None or new is None or old[1:4] != new[1:4] or (old[4] != new[4] and None not in (old[4], new[4])):
             raise InvalidParameter((new or old or ("module",))[0], actual, expected, remedy)
+
+
+def _attributes(module: nn.Module) -> dict[str, str | int]:
+    """Every number that the modules keep as plain attributes, or in lists and tables of these: in words, or whole."""
+    numbers: dict[str, str | int] = {}
+    for name, part in module.named_modules():
+        for key, value in _plain(part).items():
+            numbers |= _in_attribute(f"{name}.{key}" if name else key, value, 3)
+    return numbers
+
+
+def _plain(part: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that torch itself knows nothing of."""
+    return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
+
+
+def _keep(value: Any, depth: int, tables: dict[int, tuple[Any, Any]]) -> None:
+    """Note what a list, table or set holds, and those within it to this depth; one that several share is one."""
+    if depth and id(value) not in tables and type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
+        tables[id(value)] = value, copy(value)
+        for part in value.values() if isinstance(value, dict) else value:
+            _keep(part, depth - 1, tables)
+
+
+def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
+    """The numbers in an attribute by name: whole ones as they are, those of tensors and arrays as what they hold."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, int | set | frozenset):
+        return {name: value if isinstance(value, int) else hash(frozenset(map(repr, value)))}
+    if isinstance(value, Tensor):
+        return {name: str(int(_bits(value))) if value.is_floating_point() else int(_bits(value))}
+    if isinstance(value, float):
+        return {name: repr(value)}
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
+    numbers: dict[str, str | int] = {}
+    for key, part in pairs if depth else ():
+        numbers |= _in_attribute(f"{name}[{key!r}]", part, depth - 1)
+    return numbers
 
 
 def _bits(tensor: Tensor) -> Tensor:
