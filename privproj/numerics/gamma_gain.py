@@ -445,7 +445,14 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     if np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
         log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign)
-    return log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
+    log_total = log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
+    if sign < 0.0:
+        # Below the nodes' digits: ln(rate s^(k+1)/Gamma(k+2) (1 - s (k + rate)/(k+2))) + O(s^2), s = start
+        near = (start > 0.0) & (start < 1e-6)
+        r, s = rate[near], start[near]
+        correction = np.log1p(-s * (k + r) / (k + 2.0))
+        log_total[near] = np.log(r) + (k + 1.0) * np.log(s) - math.lgamma(k + 2.0) + correction
+    return log_total
 
 
 def _deviance_interval(t: Array) -> tuple[Array, Array]:
