@@ -13,7 +13,7 @@ from typing import Any
 from privproj.errors import InvalidParameter, within
 from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
-from privproj.records.files import read_data
+from privproj.records.files import read_bounded, read_json
 from privproj.validation import integer, quoted
 
 __all__ = ["layers_from_peft"]
@@ -77,7 +77,7 @@ def layers_from_peft(directory: str) -> tuple[Layer, ...]:
     plain LoRA of linear layers, and nothing else trained
     """
     home = Path(directory)
-    adapter = read_data(str(home / "adapter_config.json"))
+    adapter = _read_json(home / "adapter_config.json")
     with within("adapter_config.json"):
         _check_adapter(adapter)
     saved = home / "adapter_model.safetensors"
@@ -109,6 +109,15 @@ def _layers_of(file: str, adapter: dict[str, Any], shapes: dict[str, list[int]])
         expected = f"rank {adapter['r']} and every rank of rank_pattern in adapter_config.json"
         raise InvalidParameter(file, f"ranks {sorted(ranks)}", expected, BY_HAND)
     return [(inputs, min(rank, inputs)) for rank, inputs in sizes]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON file as a table; raises :class:`InvalidParameter` where it is missing or malformed."""
+    expected = "a readable file with one JSON object"
+    table = read_json(read_bounded(path, "from_peft"), "from_peft", str(path), expected)
+    if not isinstance(table, dict):
+        raise InvalidParameter("from_peft", str(path), expected)
+    return table
 
 
 def _shapes_in(path: Path) -> dict[str, list[int]]:
