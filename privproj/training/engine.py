@@ -166,6 +166,7 @@ def make_private(
         adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
         if adaptive is not None:
             adaptive = adaptive.for_batches(records / per_epoch if per_epoch else rate * records)
+            mechanism = replace(mechanism, adaptive_clipping_sigma=adaptive.sigma)
         plan = Plan(
             algorithm=method, clip=max_grad_norm, steps=steps,
             mechanism=replace(mechanism, noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier),

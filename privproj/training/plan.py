@@ -198,8 +198,8 @@ class Plan:
 
     Args:
         algorithm: The training algorithm with its options, and with the bound that accounts the run.
-        mechanism: What one release is accounted as; the count of ``adaptive_clipping`` is added to it. It carries the
-            noise multiplier ``z``: standard deviation of the noise over the sensitivity.
+        mechanism: What one release is accounted as. It carries the noise multiplier ``z``: standard deviation of the
+            noise over the sensitivity.
         clip: ``C``, the largest Frobenius norm that one record contributes to the sum, from 1e-20 to 1e12; with
             adaptive clipping that of the first release.
         steps: ``T``, the number of planned releases, at least 1.
@@ -214,7 +214,8 @@ class Plan:
         group_size: The number of records that no person exceeds, at least 1: what is protected together.
         ranks: Rank of the projection of each trained tensor, in their order; 1 where nothing is projected.
         shares: Shares of ``clip^2`` of the trained tensors, which sum to 1; None is one joint clip.
-        adaptive_clipping: How the clip follows the norms of gradients; None keeps the clip as it is.
+        adaptive_clipping: How the clip follows the norms of gradients, with the deviation that the mechanism names;
+            None keeps the clip as it is.
 
     Raises:
         InvalidParameter: A field is outside its range.
@@ -251,11 +252,15 @@ class Plan:
             raise InvalidParameter("algorithm", self.algorithm, "a Method, such as Method('dp-sgd')")
         object.__setattr__(self, "steps", integer("steps", self.steps, "a whole number of steps >= 1"))
         object.__setattr__(self, "clip", CLIP.check("max_grad_norm", self.clip))
+        if self.max_batch_size is not None and self.sampling_rate == 1.0:
+            raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
         if self.batches is not None and self.steps % self.batches:
             raise InvalidParameter("steps", self.steps, f"whole epochs of {self.batches} batches, with balls-in-bins")
-        adaptive = self.adaptive_clipping
-        accounted = replace(self.mechanism, adaptive_clipping_sigma=None if adaptive is None else adaptive.sigma)
-        object.__setattr__(self, "mechanism", accounted)
+        adaptive, accounted = self.adaptive_clipping, self.mechanism.adaptive_clipping_sigma
+        is_one_clip = adaptive is None or self.shares is None
+        if not is_one_clip or accounted != (None if adaptive is None else adaptive.sigma):
+            words = f"one clip that adapts, by the deviation {accounted} that the mechanism is accounted with"
+            raise InvalidParameter("adaptive_clipping", adaptive, words)
         if adaptive is not None and not adaptive.least <= self.clip <= adaptive.most:
             words = f"a first clip from least={adaptive.least:g} to most={adaptive.most:g}"
             raise InvalidParameter("max_grad_norm", self.clip, words)
