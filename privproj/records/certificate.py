@@ -62,7 +62,7 @@ The upper end of a run lies so much above the bound that was computed, and the t
 """
 
 MOST_TRIES = 12
-"""How often a noise multiplier is raised before a run is refused. Contract."""
+"""How often a number is raised before a run is refused. Contract."""
 
 WRITTEN_DIGITS = 25
 """Decimal digits of the two ends that are written."""
@@ -472,22 +472,27 @@ def _check_answered(result: Result) -> None:
 def _prove_run(result: Result, question: Question) -> "tuple[Result, Question, RunInBalls]":
     """The answer for a run with its number raised until the balls prove it, its question, and the run in balls."""
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
-    goal = _log_goal(target_field(result))
+    proved, delta = result, Decimal(0)
     for _ in range(MOST_TRIES):
+        goal = _log_goal(target_field(proved))
         run, least = prove_run(question.phases, goal, epsilon)
-        _check_run_side(result, run)
-        if result.quantity == "delta":
-            # Where the check proposes its grids for the next power of e it may take a finer one than this.
-            return _with_delta(result, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1])), question, run
-        if result.quantity == "epsilon":
-            return _with_value(result, least, epsilon=least), question, run
-        if least <= epsilon:
+        if result.quantity == "sigma" and least <= epsilon:
             mechanism = {**result.mechanism, "noise_multiplier": sigma}
             return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
-        # Epsilon falls at least as fast as 1/z, nearly.
-        sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
-        question = question.with_mechanism(noise_multiplier=sigma)
-    raise PrecisionLimit("expected a sigma that is proved to meet the target, found none near the answer")
+        _check_run_side(result, run)
+        if result.quantity == "epsilon":
+            return _with_value(result, least, epsilon=least), question, run
+        if result.quantity == "sigma":
+            # Epsilon falls at least as fast as 1/z, nearly.
+            sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
+            question = question.with_mechanism(noise_multiplier=sigma)
+        else:
+            delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
+            proved = _with_delta(result, delta)
+            # The check will propose its grids for this delta.
+            if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
+                return proved, question, run
+    raise PrecisionLimit(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
 
 
 def _log_goal(target: dict[str, float]) -> float:
