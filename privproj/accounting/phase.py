@@ -258,8 +258,6 @@ class Phase:
                 f"{self.bound.name} has no theorem for balls-in-bins, as it accounts for runs in its own terms; "
                 "expected a bound with a privacy profile"
             )
-        if self.run.group_size > 1 and self.run.in_batches and not isinstance(form, PrivacyProfile):
-            raise Refused(f"{self.bound.name} has no theorem for the steps of a group; expected one with a profile")
         with within(self.bound.name):
             curve = compose(form, run) if isinstance(form, PrivacyProfile) else form.over_run(run)
         return cut_batches(curve, [self])

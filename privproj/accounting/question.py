@@ -96,7 +96,7 @@ class Question:
     def curve(self) -> Curve:
         """The joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
 
-        For persons with several records it is group privacy of the curve of one where their steps have no bound.
+        For persons with several records it is the smaller of that and of group privacy of the curve of one record.
         Raises :class:`InvalidParameter` and :class:`Refused` as :meth:`Phase.curve` and :meth:`Phase.profile` do.
         """
         size = self.phases[0].run.group_size
@@ -104,8 +104,9 @@ class Question:
             return self._composed()
         from privproj.composition.groups import curve_of_group
 
+        is_true = all(phase.is_truth for phase in self.phases)
         of_record = self.with_runs(lambda run: replace(run, group_size=1))
-        return curve_of_group(self._composed, of_record._composed, size)
+        return curve_of_group(self._composed, of_record._composed, size, is_true=is_true)
 
     def _composed(self) -> Curve:
         """The joint curve of what the phases release."""

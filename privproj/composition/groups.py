@@ -46,9 +46,9 @@ from scipy import special
 
 from privproj.composition.dominating_pairs import delta_bounds
 from privproj.curves.profile import Curve, LazyBounds, PrivacyProfile
-from privproj.errors import InvalidParameter, PrecisionLimit, Refused
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.enclosure import Enclosure, LateEnclosure
 
 MARGIN = 1e-11
 """Relative margin of every sum of a step, and of the weights' sums. Soundness.
@@ -279,40 +279,53 @@ def _matched_shifts(profile: PrivacyProfile) -> list[float]:
     return sorted({*shifts, shifts[0] * 0.5})
 
 
-def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int) -> Curve:
-    """The curve of a run for a group of this size: by the group's own steps, else by group privacy of that of a record.
+def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], size: int, *, is_true: bool) -> Curve:
+    """The curve of a run for a group of this size, from that of the group's own steps and from that of one record.
 
-    ``stepwise`` makes the former and may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where the
-    other does too. A rule that leads with epsilon has no delta to convert.
+    ``stepwise``, which makes the former, may raise :class:`Refused` or :class:`InvalidParameter`, which is raised where
+    the other does too. Where that curve ``is_true``, nothing is smaller. A rule that leads with epsilon has no delta to
+    convert.
     """
+    curve = _made_or_refused(stepwise)
+    if is_true and not isinstance(curve, PrivprojError):
+        return curve
+    one = _made_or_refused(single)
+    if not isinstance(one, PrivprojError) and not getattr(one, "leads_with_epsilon", False):
+        return _GroupCurve(None if isinstance(curve, PrivprojError) else curve, one, size)
+    if isinstance(curve, PrivprojError):
+        raise curve
+    return curve
+
+
+def _made_or_refused(make: Callable[[], Curve]) -> Curve | PrivprojError:
+    """A curve, or why there is none."""
     try:
-        return stepwise()
+        return make()
     except (Refused, InvalidParameter) as error:
-        refusal = error
-    with suppress(Refused, InvalidParameter):
-        curve = single()
-        if not getattr(curve, "leads_with_epsilon", False):
-            return _GroupPrivacy(curve, size)
-    raise refusal
+        return error
 
 
-class _GroupPrivacy:
-    """The curve of a run for a group by that of one record, and as sound as it (C37, "A whole run")."""
+class _GroupCurve:
+    """The curve of a run for a group: the smaller of its own, if it has one, and of group privacy of that of a record.
 
-    def __init__(self, single: Curve, size: int) -> None:
-        self.single, self.size = single, size
-        self.inverse_spacing = float(getattr(single, "inverse_spacing", 2.0**-20))
-        self.log_delta = lru_cache(maxsize=256)(self._log_delta)
+    It is as sound as both (C37, "A whole run").
+    """
+
+    def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
+        self.stepwise, self.single, self.size = stepwise, single, size
+        self.inverse_spacing = float(getattr(stepwise or single, "inverse_spacing", 2.0**-20))
         # Where an inverse is searched for, its accuracy is that of the curve that is asked.
-        converted = PrivacyProfile(self.log_delta, inverse_rtol=2.0**-30, guess=self.guess, guess_spread=0.05)
-        self.epsilon = converted.epsilon
+        convert = lru_cache(maxsize=256)(self.convert)
+        self.converted = PrivacyProfile(convert, inverse_rtol=2.0**-30, guess=self.guess, guess_spread=0.05)
 
     @property
     def numerics(self) -> dict[str, object]:
-        """How the curve of one record was computed, and that it was converted."""
-        return {**getattr(self.single, "numerics", {}), "group": "group privacy of the curve of one record"}
+        """How the curve was computed: that of the group itself where there is one."""
+        source = self.single if self.stepwise is None else self.stepwise
+        how = {"group": "group privacy of the curve of one record"} if self.stepwise is None else {}
+        return {**getattr(source, "numerics", {}), **how}
 
-    def _log_delta(self, eps: float) -> Enclosure:
+    def convert(self, eps: float) -> Enclosure:
         """``ln delta_k(eps)`` by group privacy, enclosed."""
         part, factor = eps / self.size, _log_factor(eps, self.size)
         ends = self.single.log_delta(part * (1.0 + 1e-15)).lower, self.single.log_delta(part * (1.0 - 1e-15)).upper
@@ -331,6 +344,39 @@ class _GroupPrivacy:
                 if eps == math.inf:
                     return None
         return eps or None
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        stepwise, other = None if self.stepwise is None else self.stepwise.log_delta(eps), self.convert(eps)
+        return (
+            other if stepwise is None else Enclosure(min(stepwise.lower, other.upper), min(stepwise.upper, other.upper))
+        )
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed."""
+        try:
+            ends = None if self.stepwise is None else self.stepwise.epsilon(log_delta)
+        except PrecisionLimit:
+            ends = None
+        if ends is None:
+            return self.converted.epsilon(log_delta)
+        upper = ends.upper
+        if upper == math.inf or self.may_be_less(upper, log_delta):
+            upper = min(upper, self.converted.epsilon(log_delta).upper)
+        return LateEnclosure(lambda: ends.lower, upper)
+
+    def may_be_less(self, upper: float, log_delta: float) -> bool:
+        """True where group privacy passes at the epsilon ``upper`` or may pass below it."""
+        # A log delta of one record that is not asked for where the group has an epsilon of its own, and small deltas
+        # cost more. Speed only.
+        deepest = -150.0 if hasattr(self.single, "log_delta_unless") else -math.inf
+        if log_delta - _log_factor(upper, self.size).upper >= deepest:
+            return self.converted.log_delta(upper).upper <= log_delta
+        # Its own epsilon is at least k eps(delta/k) of one record, as the factor is at least k.
+        of_record = log_delta - math.log(self.size)
+        with suppress(PrecisionLimit):
+            return of_record >= deepest and self.size * self.single.epsilon(of_record).upper < upper
+        return False
 
 
 def _log_factor(eps: float, size: int) -> Enclosure:

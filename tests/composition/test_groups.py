@@ -437,7 +437,7 @@ def test_group_privacy_is_found_although_it_fails_again_far_beyond():
 
     plain = gaussian_profile(2.0)
     single = PrivacyProfile(lambda e: Enclosure(*(max(end, -60.0) for end in plain.log_delta(e))))
-    curve = curve_of_group(refuse, lambda: single, 3)
+    curve = curve_of_group(refuse, lambda: single, 3, is_true=False)
     found = curve.epsilon(-8.0).upper
     assert curve.log_delta(found).upper <= -8.0 < curve.log_delta(0.9999 * found).upper
     assert curve.log_delta(400.0).upper == 0.0
