@@ -34,7 +34,7 @@ EPSILONS_TOGETHER = 8
 """How many values of eps of a table share their nodes. Speed only."""
 
 UNEQUAL_NORMS_MARGIN = 1e-7
-"""Relative error allowed to special functions and sums: gains keep seven digits and a half; measured. Soundness (measured)."""
+"""Relative error allowed to special functions and sums, of which gains keep seven digits. Soundness (measured)."""
 
 STEEPEST_LOG_DELTA = 1e4
 """``-d ln delta/d eps`` allowed for in lower ends; measured. Soundness (measured)."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.pairs import log_density, mean_over_w, one_pair
+from mpmath import mp
 from scipy import special
 
 import privproj
@@ -53,6 +54,37 @@ def test_the_enclosure_holds_the_worst_pair(dim, rank, m, ratio, eps):
     assert reference <= upper * (1 + 1e-6)
     assert lower <= reference * (1 + 5e-3), "the pair behind the lower end exists"
     assert upper <= lower * (1 + WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "m", "ratio", "eps"),
+    [
+        (2, 1, 1e-3, math.log(1.01), 1.001 * math.log(1.01)),
+        (2, 1, 1e-6, 1e-6, 1.001e-6),
+        (2, 1, 1e-3, math.log(1.01), math.log(1.01)),
+        (4, 5, 1e-6, math.log(1.01), 0.0),
+        (9, 10, 1e-6, math.log(1.01), 0.0),
+    ],
+)
+def test_nodes_at_which_hardly_anything_is_gained_are_no_exception(dim, rank, m, ratio, eps):
+    """The gain starts within roundings of 0 there."""
+    upper, lower, reference = law_of(dim, rank, m, ratio, eps)
+    assert reference <= upper * (1 + 1e-6) and lower <= upper <= lower * (1 + WIDTH)
+    ends = UnequalNorms(dim, rank, m, ratio).delta_ends(np.array([eps]))
+    assert ends[0] < ends[1], "the lower end is its own, and not cut to the upper one"
+
+
+def test_parallel_vectors_at_epsilons_of_six_hundred():
+    """Where the second part is times an exponential beyond e^600, the one pair in closed form at 30 digits."""
+    dim, rank, ratio, eps = 196, 184, 1.6576094130454921, 610.8291527705306
+    k, a = mp.mpf(dim + rank - 1) / 2, mp.mpf(dim + 1 - rank) / 2
+    with mp.workdps(60):
+        y, start = mp.mpf(ratio), mp.mpf(eps) + (rank - 1) * mp.mpf(ratio)
+        b = (a * y + start) / mp.expm1(y)
+        right = mp.gammainc(k, b, regularized=True)
+        right -= mp.exp(start - (rank - 1) * y) * mp.gammainc(k, b * mp.exp(y), regularized=True)
+    lower, upper = UnequalNorms(dim, rank, 1e-12, ratio).delta_ends(np.array([eps]))
+    assert lower[0] <= float(right) * (1 + 1e-6) <= upper[0] * (1 + 2e-6) <= lower[0] * (1 + WIDTH)
 
 
 @pytest.mark.full

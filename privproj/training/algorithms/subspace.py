@@ -46,7 +46,7 @@ class Subspace:
     def __post_init__(self) -> None:
         if self.source not in ("public", "dp"):
             raise InvalidParameter("source", self.source, "public or dp", "a subspace of private data leaks it")
-        if (self.source == "dp") != (self.account is not None):
+        if not (isinstance(self.account, Account) if self.source == "dp" else self.account is None):
             raise InvalidParameter("account", self.account, "an account of its releases for source dp, none for public")
         gram = self.basis.T @ self.basis
         # How far an orthonormal basis may be from it by rounding, entry by entry of its Gram matrix. The clip is on the
