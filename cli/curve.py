@@ -41,7 +41,8 @@ def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: 
     for bound in bounds_of(type(mechanism)):
         with suppress(PrivprojError):
             answered.append(ask(question_about(phase_for(mechanism, bound, run))))
-    return answered
+    # Where none does, the default says why.
+    return answered or [ask(ask_by_name(mechanism, None, run))]
 
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:

@@ -95,3 +95,10 @@ def test_all_bounds_that_have_a_mu_print_it(capsys):
     assert exit_code([*GDP.split(), "--bound", "all", "--style", "csv"]) == 0
     names = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert {"analytic", "two-sided", "rdp", "zcdp", "gdp"} <= set(names)
+
+
+@pytest.mark.parametrize("bound", [(), ("--bound", "all")])
+def test_a_mechanism_without_a_sound_bound_is_refused_with_its_reason(bound, capsys):
+    assert exit_code(["curve", "wishart-matrix", "--dim", "8", "--rank", "4", "--columns", "2", *bound]) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and "is refuted, not a guarantee" in said.err
