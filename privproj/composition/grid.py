@@ -21,7 +21,7 @@ from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
 LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
 
-MOST_COARSENINGS = 8
+MOST_COARSENINGS = 12
 """How many times a default grid is made coarser before the question is refused. Contract."""
 
 LOOSE_SHARE = 0.03
