@@ -190,7 +190,8 @@ def test_frequencies_far_apart_are_evaluated_in_windows_of_their_own():
 THREADS = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-import privproj, works
+import numpy, privproj, works
+time.sleep(0.5)  # the threads that come with numpy spin for a while
 def unequal_norms(n):
     mechanism = privproj.Wishart(dim=1000, rank=16, misalignment=1e-5, norm_ratio=1 + 1e-3 * n)
     return privproj.epsilon(mechanism, delta=1e-5, steps=10)
