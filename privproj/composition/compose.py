@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from privproj.curves.profile import Curve, Phases, PrivacyProfile
-from privproj.errors import Refused
+from privproj.errors import PrecisionLimit, Refused
 from privproj.runs import Run
 
 
@@ -64,5 +64,11 @@ def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
     :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
     from privproj.composition.depths import DepthCurve
+    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.grid import GridCurve, NoGrid
 
-    return DepthCurve(phases, step)
+    try:
+        first: GridCurve | NoGrid = GridCurve([outline_step(*phase) for phase in phases], step)
+    except PrecisionLimit as error:
+        first = NoGrid(error)
+    return DepthCurve(first, phases, step)

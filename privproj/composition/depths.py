@@ -1,8 +1,12 @@
 """A composed run at every depth of its tails: for a small delta they are cut further out (C23, "Depths").
 
 A grid of losses has to end somewhere, and what lies beyond counts as infinite: a floor, below which it says nothing. So
-there are levels, each a composition on a grid. The first, with the ordinary grid, answers deltas from the first of
-:data:`LEAST_LOGS` on. Each of the others cuts the tails far below the least delta that it answers.
+there are levels. The first, with the ordinary grid, answers deltas from the first of :data:`LEAST_LOGS` on. Each of the
+others cuts the tails far below the least delta that it answers, and is the least of a composition on a grid and of the
+bound by moments (:mod:`privproj.composition.moments`), or the latter alone where masses would underflow.
+
+Which level answers at an epsilon is decided by boundaries: ``b_k`` is the epsilon of level ``k`` at its least delta,
+and level ``k`` answers from above ``b_(k-1)`` up to ``b_k``. So both readings use the same level there (C24).
 
 No answer is above the simple bounds of a run (C23, "Simple bounds"):
 
@@ -13,25 +17,48 @@ Here phase ``i`` has ``T_i`` releases at the sampling rate ``q_i``, each with th
 """
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from privproj.composition.dominating_pairs import LARGEST_LOSS, TRUNCATED_RUN_MASS, outline_step
-from privproj.composition.grid import GridCurve, NoGrid
-from privproj.curves.profile import Phases, PrivacyProfile
+from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
+from privproj.composition.grid import ComposedCurve, GridCurve, NoGrid, lower_end
+from privproj.composition.moments import MomentCurve, log_delta_columns
+from privproj.curves.profile import LazyBounds, Phases, PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp
+from privproj.numerics.enclosure import Enclosure, LateEnclosure, log1m_exp, next_up
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 
-LEAST_LOGS = tuple(power * math.log(10.0) for power in (-15.5, -60, -83, -120, -190, -260))
-"""The log of the least delta of each level; down to the first, deltas are ordinary. Speed only."""
+Grid = ComposedCurve | GridCurve
+"""A composition on a grid of losses."""
+
+LEAST_POWERS = (-15.5, -60, -120, -190)
+"""The least delta of each level with a grid, as a power of 10; down to the first, deltas are ordinary. Speed only."""
+
+LEAST_LOGS = (*(power * math.log(10.0) for power in LEAST_POWERS), -(2.0**13), -(2.0**23))
+"""The log of the least delta of each level; those that have no power of 10 have no grid either. Speed only."""
+
+NATS_ABOVE_CUT = 10.0
+"""A grid is tried at deltas at least so many nats above where tails are cut. Speed only."""
+
+NATS_WITHIN = 1.0
+"""A delta that is so many nats above the least one of a level is certainly within it. Soundness."""
+
+CLOSE_ENOUGH = 1.002
+"""A grid whose upper ends are within this factor of its lower ends is taken. Speed only."""
+
+NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
+"""Why there is no answer. Contract."""
+
+MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
+"""What an answer says of its numerics where moments gave it. Contract."""
+
 
 LARGEST_CAPPED_EPSILON = 1e15
 """Largest epsilon, in nats, at which a simple bound is looked for when the composition has no answer. Contract."""
@@ -44,17 +71,20 @@ class DepthCurve:
     """A composed curve of all levels, nowhere above the simple bounds; its inverse is nowhere above theirs.
 
     It is as sound as the profiles of the phases (C18, C19, C23). ``step`` is the distance of lattice points in nats
-    that was asked for; where it ``is_shallow`` the first level alone answers.
+    that was asked for; with ``is_shallow`` the first level alone answers.
     """
 
     inverse_spacing: ClassVar[float] = 2.0**-33
     """Spacing of the log deltas that are answered (C24). Speed only."""
 
-    def __init__(self, phases: Phases, step: float | None) -> None:
-        self.phases, self.step, self.is_shallow = phases, step, False
+    def __init__(
+        self, first: GridCurve | NoGrid, phases: Phases, step: float | None, *, is_shallow: bool = False
+    ) -> None:
+        self.first, self.phases, self.step, self.is_shallow = first, phases, step, is_shallow
         # How many levels are kept for further questions. Speed only.
         self.level = lru_cache(maxsize=8)(self._level)
-        self.used = self.level(0)
+        self.boundary = lru_cache(maxsize=None)(self._boundary)
+        self.used: GridCurve | NoGrid | _Level = first
         self.releases = [
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
@@ -69,22 +99,24 @@ class DepthCurve:
     @cached_property
     def shallow(self) -> "DepthCurve":
         """The same without the levels of small deltas."""
-        curve = copy(self)
-        curve.is_shallow = True
-        return curve
+        return DepthCurve(self.first, self.phases, self.step, is_shallow=True)
 
-    def _level(self, k: int) -> GridCurve | NoGrid:
-        """The composition on a grid of a level, or why there is none."""
-        phases, cut = self.phases, TRUNCATED_RUN_MASS
-        if k > 0:
-            # Where a level cuts the tails, as a share of its least delta. Speed only.
-            log_cut = LEAST_LOGS[k] + math.log(1e-16)
-            phases = [(deepened(profile, log_cut), run) for profile, run in phases]
-            cut = math.exp(max(log_cut, *(_log_floor(profile, run) for profile, run in phases)))
+    def _level(self, k: int) -> "GridCurve | NoGrid | _Level":
+        """The curve of a level."""
+        if k == 0:
+            return self.first
+        # Where a level cuts the tails, as a share of its least delta. Speed only.
+        log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
+        phases = [(deepened(profile, log_cut), run) for profile, run in self.phases]
+        log_cut = max(log_cut, *(_log_floor(profile, run) for profile, run in phases))
+        return _Level(k, phases, self.step, log_cut, self.first if k == 1 else None)
+
+    def _boundary(self, k: int) -> float:
+        """``b_k``: the epsilon of a level at its least delta; ``inf`` for the last, or where it has no answer."""
         try:
-            return GridCurve([outline_step(*phase, cut) for phase in phases], self.step)
-        except PrecisionLimit as error:
-            return NoGrid(error)
+            return self.level(k).epsilon(LEAST_LOGS[k]).upper if k + 1 < len(LEAST_LOGS) else math.inf
+        except PrecisionLimit:
+            return math.inf
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
@@ -92,25 +124,44 @@ class DepthCurve:
         return LateEnclosure(lambda: -math.inf if isinstance(used, NoGrid) else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
-        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too."""
-        self.used = self.level(0)
-        if isinstance(self.used, NoGrid):
+        """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too.
+
+        Further levels are known to find no more than the least delta of this one, as they answer above its boundary.
+        """
+        upper = most = 0.0
+        if isinstance(self.first, NoGrid):
             # Where losses are too large for a grid, ever sampled (i) is nearly the truth.
             if self.log_sampled == 0.0:
-                raise self.used.reason
+                raise self.first.reason
             return min(self.log_sampled, self.log_basic(eps))
-        upper = min(self.used.log_delta(eps, enough).upper, 0.0)
-        for k, least in enumerate(LEAST_LOGS[:-1], start=1):
-            if self.is_shallow or upper > least or upper <= enough:
+        # What is far below an ordinary delta may be loose.
+        loose_from = enough if enough >= LEAST_LOGS[0] else -math.inf
+        for k in self.levels_at(eps):
+            self.used = self.level(k)
+            ends = self.first.log_delta(eps, loose_from) if k == 0 else self.used.log_delta(eps)
+            upper = min(ends.upper, most)
+            if upper <= enough and enough >= LEAST_LOGS[k]:
+                return upper
+            if self.is_shallow or upper > LEAST_LOGS[k] + NATS_WITHIN or eps <= self.boundary(k):
                 break
-            with suppress(PrecisionLimit):
-                deeper = self.level(k).log_delta(eps).upper
-                if deeper < upper:
-                    upper, self.used = deeper, self.level(k)
-        # Below its least delta the last level is not followed, as it hangs there on where its tails end.
-        upper = max(upper, LEAST_LOGS[-1])
+            most = LEAST_LOGS[k]
         # The least of the composed ln delta(eps), of (i) ever sampled and of (ii) basic composition.
         return upper if upper <= enough else min(upper, self.log_sampled, self.log_basic(eps))
+
+    def levels_at(self, eps: float) -> Iterator[int]:
+        """The levels that may answer at ``eps``, in the order of trial: the first, then those near a rough guess."""
+        yield 0
+        guess = self.guide.log_delta_above(eps)
+        for k in range(1, len(LEAST_LOGS)):
+            # A level is left out where its least delta is above this power of a rough upper bound of delta. Speed only.
+            if LEAST_LOGS[k] <= 0.5 * guess or k + 1 == len(LEAST_LOGS):
+                yield k
+
+    @cached_property
+    def guide(self) -> MomentCurve:
+        """A rough bound at every delta."""
+        # Its knots are spaced ten times as widely as else. Speed only.
+        return MomentCurve(self.phases, 2.0 * LEAST_LOGS[-1], 10.0)
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` in nats, enclosed: the least of the inverses of the composition and of both simple bounds.
@@ -123,7 +174,7 @@ class DepthCurve:
             composed = self.composed_epsilon(log_delta)
         except PrecisionLimit as error:
             composed = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
-            has_no_grid = isinstance(error, GridLimit) or isinstance(self.level(0), NoGrid)
+            has_no_grid = isinstance(error, GridLimit) or isinstance(self.first, NoGrid)
             if self.log_basic(0.0 if has_no_grid else composed.upper) > log_delta:
                 raise
         upper = composed.upper
@@ -134,20 +185,37 @@ class DepthCurve:
         return LateEnclosure(lambda: composed.lower, upper) if upper else Enclosure(0.0, 0.0)
 
     def composed_epsilon(self, log_delta: float) -> Enclosure:
-        """The least ``eps(delta)`` of the level of this delta and of all before, which may be closest still.
+        """The composed ``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
+        if self.is_shallow:
+            return self.first.epsilon(log_delta)
+        k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
+        while k > 0 and self.boundary(k - 1) == math.inf:
+            k -= 1
+        self.used = used = self.level(k)
+        ends = used.epsilon(log_delta)
+        upper = ends.upper if k == 0 else max(ends.upper, next_up(self.boundary(k - 1)))
+        upper = min(upper, self.boundary(k)) if log_delta <= LEAST_LOGS[k] + NATS_WITHIN else upper
+        if used is self.first or _are_costly(self.phases):
+            return LateEnclosure(lambda: ends.lower, upper)
+        return LateEnclosure(lambda: self.from_larger_deltas(used, ends.lower, upper, log_delta), upper)
 
-        Raises :class:`PrecisionLimit` where infinite losses alone exceed delta.
+    def from_larger_deltas(
+        self, used: "GridCurve | NoGrid | _Level", lower: float, upper: float, log_delta: float
+    ) -> float:
+        """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
+
+        Few rare large losses make lumps, and between two of them no tilt holds both.
         """
-        deepest = 0 if self.is_shallow else len(LEAST_LOGS) - 1
-        k = next((k for k, least in enumerate(LEAST_LOGS[:deepest]) if log_delta >= least), deepest)
-        grids, answers = [self.level(j) for j in range(k, -1, -1)], []
-        for grid in grids:
-            with suppress(PrecisionLimit):
-                answers.append((grid.epsilon(log_delta), grid))
-        if not answers:
-            return grids[0].epsilon(log_delta)
-        ends, self.used = min(answers, key=lambda answer: answer[0].upper)
-        return ends
+        deepest = len(LEAST_POWERS) - 1
+        if log_delta < LEAST_LOGS[deepest]:
+            return max(lower, self.level(deepest).epsilon(LEAST_LOGS[deepest]).lower)
+        # The powers of a delta whose lower ends are looked at too. Speed only.
+        for share in (0.995, 0.98, 0.96, 0.93, 0.9):
+            # Where a lower end is at least this share of the upper one, no better one is looked for. Speed only.
+            if lower >= 0.98 * upper:
+                break
+            lower = max(lower, used.epsilon(share * log_delta).lower)
+        return lower
 
     @cached_property
     def shares(self) -> list[float]:
@@ -175,6 +243,86 @@ class DepthCurve:
         return min(top + math.log(math.fsum(math.exp(x - top) for x in logs)) + 1e-13 * (1.0 + abs(top)), 0.0)
 
 
+@dataclass(eq=False)
+class _Level:
+    """The run with tails cut at one depth: the least of a composition on a grid and of the bound by moments.
+
+    Next to the first level the ordinary grid is asked too, which may be the closest one still.
+    """
+
+    k: int
+    phases: Phases
+    step: float | None
+    log_cut: float
+    ordinary: GridCurve | NoGrid | None
+    numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
+
+    @cached_property
+    def grid(self) -> ComposedCurve | PrecisionLimit:
+        """The composition on the first grid that is close at both ends of the level, or the closest, or why none is.
+
+        Where values of a profile are costly, that of the first grid which the next finer one does not improve. It is
+        the same for every question, so that their answers agree (C24).
+        """
+        if self.k >= len(LEAST_POWERS):
+            return PrecisionLimit(NOTHING_SO_SMALL)
+        try:
+            shapes = [outline_step(*phase, math.exp(self.log_cut)) for phase in self.phases]
+        except PrecisionLimit as error:
+            return error
+        grids, best, least, last = GridCurve(shapes, self.step), None, math.inf, PrecisionLimit(NOTHING_SO_SMALL)
+        levels, costly = range(len(grids.steps)), _are_costly(self.phases)
+        for level in reversed(levels) if costly else levels:
+            try:
+                curve = grids.level(level)
+                logs = LEAST_LOGS[self.k - 1 : self.k + 1]
+                ends = [curve.epsilon(max(x, self.log_cut + NATS_ABOVE_CUT)) for x in logs]
+            except PrecisionLimit as error:
+                last = error
+                continue
+            pairs = [(lower_end(end), end.upper) for end in ends]
+            # A lower end that is unknown is worse than any other. Speed only.
+            size = max((upper / lower if lower > 0.0 else 1e9 * (1.0 + upper)) for lower, upper in pairs)
+            size, before = math.fsum(end.upper for end in ends) if costly else size, least
+            if size < least:
+                best, least = curve, size
+            if (costly and size * CLOSE_ENOUGH > before) or (not costly and size < CLOSE_ENOUGH):
+                break
+        return best or last
+
+    @cached_property
+    def moments(self) -> MomentCurve:
+        """The bound by moments, with tails cut as deep."""
+        # Knots are spaced more widely where values of a profile are costly. Speed only.
+        return MomentCurve(self.phases, self.log_cut, 4.0 if _are_costly(self.phases) else 1.0)
+
+    def read(self, on_grid: Callable[[Grid], Enclosure], by_moments: float) -> Enclosure:
+        """What is found on the grid and, next to the first level, on the ordinary one, and the bound by moments."""
+        answers: list[tuple[Enclosure, Grid]] = []
+        for grid in (self.grid, self.ordinary):
+            with suppress(PrecisionLimit):
+                answers += [(on_grid(grid), grid)] if isinstance(grid, Grid) else []
+        upper = min([by_moments, *(ends.upper for ends, _ in answers)])
+        self.numerics = next((grid.numerics for ends, grid in answers if ends.upper == upper), MOMENTS_NUMERICS)
+        return LateEnclosure(lambda: max((lower_end(ends) for ends, _ in answers), default=-math.inf), upper)
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
+        return self.read(lambda grid: grid.log_delta(eps), self.moments.log_delta_above(eps))
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` in nats, enclosed; raises :class:`PrecisionLimit` where no upper end is known."""
+        ends = self.read(lambda grid: grid.epsilon(log_delta), self.moments.epsilon_above(log_delta))
+        if ends.upper == math.inf:
+            raise self.grid if isinstance(self.grid, PrecisionLimit) else PrecisionLimit(NOTHING_SO_SMALL)
+        return ends
+
+
+def _are_costly(phases: Phases) -> bool:
+    """True where values of some profile take so long that upper ends have to do."""
+    return any(profile.is_costly for profile, _ in phases)
+
+
 def _log_floor(profile: PrivacyProfile, run: Run) -> float:
     """Log of the delta of a run below which tails cannot be cut, as the profile falls no more, or ``-inf``."""
     near, far = (profile.log_delta(eps).upper for eps in (0.5 * LARGEST_LOSS, LARGEST_LOSS))
@@ -187,22 +335,15 @@ def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
     """The profile with values that are good down to ``e^log_cut``: from its table only where they are large."""
     if profile.deeper is not None:
         profile = profile.deeper(math.exp(log_cut))
-    table = profile.table
-    if table is None:
+    if profile.table is None:
         return profile
+    # How many columns of values of a profile are kept. Speed only.
+    columns = lru_cache(maxsize=4)(lambda eps: log_delta_columns(profile, np.array(eps)))
 
-    def ends(eps: Array) -> tuple[Array, Array]:
-        lower, upper = (np.array(end) for end in table(eps))
-        # The least delta that is read from a table: below, single values are tighter. Speed only.
-        deep = np.flatnonzero(upper < 1e-20)
-        if profile.log_deltas is not None:
-            lower[deep], upper[deep] = np.exp(profile.log_deltas(eps[deep]))
-            return lower, upper
-        for i in deep.tolist():
-            lower[i], upper[i] = np.exp(profile.log_delta(float(eps[i])))
-        return lower, upper
+    def end(which: int) -> Callable[[Array], Array]:
+        return lambda eps: np.exp(columns(tuple(eps.tolist()))[which])
 
-    return replace(profile, table=ends)
+    return replace(profile, table=LazyBounds(end(0), end(1)))
 
 
 def _log_ever_sampled(runs: list[Run]) -> float:

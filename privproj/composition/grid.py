@@ -21,7 +21,7 @@ from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
 LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""
 
-MOST_COARSENINGS = 12
+MOST_COARSENINGS = 8
 """How many times a default grid is made coarser before the question is refused. Contract."""
 
 LOOSE_SHARE = 0.03
@@ -135,6 +135,14 @@ def _upper_end(order: LatticeComposition | DoubledCurve, eps: float) -> tuple[fl
     finite = order.delta(eps)
     error = finite.error + order.infinity_mass
     return finite.value + error, error
+
+
+def lower_end(ends: Enclosure) -> float:
+    """The lower end of what one curve answers, or ``-inf`` where it would take too much memory or time."""
+    try:
+        return ends.lower
+    except GridLimit:
+        return -math.inf
 
 
 DOUBLED_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid that follows the losses"}

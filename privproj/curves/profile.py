@@ -131,6 +131,13 @@ class PrivacyProfile:
     guess_spread: float = 1e-9
     """Relative distance of the second look of a search from a guess. Speed only."""
 
+    @property
+    def is_costly(self) -> bool:
+        """True where values take so long that some searches for a closer bound of a run are left out."""
+        # Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
+        # Speed only.
+        return self.resolution < 64.0 and self.inverse is None
+
     def sampled(self, rate: float) -> "PrivacyProfile":
         """The profile of one release on a batch sampled at the rate ``q``, as sound as this one (C17).
 

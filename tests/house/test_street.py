@@ -42,7 +42,7 @@ NUMERICAL = {
     "laws/wishart_loss", "laws/wishart_integral",
     "laws/wishart_unequal_norms", "rigorous/grids", "rigorous/balls_in_bins",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/adaptive_grid",
-    "composition/balls_in_bins", "composition/groups", "composition/depths",
+    "composition/balls_in_bins", "composition/groups", "composition/moments", "composition/depths",
     "accounting/columns", "extensions/by_dp_accounting", "extensions/event_composition",
 }  # fmt: skip
 """Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
