@@ -176,6 +176,11 @@ class LatticeComposition:
         self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
+    @property
+    def single(self) -> bool:
+        """True where the whole composition is one release, whose delta needs no Fourier inversion."""
+        return len(self.phases) == 1 and self.phases[0].steps == 1
+
     def moments(self, theta: float) -> tuple[float, float, float]:
         """``sum T_i K_i`` and its first two derivatives in ``theta``, from thinned masses: they only guide searches."""
         losses, starts, sizes = self.thin_losses, self.thin_starts, self.thin_sizes
@@ -279,9 +284,24 @@ class LatticeComposition:
 
     def _delta(self, eps: float) -> "DeltaValue":
         """The finite part of delta at ``eps``, with its error; raises :class:`GridLimit` where it costs too much."""
+        if self.single:
+            return self.direct(eps)
         if eps > self.largest:
             return DeltaValue(0.0, 0.0, 0.0)
         return self.tilted_sum(self.tilt_for(eps)).delta(eps)
+
+    def direct(self, eps: float) -> "DeltaValue":
+        """The finite part of delta at ``eps`` of one release: a sum of positive terms, with its rounding as error."""
+        pair, losses = self.phases[0].pair, self.phases[0].pair.losses
+        above = losses > eps
+        # sum_(j h > eps) p_j (1 - e^(eps - j h))
+        masses, gap = pair.masses[above], eps - losses[above]
+        value = -float(masses @ np.expm1(gap))
+        # Rounding of the sum and of the masses: value ((N + 40) u + rounding). Rounding of the exponents eps - j h:
+        # 16 u sum_(j h > eps) p_j (|j h| + eps + 1).
+        error = value * ((len(losses) + 40.0) * UNIT_ROUNDING + pair.rounding)
+        error += 16.0 * UNIT_ROUNDING * float(masses @ (np.abs(losses[above]) + eps + 1.0))
+        return DeltaValue(value, error, -float(masses @ np.exp(gap)))
 
     def epsilon(self, delta: float, *, above: bool, near: "float | None" = None) -> float:
         """An end of the inverse ``eps(delta)`` in nats, found by Newton's method in ``(eps, ln delta)``.
@@ -305,13 +325,13 @@ class LatticeComposition:
             end, fall = max(end, LEAST_SEARCHED_DELTA), max(-finite.slope, LEAST_SEARCHED_DELTA)
             return math.log(end) - math.log(delta), fall / end
 
-        if near is None:
+        if near is None and not self.single:
             theta = self.tilt_for_delta(math.log(delta))
             # The eps at which the bound of chernoff is delta: (sum T_i K_i - ln(1 + theta) - ln delta) / theta
             # - ln(1 + 1/theta).
             size = self.moments(theta)[0] - math.log1p(theta) - math.log(delta)
             near = max(size / theta - math.log1p(1.0 / theta), 0.0)
-        return self.refine_root(excess, near, sign)
+        return self.refine_root(excess, near or 0.0, sign)
 
     def refine_root(self, excess: Callable[[float], tuple[float, float]], eps: float, sign: float) -> float:
         """The root of a decreasing function by bracketed Newton, moved outward until its side is certain (C19).
