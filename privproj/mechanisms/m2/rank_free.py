@@ -130,7 +130,7 @@ RANK_FREE = Bound(
     ball_profile=ball_profile,
     law_row=law_row,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=8,
+    version=7,
     supports_adaptive_clipping=True,
 )
 
@@ -175,7 +175,7 @@ EXACT_RANK1 = Bound(
     adversary_sees_projection=True,
     refuses=refuses,
     notes=notes,
-    version=8,
+    version=7,
     supports_adaptive_clipping=True,
     **OF_RANK_ONE,
 )

@@ -45,6 +45,6 @@ BOUND = Bound(
     source="privproj: the noise of the eigenvalue is integrated out",
     proof="C33",
     representation=representation,
-    version=4,
+    version=3,
     **OF_ONE_RECORD,
 )
