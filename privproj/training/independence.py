@@ -45,6 +45,9 @@ SMALL_SHARE = 0.1
 """A relative difference up to which one record's gradient may be another one by rounding, which moves inputs of a ReLU
 across its corner: two more records are then computed alone, and none of them may differ. Contract."""
 
+LEAST_RATE = 1e-6
+"""Learning rates up to which a step may be less than rounding, as in a long warm-up. Contract."""
+
 RECORDS_ALONE = 2
 """Records of a checked part that are computed by themselves. Contract."""
 
@@ -496,7 +499,7 @@ class ModuleState:
         self.taps = taps
         self.trained = [(tap.name, p) for tap in taps.taps for p in tap.parameters]
         self.kinds = {id(p): _kind_of(p) for _, p in self.trained}
-        self.is_noted = self.is_restored = False
+        self.moved = self.is_noted = self.is_restored = False
         self.others: list[Tensor] = []
         self.released: _States = {}
         self.integer_changes: dict[Any, set[tuple[str, int]]] = {}
@@ -525,9 +528,21 @@ class ModuleState:
         _check_same(self.drawn, now, "changed beside the releases", expected, remedy)
         self.drawn, self.is_noted = now, every
 
-    def end_step(self) -> None:
-        """Note what the trained tensors are like after a release."""
-        self.released = self.states(self.trained, self.kinds)
+    def end_step(self, rates: dict[int, float]) -> None:
+        """Note what the trained tensors are like after a release.
+
+        The first one above :data:`LEAST_RATE` has moved all that have a rate; else this raises. ``rates`` are the
+        learning rates by the id of a tensor; one that is trained through others has the largest of them.
+        """
+        self.released, most = self.states(self.trained, self.kinds), max(rates.values(), default=0.0)
+        if self.moved or most <= LEAST_RATE:
+            return
+        self.moved = True
+        for key, state in self.released.items():
+            # Folded factors are zero again after a step, which has written them.
+            if rates.get(key, most) > 0.0 and key in self.drawn and state[1:] == self.drawn[key][1:]:
+                remedy = "build the optimizer from the parameters of the module that is trained, after moving it"
+                raise InvalidParameter(state[0], "unmoved after a step", "trained weights that move", remedy)
 
     def states(self, tensors: Sequence[tuple[str, Tensor]], read: Container[int]) -> _States:
         """The states of tensors, of those whose identities are in ``read`` with what they hold."""

@@ -329,8 +329,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             closure: Must be None, since every release is used once.
 
         Raises:
-            InvalidParameter: Records of the batch did not come back, a closure is given, or the optimizer holds a
-                tensor that no release is about.
+            InvalidParameter: Records of the batch did not come back, a closure is given, the optimizer holds a tensor
+                that no release is about, or a trained tensor did not move.
             Refused: All planned steps are released.
         """
         if closure is not None:
@@ -346,7 +346,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             self._noisy_sum.begin()
         for hook in self._hooks:
             hook(self)
-        self._guard.end_step()
+        # An optimizer that finds its rate by itself, as Adafactor does, moves all that it holds.
+        groups = [(1.0 if group.get("lr") is None else float(group["lr"]), group) for group in self.param_groups]
+        self._guard.end_step({id(p): rate for rate, group in groups for p in group["params"]})
 
     def _use(self, means: list[Tensor]) -> None:
         """Let the wrapped optimizer make one step with released means as its gradients, and with nothing else."""

@@ -215,3 +215,19 @@ def test_an_optimizer_that_finds_its_rate_by_itself_trains():
     own = Adafactor(module.parameters())
     module, optimizer, loader = make_private(module=module, optimizer=own, data_loader=loader, **GIVEN)
     trained(module, optimizer.step_on, optimizer, loader)
+
+
+class _Idle(torch.optim.Optimizer):
+    """An optimizer without a rate that moves nothing."""
+
+    def step(self, closure=None):
+        """Do nothing."""
+
+
+def test_an_optimizer_without_a_rate_has_to_move_the_weights_too():
+    module, _, loader = parts()
+    module, optimizer, loader = make_private(
+        module=module, optimizer=_Idle(module.parameters(), {}), data_loader=loader, **GIVEN
+    )
+    with pytest.raises(InvalidParameter, match="unmoved after a step"):
+        trained(module, optimizer.step_on, optimizer, loader)

@@ -7,7 +7,7 @@ from privproj.errors import InvalidParameter
 
 torch = needs("torch", "opacus")
 
-from training.helpers import data, losses_of, mlp, own, private  # noqa: E402
+from training.helpers import data, losses_of, mlp, one_step, own, private  # noqa: E402
 
 
 @pytest.fixture
@@ -54,6 +54,18 @@ def test_no_unreleased_gradient_is_left_behind(loop):
     batch = next(batches)
     optimizer.backward_on(own(module), batch)
     assert all(p.grad is None for p in module.parameters())
+
+
+def test_weights_that_do_not_move_are_noticed():
+    x, y = data()
+
+    class Idle(torch.optim.SGD):
+        def step(self, closure=None):
+            return None
+
+    with pytest.raises(InvalidParameter, match="trained weights that move"):
+        one_step(mlp(), x, y, optimizer=lambda p: Idle(p, lr=1.0))
+    one_step(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
 
 
 def test_a_step_that_fails_leaves_nothing_for_the_next():
