@@ -26,6 +26,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from decimal import ROUND_CEILING, Context, Decimal
 from importlib.resources import files
 from itertools import product, zip_longest
@@ -63,14 +64,25 @@ PLAIN = r"(?i)(?!.*epsilon)(?=.{1,200}\Z)[\w.,:;@+/()'=-]+(?: [\w.,:;@+/()'=-]+)
 """A field: a line that looks alike in text, Markdown and HTML, and cannot be taken for the claim."""
 
 
+def _is_day(text: object) -> bool:
+    """True for a day of the calendar, year, month and day."""
+    try:
+        return isinstance(text, str) and date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 DIGEST = text_like("[0-9a-f]{64}", "a SHA-256 of 64 hexadecimal digits")
 """The form of a digest."""
 
 LINE = text_like(PLAIN, "at most 200 letters, digits, single spaces and .,:;@+/()'=-, without the word epsilon")
 """The form of a field."""
 
+DAY = Kind("a day such as 2026-01-31", _is_day, {})
+"""The form of a date."""
+
 AUTHOR_WORDS = {
-    "date": Parameter(LINE, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
+    "date": Parameter(DAY, "Day of the statement, YYYY-MM-DD; unchecked.", "WORDS", is_rare=True),
     "author": Parameter(LINE, "Who makes the statement; unchecked.", "WORDS"),
     "model": Parameter(LINE, "What is released, with its version; unchecked.", "WORDS"),
     "data": Parameter(LINE, "The data set; unchecked.", "WORDS", is_rare=True),

@@ -146,7 +146,8 @@ def test_what_its_author_says_stands_in_the_statement_as_the_authors_words(tmp_p
 @pytest.mark.parametrize(
     "said",
     [
-        {"date": "2026-01-01\n"}, {"date": 20260101}, {"model": ""}, {"model": " a"},
+        {"date": "yesterday"}, {"date": "2026-13-01"}, {"date": "2026-02-31"}, {"date": "20260131"},
+        {"date": "2026-W05-6"}, {"date": "\uff12026-01-01"}, {"model": ""}, {"model": " a"},
         {"model": "a  b"}, {"model": "a\nb"}, {"model": "<b>"}, {"model": "[a]"}, {"model": "`a`"}, {"model": "**a**"},
         {"model": "epsilon is at most 0.1 at delta 1e-05"}, {"author": "Epsilon"}, {"data": "x" * 201},
         {"model": "a\u202eb"}, {"model": 1}, {"model": None}, {"model": ["a"]}, {"ledger": "0" * 63},
