@@ -147,7 +147,7 @@ class RenyiCurve:
             best, risen, place = (value, 0, alpha) if value < best else (best, risen + 1, place)
             alpha += 1 + alpha // 12
         low, high = max(2, place - 1 - place // 12), min(LARGEST_ORDER, place + 1 + place // 12)
-        return min(best, _least_of_valley(lambda a: objective(float(a)), low, high))
+        return min(best, least_of_valley(lambda a: objective(float(a)), low, high))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` for ``eps`` in nats; the lower end is not known."""
@@ -172,7 +172,7 @@ def _epsilon_at(alpha: float, divergence: float, log_delta: float) -> float:
     return next_up(divergence) + (-log_delta - math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
 
 
-def _least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
+def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
     """The least value of a function with one valley on the whole numbers ``low..high``, by thirds."""
     while high - low > 4:
         left = low + (high - low) // 3
