@@ -11,7 +11,8 @@ and again by whoever verifies. Where other floats propose others, the check can 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
@@ -242,10 +243,10 @@ def _in_epochs(phase: Phase) -> bool:
 def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
     """The run in balls on its default grid, or on a coarser one where that takes too much work, and its epsilon there.
 
-    That is the one at the delta ``e^log_delta``; ``guess`` tells where to look first. Raises as :func:`_proofs` and
+    That is the one at the delta ``e^log_delta``; ``guess`` tells where to look first. Raises as :func:`_prove` and
     :func:`_certified_epsilon` do.
     """
-    run = next(_proofs(phases, log_delta))
+    run = _prove(phases, log_delta)
     return run, _certified_epsilon(run, log_delta, guess)
 
 
@@ -268,12 +269,10 @@ def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> flo
     return epsilon
 
 
-def _proofs(phases: Sequence[Phase], log_delta: float) -> "Iterator[RunInBalls]":
-    """The run in balls on grids that are good near the delta ``e^log_delta``, each finer than the one before.
+def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
+    """The run in balls on the grid that is good near the delta ``e^log_delta``, or on one up to four times as coarse.
 
-    The first is the default one, or the first of coarser ones that does not take too much work; the last is up to four
-    times as fine. Raises :class:`PrecisionLimit` where even a coarse grid takes too
-    long a window or too high a precision.
+    Raises :class:`PrecisionLimit` where even a coarse grid takes too long a window or too high a precision.
     """
     for mechanism in (_one_layer(phase.mechanism) for phase in phases):
         if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
@@ -281,22 +280,14 @@ def _proofs(phases: Sequence[Phase], log_delta: float) -> "Iterator[RunInBalls]"
     # An epoch has grids of its own.
     if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
         raise PrecisionLimit(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
-    # Whoever verifies a delta that was proved meets the grids on which it was proved.
-    log_delta, fineness, run = float(math.floor(log_delta)), 1.0, None
     if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
         raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
-    while fineness <= 4.0:
-        try:
-            run = _prove_on_grid(phases, log_delta, fineness)
-        except PrecisionLimit:
-            if run is not None:
-                return
-            if fineness <= 0.25:
-                raise
-            fineness *= 0.5
-            continue
-        yield run
-        fineness *= 2.0
+    # Whoever verifies a delta that was proved meets the grid on which it was proved.
+    log_delta = float(math.floor(log_delta))
+    for fineness in (1.0, 0.5):
+        with suppress(PrecisionLimit):
+            return _prove_on_grid(phases, log_delta, fineness)
+    return _prove_on_grid(phases, log_delta, 0.25)
 
 
 def _effort(phase: Phase) -> int:
@@ -720,29 +711,22 @@ def verify(certificate: Certificate) -> CertificateVerdict:
 
 def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
     """The verdict on a certificate about this question."""
-    least, most, lower, upper = Decimal(claim.lower), Decimal(claim.upper), "0", "1"
-    for lower, upper in _ends_anew(claim, question.phases):
-        # A finer grid says no more where the new enclosure lies within that of the claim, or apart from it.
-        low, high = Decimal(lower), Decimal(upper)
-        if least <= low <= high <= most or low > most or high < least:
-            break
+    lower, upper = _ends_anew(claim, question.phases)
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
     result = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
     claims = {
-        "delta is proved anew to be at most the upper end": Decimal(upper) <= most,
-        "delta is proved anew to be at least the lower end": Decimal(lower) >= least,
+        "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
+        "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
         "the target is met": ball_meets(claim.target, claim.upper),
     }
     return CertificateVerdict(claims, lower, upper, result)
 
 
-def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> Iterator[tuple[str, str]]:
-    """The ends of new enclosures: of one release at a higher precision, of a run on finer and finer grids."""
+def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
+    """The ends of a new enclosure: of one release at a higher precision, of a run on a grid that is proposed again."""
     if is_run(phases):
-        for run in _proofs(phases, _log_goal(claim.target)):
-            yield _ends_of_run(run, claim.epsilon)
-    else:
-        profile = ball_profile(phases[0], phases[0].run.steps)
-        ball, _ = enclosure(profile, claim.epsilon, profile.witness(claim.epsilon), first=1)
-        yield _written_ends(ball, ball)
+        return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)
+    profile = ball_profile(phases[0], phases[0].run.steps)
+    ball, _ = enclosure(profile, claim.epsilon, profile.witness(claim.epsilon), first=1)
+    return _written_ends(ball, ball)
