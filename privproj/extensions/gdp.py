@@ -28,7 +28,7 @@ from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.curves.tradeoff import advantage
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, log1m_exp, next_up, outward_margin
+from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, log1m_exp, next_up, outward_margin
 from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
 from privproj.result import Outcome, Result, Side
 from privproj.runs import RunOptions
@@ -102,18 +102,17 @@ def solve_gdp_mu(question: Question, target: Target) -> Result:
     exact_mu = gaussian_mu(curve)
     if exact_mu is not None:
         # The profile is that of mu itself; 1/z and sqrt(T) are rounded.
-        ends = Enclosure(exact_mu * (1.0 - 1e-15), next_up(exact_mu))
-        fit, side = _GaussianFit(ends, 0.0, 0.0, 0), question.side(curve)
+        fit, side = _GaussianFit(next_up(exact_mu), 0.0, 0.0, 0), question.side(curve)
     else:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
-        if not target.delta and fit.mu.upper == math.inf:
+        if not target.delta and fit.mu == math.inf:
             raise Refused("no finite mu covers every delta of this run; expected a slack above 0, for instance 1e-9")
     numerics = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **numerics}, "side": side, **target.fields()}
-    if fit.mu.upper == math.inf:
+    if fit.mu == math.inf:
         note = f"no finite mu at this slack; expected a larger slack or {question.remedy}"
         fields |= {"outcome": Outcome.VACUOUS, "warnings": (*question.notes, note)}
-    return question.result("gdp_mu", fit.mu.upper, fit.mu.lower, **fields)
+    return question.result("gdp_mu", fit.mu, None, **fields)
 
 
 FIRST_EDGES = 16
@@ -136,11 +135,11 @@ EDGE_ROUNDING = 1e-14
 class _GaussianFit:
     """The ``mu`` of a run, and what it rests on (C30).
 
-    ``mu`` has a lower end: no smaller one would do for the exact curve. ``least_rate`` is ``a0``. ``regret`` is what
-    the best attack gains at most from ``G_mu`` in place of the curve. ``points`` is how many epsilons were read.
+    ``least_rate`` is ``a0``. ``regret`` is what the best attack gains at most from ``G_mu`` in place of the curve.
+    ``points`` is how many epsilons were read.
     """
 
-    mu: Enclosure
+    mu: float
     least_rate: float
     regret: float
     points: int
@@ -154,10 +153,10 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     """
     last, least = _end_of(curve, slack)
     if last == math.inf:
-        return _GaussianFit(Enclosure(0.0, math.inf), 1.0, 1.0, 1)
+        return _GaussianFit(math.inf, 1.0, 1.0, 1)
     log_advantage = math.log(advantage(curve))
     if last == 0.0 or log_advantage <= least:
-        return _GaussianFit(Enclosure(0.0, 0.0), 1.0, 0.0, 1)
+        return _GaussianFit(0.0, 1.0, 0.0, 1)
     read, needed = {0.0: log_advantage, last: least}, dict[float, float]()
     new = [last * i / FIRST_EDGES for i in range(1, FIRST_EDGES)]
     while True:
@@ -168,7 +167,7 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
         spreads = [_edge_mu(low, high, max(needed[low[0]], needed[high[0]])) for low, high in edges]
         mu = max(spreads)
         if mu == math.inf:
-            return _GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), 1.0, 1.0, len(read))
+            return _GaussianFit(mu, 1.0, 1.0, len(read))
         gaps = _gaps(edges, mu)
         # An edge is halved until its ``mu`` is within this relative distance of what its own ends need. Speed only.
         enough = max(needed[eps] for eps, _ in ends) * (1.0 + 1e-4)
@@ -189,7 +188,7 @@ def fit_gaussian(curve: Curve, slack: Target | None) -> _GaussianFit:
     rate = 0.0 if least == LOG_OF_ZERO_FROM_ABOVE else rate
     # Beyond E, H is at least 0.
     regret = min(1.0, next_up(max(*gaps, _gap(last, mu, 0.0), 0.0) + 1e-12))
-    return _GaussianFit(Enclosure(_lower_end(curve, least, needed, mu), mu), rate, regret, len(read))
+    return _GaussianFit(mu, rate, regret, len(read))
 
 
 def _falls(log_delta: float, next_log_delta: float) -> bool:
@@ -297,20 +296,6 @@ def _mu_above(eps: float, log_delta: float) -> float:
     aim = log_delta + outward_margin(log_delta, 0.0, 0.0)
     noise = find_noise(eps, aim).lower
     return next_up(1.0 / noise) if noise > 0.0 else math.inf
-
-
-def _lower_end(curve: Curve, log_slack: float, needed: dict[float, float], mu: float) -> float:
-    """A ``mu`` below which none will do for the exact curve: at some epsilon that is above both ``G`` and ``d0``."""
-    best, last = 0.0, max(needed)
-    # Relative distances from the last epsilon at which the lower end of ``mu`` is looked for. Speed only.
-    near = [last * (1.0 - share) for share in (1e-5, 1e-4, 1e-3, 1e-2)]
-    for eps in (*near, *sorted(needed, key=needed.__getitem__)[-3:]):
-        with suppress(PrivprojError):
-            least = curve.log_delta(eps).lower
-            if max(log_slack, LOG_OF_ZERO_FROM_ABOVE) + 1e-9 < least < 0.0:
-                # A mu at which G_mu(eps) was evaluated to be at most this delta; 0 where none was
-                best = max(best, (1.0 - 1e-15) / find_noise(eps, least - outward_margin(least, 0.0, 0.0)).upper)
-    return min(best, mu)
 
 
 def _gaps(edges: list[tuple[_Point, _Point]], mu: float) -> list[float]:
