@@ -223,24 +223,10 @@ def read_table(name: str, table: Any, kinds: Mapping[str, Kind]) -> dict[str, An
     """
     if not isinstance(table, dict) or set(table) != set(kinds):
         raise InvalidParameter(name, quoted(table), "the keys " + ", ".join(kinds))
-    return {key: _read_value(key, table[key], kind) for key, kind in kinds.items()}
-
-
-def _read_value(name: str, value: Any, kind: Kind) -> Any:
-    """The value of a field of this name, which has to be of the kind and within its range, as a record keeps it."""
-    if not kind.fits(value):
-        raise InvalidParameter(name, quoted(value), kind.words)
-    return kind.check(name, value)
-
-
-def list_of(words: str, kind: Kind, low: int, high: int) -> Kind:
-    """Lists of ``low`` to ``high`` values of a kind, as a message describes them; a tuple is made of one."""
-    return Kind(
-        f"{low} {words}" if low == high else f"{low} to {high} {words}",
-        lambda values: isinstance(values, list) and low <= len(values) <= high,
-        {},
-        lambda name, values: tuple(_read_value(name, value, kind) for value in values),
-    )
+    for key, kind in kinds.items():
+        if not kind.fits(table[key]):
+            raise InvalidParameter(key, quoted(table[key]), kind.words)
+    return {key: kind.check(key, table[key]) for key, kind in kinds.items()}
 
 
 def text_like(pattern: str, words: str) -> Kind:

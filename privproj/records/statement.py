@@ -43,7 +43,7 @@ from privproj.curves.profile import Curve
 from privproj.curves.tradeoff import advantage, true_positive_rates
 from privproj.errors import InvalidParameter, within
 from privproj.numerics.enclosure import next_up
-from privproj.records.files import Verdict, list_of, read_json, read_table, text_like
+from privproj.records.files import Verdict, read_json, read_table, text_like
 from privproj.records.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
 from privproj.records.run_file import from_data, listed, what_was_run, without_names
 from privproj.result import Outcome, Result, round_outward
@@ -117,9 +117,6 @@ HEAD = {
 }
 """What the parameters of every statement begin with, behind the version that wrote it. Contract."""
 
-MADE = Kind("a whole number of releases", lambda steps: type(steps) is int and steps >= 0, {})
-"""How many releases a phase made. Contract."""
-
 STATED = (*MARKS, "alone")
 """What the data of an account say to be true or false. Contract."""
 
@@ -178,8 +175,11 @@ def account_data(account: Account) -> dict[str, Any]:
 
 def _account_from(phases: list[dict[str, Any]], data: Any) -> Account:
     """The account of these phases, of which :func:`account_data` has written the rest."""
+    counts, types = f"{len(phases)} whole numbers of releases, one for each phase", [int] * len(phases)
     kinds = {
-        "made": list_of("numbers of releases, one for each phase", MADE, len(phases), len(phases)),
+        "made": Kind(
+            counts, lambda made: isinstance(made, list) and [*map(type, made)] == types and min(made) >= 0, {}
+        ),
         **dict.fromkeys(STATED, TRUTH),
         "notes": Kind("notes that privproj writes", lambda notes: notes in ([], [CUT_SHORT]), {}),
         "filter": TABLE,
