@@ -1,8 +1,7 @@
 """The privacy loss distribution of a run as an object, and what a run is in the words of other tools.
 
 The true curve of a run is convex and holds in both orders, so that upper bounds of it at the points of a lattice make a
-pair of laws that dominates the run (C18), whatever its bound is. Lower bounds of it, which exact bounds have, make one
-that it dominates. Runs are composed before that, as schedules.
+pair of laws that dominates the run (C18), whatever its bound is. Runs are composed before that, as schedules.
 """
 
 import math
@@ -12,7 +11,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from privproj.accounting.phase import numerics_of
-from privproj.accounting.remarks import attains_pair
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.curves.profile import Curve, LazyBounds, PrivacyProfile, shallow
 from privproj.curves.tradeoff import tradeoff
@@ -28,7 +26,7 @@ from privproj.validation import real
 __all__ = ["Conversion", "PrivacyLoss", "convert", "privacy_loss"]
 
 if TYPE_CHECKING:
-    from privproj.composition.dominating_pairs import DominatingPair, ExcessBounds
+    from privproj.composition.dominating_pairs import DominatingPair
     from privproj.numerics.arrays import Array
 
 Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]
@@ -43,14 +41,12 @@ LOSSES_PER_DEVIATION = 20.0
 
 @dataclass(frozen=True)
 class PrivacyLoss(Schedule):
-    """A run with its privacy loss: laws of it on a lattice, one from above and, for exact bounds, one from below.
+    """A run with its privacy loss: a law of it on a lattice, from above.
 
     ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
-    The deltas of ``below`` are at most the larger one of both orders of the run; it is None unless every bound is
-    exact, one record attains the pair of the composition (C28), and a lower end is known. Each has ``losses`` (nats),
-    ``masses`` at these under the one data set, and ``infinity_mass``, the mass of an infinite loss; the masses under
-    the other data set are ``exp(-losses)`` times as large, and ``infinity_mass_q`` lies at the loss minus infinity.
-    ``+`` and ``*`` compose runs, not laws, so that nothing is lost.
+    It has ``losses`` (nats), ``masses`` at these under the one data set, and ``infinity_mass``, the mass of an infinite
+    loss; the masses under the other data set are ``exp(-losses)`` times as large, and ``infinity_mass_q`` lies at the
+    loss minus infinity. ``+`` and ``*`` compose runs, not laws, so that nothing is lost.
 
     Args:
         phases: The phases in their order, as those of a schedule.
@@ -76,27 +72,16 @@ class PrivacyLoss(Schedule):
         return self._curve
 
     @cached_property
-    def bounds(self) -> "ExcessBounds":
-        """What both laws are made from: the curve at the points of the lattice."""
-        from privproj.composition.dominating_pairs import outline_step
-
-        shape = outline_step(_as_profile(self.curve()), Run(), CUT_MASS)
-        return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION)
-
-    @property
     def above(self) -> "DominatingPair":
-        """The law that dominates the run.
+        """The law that dominates the run, from the curve at the points of the lattice.
 
         Raises:
             PrecisionLimit: Losses are too large for double precision.
         """
-        return self.bounds.above
+        from privproj.composition.dominating_pairs import outline_step
 
-    @property
-    def below(self) -> "DominatingPair | None":
-        """The law that the run dominates; None where what is counted may be above the truth, or no end is known."""
-        is_true = all(phase.is_truth and attains_pair(phase) for phase in self.phases)
-        return self.bounds.below if is_true and self.accountant is None else None
+        shape = outline_step(_as_profile(self.curve()), Run(), CUT_MASS)
+        return shape.pairs(shape.deviation / LOSSES_PER_DEVIATION).above
 
     @property
     def rests_on(self) -> Result:
@@ -145,11 +130,11 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
         InvalidParameter: A value is outside its domain, or a schedule is given options.
         Refused: The bound proves nothing for this mechanism and run.
 
-    >>> from privproj import M2, Gaussian
+    >>> from privproj import M2
     >>> from privproj.extensions.privacy_loss import privacy_loss
     >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
-    >>> loss.above.infinity_mass < 1e-14, loss.below, privacy_loss(Gaussian(noise_multiplier=1.0)).below is None
-    (True, None, False)
+    >>> loss.above.infinity_mass < 1e-14
+    True
     """
     if isinstance(run, Schedule):
         require_no_options(bound, options, "a schedule")
