@@ -7,7 +7,7 @@ pair of laws that dominates the run (C18), whatever its bound is. Runs are compo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from privproj.accounting.phase import numerics_of
@@ -102,16 +102,13 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
     ordinary = shallow(curve)
 
     # Outward by more than the rounding of epsilon and of exp (PrivacyProfile.table).
-    def column(read: Any, margin: float, at: "Array") -> "Array":
+    def upper(at: "Array") -> "Array":
         import numpy as np
 
-        logs = np.array([read(eps * (1.0 - margin)) for eps in at.tolist()])
-        return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + margin), 0.0)
+        logs = np.array([ordinary.log_delta(eps * (1.0 - 4e-15)).upper for eps in at.tolist()])
+        return np.where(logs > -690.0, np.exp(np.maximum(logs, -700.0)) * (1.0 + 4e-15), 0.0)
 
-    table = LazyBounds(
-        partial(column, lambda eps: ordinary.log_delta(eps).lower, -4e-15),
-        partial(column, lambda eps: ordinary.log_delta(eps).upper, 4e-15),
-    )
+    table = LazyBounds(lambda at: 0.0 * at, upper)
     return PrivacyProfile(log_delta=ordinary.log_delta, table=table, resolution=LOSSES_PER_DEVIATION)
 
 
