@@ -92,9 +92,6 @@ class _Audited:
 
     def __post_init__(self) -> None:
         check_parameters(self)
-        for name in {"steps", "batches", "epochs"} & set(vars(self)):
-            if getattr(self, name) is None:
-                raise InvalidParameter(name, None, f"the number of {name}")
         if self.fault is not None and self.fault not in self.faults:
             raise unknown_name("fault", self.fault, "a fault", self.faults)
 
@@ -126,7 +123,7 @@ class Scene(_Audited):
     (5, 4)
     """
 
-    steps: int = parameter(whole_number("a whole number of steps from 1 to 1e6", 1, 10**6))
+    steps: int = parameter(whole_number("a whole number of steps from 1 to 1e6", 1, 10**6), is_needed=True)
     faults = FAULTS
 
     def __post_init__(self) -> None:
@@ -334,8 +331,8 @@ class LoaderScene(_Audited):
     [1, 1, 1, 1, 1, 1]
     """
 
-    batches: int = parameter(whole_number("a whole number of batches from 1 to 1e6", 1, 10**6))
-    epochs: int = parameter(whole_number("a whole number of epochs from 1 to 1e6", 1, 10**6))
+    batches: int = parameter(whole_number("a whole number of batches from 1 to 1e6", 1, 10**6), is_needed=True)
+    epochs: int = parameter(whole_number("a whole number of epochs from 1 to 1e6", 1, 10**6), is_needed=True)
     faults = LOADER_FAULTS
 
     @property
