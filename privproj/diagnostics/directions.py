@@ -192,7 +192,7 @@ def lora_noise(
     if initialisation not in get_args(Initialisation):
         raise InvalidParameter("initialisation", initialisation, "gaussian or uniform")
     norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
-    q = real("entry", entry, f"an entry of size at most row_norm={norm:g}", -norm, norm)
+    q = real("entry", entry, f"an entry of size at most {norm:g}, the norm of its row", -norm, norm)
     r = integer("rank", rank, "a whole number rank >= 1")
     v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
     excess = q * q if initialisation == "gaussian" else -q * q / 5.0

@@ -605,12 +605,12 @@ def load_certificate(path: str | Path) -> Certificate:
     ...     round(load_certificate(file.name).epsilon, 4)
     4.3772
     """
-    return read_certificate(files.read_bounded(path, "certificate"), path)
+    return read_certificate(files.read_bounded(path), path)
 
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
-    data = files.read_json(content, "certificate", path, "a certificate as --certificate writes it")
+    data = files.read_json(content, "FILE", path, "a certificate as --certificate writes it")
     with within("certificate"):
         return _from_record(data)
 
