@@ -143,9 +143,6 @@ def exit_code(arguments: list[str] | None = None) -> int:
         return complain(error.sentence(option_name(error.name)) if is_named else str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except RecursionError:
         return complain("expected a file whose tables are not nested so deeply", 2)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
