@@ -396,7 +396,7 @@ class PrivateLoader(BatchState):
             random.seed(seed)
             np.random.seed(seed)
             torch.manual_seed(seed)
-            with seeded_generators(generators, seed):
+            with seeded_generators(generators, np.random.SeedSequence(seed)):
                 return self.join_few(read(some))
 
         def is_as_before(seed: int) -> bool:

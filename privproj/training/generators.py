@@ -12,7 +12,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256, shake_256
@@ -114,57 +114,53 @@ def streams(insecure_seed: int | None = None, spent: int = 0, processes: Process
     return Streams(Stream(sampler), Stream(projection), *map(Stream, local), is_insecure=insecure_seed is not None)
 
 
-@contextmanager
-def secret_numbers(stream: Stream, device: torch.device = CPU) -> Iterator[None]:
+def secret_numbers(stream: Stream, device: torch.device = CPU) -> AbstractContextManager[None]:
     """While this runs, torch, numpy and Python draw their own random numbers from a secret seed; then they go on.
 
     Dropout and augmentation that are drawn from a seed that others know would be another function of a record wherever
     a record stands before it or not: one record would change what the others add.
     """
-    seed = stream.fresh_seed()
-    with unchanged_numbers(device):
-        for target in {CPU, device} if device.type in STATE_BYTES else {CPU}:
-            state = generator(target, *seed.spawn(1)).get_state()
-            torch.set_rng_state(state) if target == CPU else torch.cuda.set_rng_state(state, target)
-        random.seed(seed.generate_state(POOL_WORDS).tobytes())
-        np.random.seed(seed.generate_state(POOL_WORDS))
-        yield
+    return seeded_generators(_global_generators(device), stream.fresh_seed())
 
 
-@contextmanager
-def unchanged_numbers(device: torch.device = CPU) -> Iterator[None]:
+def unchanged_numbers(device: torch.device = CPU) -> AbstractContextManager[None]:
     """Let the random numbers of torch, numpy and Python go on as if nothing had been drawn while this runs."""
-    python, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
+    return seeded_generators(_global_generators(device), None)
 
 
 _OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     torch.Generator: (
-        lambda rng, seed: generator(rng.device, seed), torch.Generator.get_state, torch.Generator.set_state,
+        lambda rng, seed: rng.set_state(generator(rng.device, seed).get_state()),
+        torch.Generator.get_state, torch.Generator.set_state,
     ),
     random.Random: (
-        lambda rng, seed: random.Random(seed.generate_state(POOL_WORDS).tobytes()),
+        lambda rng, seed: rng.seed(seed.generate_state(POOL_WORDS).tobytes()),
         random.Random.getstate, random.Random.setstate,
     ),
     np.random.RandomState: (
-        lambda rng, seed: np.random.RandomState(type(rng._bit_generator)(seed)),
+        # The faster one of two ways, in every step.
+        lambda rng, seed: rng.seed(seed.generate_state(POOL_WORDS))
+        if isinstance(rng._bit_generator, np.random.MT19937) else rng.set_state(type(rng._bit_generator)(seed).state),
         lambda rng: rng.get_state(legacy=False), np.random.RandomState.set_state,
     ),
     np.random.Generator: (
-        lambda rng, seed: np.random.Generator(type(rng.bit_generator)(seed)),
+        lambda rng, seed: setattr(rng.bit_generator, "state", type(rng.bit_generator)(seed).state),
         lambda rng: rng.bit_generator.state, lambda rng, state: setattr(rng.bit_generator, "state", state),
     ),
 }  # fmt: skip
-"""What draws random numbers: one of its kind from a seed, its state, and how it takes one. Contract with torch, Python
-and numpy."""
+"""What draws random numbers: how it is seeded, its state, and how it takes one. Contract with torch, Python and
+numpy."""
 
 _GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
-"""The generators from which :func:`secret_numbers` draws already. Contract with torch, Python and numpy."""
+"""The generators from which torch, Python and numpy draw of their own accord on a CPU. Contract with these."""
+
+
+def _global_generators(device: torch.device) -> list[Any]:
+    """Those, and that of the GPU of a tensor."""
+    if device.type == "cuda":
+        return [*_GLOBAL, torch.cuda.default_generators[device.index]]
+    return [*_GLOBAL]
+
 
 _WITHOUT_PARTS = frozenset({str, bytes, int, float, bool, complex, type(None), ModuleType, torch.Tensor, np.ndarray})
 """Types of which many may lie around a generator, and none holds one. Speed only."""
@@ -234,16 +230,16 @@ def _names_in(code: CodeType) -> set[str]:
 def seed_generators(generators: list[Any], seed: np.random.SeedSequence) -> None:
     """Let each of these generators begin anew, from a part of this seed that is its own."""
     for rng, part in zip(generators, seed.spawn(len(generators)), strict=True):
-        begin, state_of, set_state = _OWN[type(rng)]
-        set_state(rng, state_of(begin(rng, part)))
+        _OWN[type(rng)][0](rng, part)
 
 
 @contextmanager
-def seeded_generators(generators: list[Any], seed: int) -> Iterator[None]:
-    """While this runs, these generators draw from a seed; then they go on as if nothing had been drawn."""
+def seeded_generators(generators: list[Any], seed: np.random.SeedSequence | None) -> Iterator[None]:
+    """While this runs, these generators draw from a seed, if there is one; then they go on as if nothing was drawn."""
     states = [_OWN[type(rng)][1](rng) for rng in generators]
     try:
-        seed_generators(generators, np.random.SeedSequence(seed))
+        if seed is not None:
+            seed_generators(generators, seed)
         yield
     finally:
         for rng, state in zip(generators, states, strict=True):

@@ -1829,7 +1829,7 @@ def test_generators_of_one_seed_draw_apart_from_each_other_and_from_torch():
         kinds = [torch.Generator(), torch.Generator(), random.Random(), random.Random()]
         kinds += [np.random.RandomState(np.random.PCG64(0)), np.random.default_rng(), np.random.default_rng()]
         states = [rng.bit_generator.state for rng in kinds[5:]]
-        with seeded_generators(kinds, seed):
+        with seeded_generators(kinds, np.random.SeedSequence(seed)):
             numbers = [torch.rand((), generator=rng).item() for rng in kinds[:2]] + [rng.random() for rng in kinds[2:]]
         assert [rng.bit_generator.state for rng in kinds[5:]] == states
         return [*numbers, torch.rand((), generator=torch.Generator().manual_seed(seed)).item()]
