@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 
 from privproj.errors import InvalidParameter, Refused
 
-BUCKET = 2**24
-"""Numbers that processes exchange at once. Speed only: a larger tensor goes alone."""
+BUCKET = 2**27
+"""Bytes that processes exchange at once. Speed only: a larger tensor goes alone."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,12 @@ class Processes:
 
     def _exchange(self, call: Callable[[Tensor], object], tensors: list[Tensor]) -> list[Tensor]:
         """Let all processes call this on tensors of one type and device, joined to buckets: small ones cost a wait."""
-        buckets: list[list[Tensor]] = []
-        room, bucket_kind = 0, None
-        for tensor in tensors if self.size > 1 else ():
-            kind, room = (tensor.dtype, tensor.device), room - tensor.numel()
-            if room < 0 or kind != bucket_kind:
-                buckets.append([])
-                room, bucket_kind = BUCKET - tensor.numel(), kind
-            buckets[-1].append(tensor)
-        for bucket in buckets:
-            joined = torch.cat([tensor.flatten() for tensor in bucket])
-            call(joined)
-            for tensor, part in zip(bucket, joined.split([tensor.numel() for tensor in bucket]), strict=True):
-                tensor.copy_(part.view(tensor.shape))
+        for device in dict.fromkeys(tensor.device for tensor in tensors) if self.size > 1 else ():
+            for bucket in _take_tensors([tensor for tensor in tensors if tensor.device == device], BUCKET):
+                joined = _flatten_dense_tensors(bucket)
+                call(joined)
+                for tensor, part in zip(bucket, _unflatten_dense_tensors(joined, bucket), strict=True):
+                    tensor.copy_(part)
         return tensors
 
     def agree(self, value: Any) -> Any:

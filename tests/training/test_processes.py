@@ -192,7 +192,7 @@ def test_tensors_are_exchanged_in_few_calls_and_each_gets_its_own_sum(monkeypatc
     from privproj.training import processes
 
     sizes = []
-    monkeypatch.setattr(processes, "BUCKET", 50)
+    monkeypatch.setattr(processes, "BUCKET", 8 * 50)
     monkeypatch.setattr(processes.distributed, "all_reduce", lambda bucket: sizes.append(bucket.mul_(2).numel()))
     shapes = [(), (3, 4), (0, 2), (60,), (5, 5), (10,), (7,)]
     parts = [torch.rand(shape, dtype=torch.float64) for shape in shapes]
