@@ -235,7 +235,7 @@ class Stamps:
         self.taps, self.path, self.left = taps, path, False
         held = (("optimizer", p) for group in optimizer.param_groups for p in group["params"])
         self.parts = (*taps.module.named_modules(), *taps.module.named_parameters(), *held)
-        self.stamp = {"ledger": name, "phases": [[json.dumps(entry), steps] for entry, steps in account.phases]}
+        self.stamp = {"ledger": name, "phases": [[entry, steps] for entry, steps in account.phases]}
 
     def earlier(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The stamps of other runs, each with the name of its place."""

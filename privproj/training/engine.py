@@ -19,7 +19,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from privproj.accounting.schedule import Phase
 from privproj.errors import InvalidParameter
 from privproj.records.ledger import Account, Ledger, read_ledger
 from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
@@ -256,38 +255,64 @@ class _Start:
         over = self.begins_anew and not account.left
         if account.target == target and "noise_multiplier" in last and not over:
             resumed = replace(plan, mechanism=replace(plan.mechanism, noise_multiplier=last["noise_multiplier"]))
-            if json.loads(json.dumps(resumed.phase(resumed.steps).as_dict())) == last:
+            if resumed.phase(resumed.steps).as_dict() == last:
                 return resumed
         return calibrated(plan, account, **target)
 
-    def open_ledger(self, phase: Phase, marks: tuple[str, ...], sidecar: Sidecar | None) -> Ledger | None:
-        """The ledger of the run, with the file beside it; None for a run without one.
+    def open_ledger(self, plan: Plan, marks: dict[str, bool]) -> tuple[Ledger | None, Sidecar | None]:
+        """The ledger of the run with the file beside it; None for a run without one.
 
-        It refuses a run that its file does not belong to, by the identity of the data and by stamps.
+        It refuses a run that its file does not belong to: by the identity of the data, by stamps, and by the releases
+        that found the subspace, which it must hold.
         """
-        if sidecar is None or not os.path.exists(sidecar.ledger):
+        if self.ledger is None or not os.path.exists(self.ledger):
             # No file is made for a start that is refused.
             self.stamps(self.search).check()
-        if sidecar is None:
-            return None
+        if self.ledger is None:
+            return None, None
+        path, sidecar = self.ledger, Sidecar(self.ledger, identity(self.data_loader.dataset))
 
         def check(account: Account) -> Callable[[int], object]:
             sidecar.check(account)
             self.stamps(account, sidecar.entries["ledger"]).check()
+            if any(phase not in account.phases for phase in self.search.phases):
+                expected = "the ledger of the run that found the subspace"
+                raise InvalidParameter("ledger", path, expected, "one ledger for both stages")
             return sidecar.keep
 
-        return Ledger(sidecar.ledger, phase, self.target, marks, check, self.begins_anew)
+        true = tuple(mark for mark, holds in marks.items() if holds)
+        return Ledger(path, plan.phase(plan.steps), self.target, true, check, self.begins_anew), sidecar
 
-    def earlier(self, book: Ledger | None) -> Account:
-        """The phases before this one: the ledger's, which must hold the releases that found the subspace."""
-        search = self.search
-        if book is None:
-            return search
-        recorded = [(json.dumps(entry), steps) for entry, steps in book.account.phases[:-1]]
-        if any((json.dumps(entry), steps) not in recorded for entry, steps in search.phases):
-            remedy = "one ledger for both stages"
-            raise InvalidParameter("ledger", book.path, "the ledger of the run that found the subspace", remedy)
-        return Account(book.account.phases[:-1])
+    def epoch_secrets(self, plan: Plan, book: Ledger | None, sidecar: Sidecar | None) -> EpochSecrets:
+        """What the batches of balls-in-bins are drawn from, where a run begins or goes on.
+
+        The secret of the epoch that was begun is in the ``sidecar`` of the ledger. Where it is lost, or where the order
+        of the records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch
+        ends here: its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
+        """
+        before = self.search.spent if book is None else book.account.spent - book.steps
+        seed = None if self.seed is None else f"{self.seed} {before}"
+        if book is None or sidecar is None or plan.batches is None:
+            return EpochSecrets(seed)
+        mark = sha256(f"{before} {json.dumps(plan.phase(plan.steps).as_dict())}".encode()).hexdigest()
+
+        def keep(epoch: int, secret: str) -> None:
+            sidecar.entries["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
+            book.keep_count()
+
+        epoch, released = divmod(book.steps, plan.batches)
+        entry: Any = sidecar.entries.get("epochs")
+        is_known = isinstance(entry, dict) and (entry.get("phase"), entry.get("epoch")) == (mark, epoch)
+        if released and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
+            return EpochSecrets(seed, keep, (epoch, entry["secret"]))
+        if released:
+            left, lost = plan.batches - released, f"what this epoch was drawn from is not beside {book.path} any more"
+            why = "records differ when they are read twice and may be in another order" if is_known else lost
+            words = f"{why}: the {left} batches that are left of it are given up and count as releases"
+            warnings.warn(f"{words}, and the run goes on with the next epoch", LostEpoch, stacklevel=4)
+            for _ in range(left):
+                book.record()
+        return EpochSecrets(seed, keep)
 
     def run(self, opened: ExitStack) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
         """The module, the private optimizer and the private loader of a run, fresh or resumed from its ledger.
@@ -302,33 +327,27 @@ class _Start:
         marks = {"insecure": self.seed is not None, "public_subspace": public}
         # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
         # that is settled. Only the first process has it, and the others learn the noise and the count from it.
-        book, sidecar, before, steps, secrets = None, None, Account(), 0, EpochSecrets()
+        book, sidecar, account, secrets = None, None, Account(), EpochSecrets()
         with processes.together():
             if any(processes.meet("the ledger", ledger is not None)) and ledger is None and processes.first:
                 raise InvalidParameter("ledger", "nothing in process 0", "a ledger there, where it is written")
             if processes.first:
                 plan = self.calibrated()
-                sidecar = None if ledger is None else Sidecar(ledger, identity(self.data_loader.dataset))
-                true = tuple(mark for mark, holds in marks.items() if holds)
-                book = self.open_ledger(plan.phase(plan.steps), true, sidecar)
+                book, sidecar = self.open_ledger(plan, marks)
                 opened.callback(lambda: None if book is None else book.close())
-                account = Account() if book is None else book.account
-                changes: dict[str, Any] = {mark: holds or getattr(account, mark) for mark, holds in marks.items()}
-                changes |= {"alone": ledger is None, "notes": account.notes, "target": self.target or account.target}
-                before = replace(self.earlier(book), **changes)
-                seed = None if self.seed is None else f"{self.seed} {before.spent}"
-                secrets = _epoch_secrets(plan, book, sidecar, seed)
-                steps = 0 if book is None else book.steps
-        mechanism, before, steps = processes.agree((plan.mechanism, before, steps))
-        plan = replace(plan, mechanism=mechanism)
-        begun = replace(before, phases=(*before.phases, (plan.phase(plan.steps).as_dict(), steps)))
-        spending = ReleaseCounter(plan, book, before, steps, self.stamps(begun, sidecar and sidecar.entries["ledger"]))
+                secrets = self.epoch_secrets(plan, book, sidecar)
+                phases = (*self.search.phases, (plan.phase(plan.steps).as_dict(), 0))
+                account = Account(phases, self.target, alone=True, **marks) if book is None else book.account
+        mechanism, account = processes.agree((plan.mechanism, account))
+        plan, steps = replace(plan, mechanism=mechanism), account.phases[-1][1]
+        stamps = self.stamps(account, sidecar and sidecar.entries["ledger"])
+        spending = ReleaseCounter(plan, book, account, stamps)
         if book is not None and steps:
             rest = "the run goes on after them" if steps < plan.steps else "nothing is left, so the loader is empty"
             words = f"{ledger} already holds {steps} of {plan.steps} planned releases: {rest}. Load the weights of "
             warnings.warn(f"{words}that run, or name another ledger; both then add up", ResumedLedger, stacklevel=4)
         # The streams come after the count, because with an insecure seed a resumed run must not repeat its noise.
-        drawn = streams(self.seed, before.spent + steps, processes)
+        drawn = streams(self.seed, account.spent, processes)
         # The loader comes after the streams, because it draws its batches from one of them.
         loader = PrivateLoader(self.data_loader, plan, drawn, secrets, lambda: spending.steps, processes)
         algorithm: Algorithm = load(plan.algorithm.name)
@@ -345,37 +364,6 @@ class _Start:
 
 class LostEpoch(UserWarning):
     """Said where the batches of an epoch that was begun cannot be drawn again: the rest of it is given up."""
-
-
-def _epoch_secrets(plan: Plan, book: Ledger | None, sidecar: Sidecar | None, seed: str | None) -> EpochSecrets:
-    """What the batches of balls-in-bins are drawn from, where a run begins or goes on.
-
-    The secret of the epoch that was begun is in the ``sidecar`` of the ledger. Where it is lost, or where the order of
-    the records cannot be told to be the same, a record could be in a second batch of that epoch. So the epoch ends
-    here: its ledger gets the lines of all its batches, and what is drawn anew is counted as a further epoch.
-    """
-    if book is None or sidecar is None or plan.batches is None:
-        return EpochSecrets(seed)
-    place = f"{book.account.spent - book.steps} {json.dumps(plan.phase(plan.steps).as_dict())}"
-    mark = sha256(place.encode()).hexdigest()
-
-    def keep(epoch: int, secret: str) -> None:
-        sidecar.entries["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
-        book.keep_count()
-
-    epoch, released = divmod(book.steps, plan.batches)
-    entry: Any = sidecar.entries.get("epochs")
-    is_known = isinstance(entry, dict) and (entry.get("phase"), entry.get("epoch")) == (mark, epoch)
-    if released and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
-        return EpochSecrets(seed, keep, (epoch, entry["secret"]))
-    if released:
-        left, lost = plan.batches - released, f"what this epoch was drawn from is not beside {book.path} any more"
-        why = "records differ when they are read twice and may be in another order" if is_known else lost
-        words = f"{why}: the {left} batches that are left of it are given up and count as releases"
-        warnings.warn(f"{words}, and the run goes on with the next epoch", LostEpoch, stacklevel=4)
-        for _ in range(left):
-            book.record()
-    return EpochSecrets(seed, keep)
 
 
 def _ranks_of(method: Method, taps: Taps) -> tuple[int, ...]:

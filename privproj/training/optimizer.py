@@ -32,14 +32,18 @@ from privproj.validation import integer
 class ReleaseCounter:
     """Counts the releases of a run, in a ledger if there is one, and refuses more than the plan has.
 
-    A release is counted before its noised sum exists. So a run that is killed has made at most what was counted.
-    ``steps`` are the releases that the ledger has of this plan, and ``stamps`` see to it that those of earlier runs are
-    counted too.
+    A release is counted before its noised sum exists. So a run that is killed has made at most what was counted. The
+    ``account`` has all phases that are known from before, and then that of the run; ``stamps`` see to it that the
+    releases of earlier runs are counted too.
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger | None, earlier: Account, steps: int, stamps: Stamps) -> None:
-        self.plan, self.ledger, self.earlier = plan, ledger, earlier
-        self.steps, self.stamps = steps, stamps
+    def __init__(self, plan: Plan, ledger: Ledger | None, account: Account, stamps: Stamps) -> None:
+        self.plan, self.ledger, self.account, self.stamps = plan, ledger, account, stamps
+
+    @property
+    def steps(self) -> int:
+        """The number of releases of this plan, those before a resume included."""
+        return self.account.phases[-1][1]
 
     def record(self) -> None:
         """Count one more release; with a ledger it is on the disk before the release exists."""
@@ -48,14 +52,8 @@ class ReleaseCounter:
         self.stamps.check()
         if self.ledger is not None:
             self.ledger.record()
-        self.steps += 1
+        self.account = self.account.with_release()
         self.stamps.count()
-
-    @property
-    def account(self) -> Account:
-        """The releases made so far as a phase, after all phases that are known from before."""
-        phase = (self.plan.phase(self.plan.steps).as_dict(), self.steps)
-        return replace(self.earlier, phases=(*self.earlier.phases, phase))
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
