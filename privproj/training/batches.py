@@ -27,6 +27,7 @@ from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.training.containers import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
+from privproj.training.dataset import check_distinct
 from privproj.training.fixed_randomness import Still
 from privproj.training.generators import (
     CPU,
@@ -244,6 +245,9 @@ class PrivateLoader(BatchState):
             remedy = "load the weights of that run, or name another ledger, and both add up"
             raise Refused(f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}")
         self.used = True
+        if self.columns is None:
+            # Indices of a Subset, or a list, may be others by now.
+            check_distinct(self.dataset)
         shares: deque[tuple[list[int], list[int]]] = deque()
         batches = self._batches(self.sampler(steps), shares)
         for position in itertools.count(self.done()):

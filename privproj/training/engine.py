@@ -324,7 +324,7 @@ class _Start:
         processes.align(tensor for _, tensor in self.taps.tensors())
         processes.align(() if subspace is None else (subspace.basis,))
         public = subspace is not None and subspace.source == "public"
-        marks = {"insecure": self.seed is not None, "public_subspace": public}
+        marks = {"insecure": self.seed is not None or self.search.insecure, "public_subspace": public}
         # The ledger comes before the streams. It knows how many releases were made before; nothing may be drawn until
         # that is settled. Only the first process has it, and the others learn the noise and the count from it.
         book, sidecar, account, secrets = None, None, Account(), EpochSecrets()

@@ -84,6 +84,23 @@ def test_make_private_refuses_one_record_twice():
         )  # fmt: skip
 
 
+def test_indices_that_change_are_looked_at_with_every_pass():
+    """Hard examples more often from the second pass on: one record was in the sum 31 times."""
+    module, subset = mlp(), Subset(D, list(range(40)))
+    _, optimizer, loader = make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), steps=3, sampling_rate=1.0,
+        data_loader=DataLoader(subset, batch_size=4), max_grad_norm=1.0, noise_multiplier=1.0,
+    )  # fmt: skip
+    for batch in loader:
+        optimizer.step_on(own(module), batch)
+    subset.indices = [39 - index for index in subset.indices]
+    for batch in loader:
+        optimizer.step_on(own(module), batch)
+    subset.indices[:30] = [7] * 30
+    with pytest.raises(InvalidParameter, match="a record 31 times"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(
     "plain",
     [

@@ -5,7 +5,7 @@ from helpers import needs
 
 import privproj
 from privproj.errors import InvalidParameter
-from privproj.records.ledger import Account, read_ledger
+from privproj.records.ledger import INSECURE, Account, read_ledger
 
 torch = needs("torch", "opacus")
 
@@ -130,6 +130,22 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     assert tuned.epsilon(1e-5).value == read_ledger(path).epsilon(1e-5).value
     alone = privproj.epsilon(tuned._plan.mechanism, delta=1e-5, steps=8, sampling_rate=0.5).value
     assert tuned.epsilon(1e-5).value > alone
+
+
+def test_a_search_with_a_seed_protects_nothing_afterwards_either():
+    """Whoever knows the seed can take the noise of the search away."""
+    x, y = data()
+    module = mlp()
+    _, search, loader = private(module, x, y, steps=2, noise_multiplier=1.0, insecure_seed=3)
+    trajectory = Trajectory(search, 1)
+    while len(loader):
+        for batch in loader:
+            search.step_on(own(module), batch)
+    search.close()
+    options = {"algorithm": "dp-sft", "subspace": trajectory.subspace(), "steps": 1, "noise_multiplier": 1.0}
+    _, tuned, loader = private(module, x, y, **options)
+    tuned.step_on(own(module), next(iter(loader)))
+    assert INSECURE in search.epsilon(1e-5).warnings and INSECURE in tuned.epsilon(1e-5).warnings
 
 
 def test_a_subspace_says_where_it_is_from():
