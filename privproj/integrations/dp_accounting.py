@@ -39,7 +39,7 @@ from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound, renyi_bound
 from privproj.records.ledger import Account
 from privproj.runs import Run, RunOptions
-from privproj.runs.sampling import NeighbouringRelation, RelationName, Sampling, member_named
+from privproj.runs.sampling import NeighbouringRelation, RelationName
 
 __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
@@ -64,9 +64,6 @@ class ReleaseDpEvent(dp_event.DpEvent):
         relation: The neighbouring relation, "add-remove", "zero-out" or "replace"; an accountant of another relation
             refuses the event. None: that of the accountant, which is warned of under replace.
 
-    Raises:
-        InvalidParameter: ``relation`` is no neighbouring relation.
-
     >>> from privproj import M2
     >>> from privproj.integrations.dp_accounting import ReleaseDpEvent
     >>> event = ReleaseDpEvent(M2(dim=64, rank=8, noise_multiplier=2.0), relation="add-remove")
@@ -77,10 +74,6 @@ class ReleaseDpEvent(dp_event.DpEvent):
     mechanism: Mechanism
     bound: str | None = None
     relation: RelationName | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.relation is not None:
-            member_named(NeighbouringRelation, "relation", self.relation)
 
 
 @attrs.frozen
@@ -94,9 +87,6 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
         batches: The number of batches in the epoch, at least 1.
         batches_per_record: The number of different batches that each record picks, at least 1.
 
-    Raises:
-        InvalidParameter: A number of batches is outside its range.
-
     >>> from dp_accounting import dp_event
     >>> from privproj import Gaussian
     >>> from privproj.integrations.dp_accounting import BallsInBinsDpEvent, ReleaseDpEvent
@@ -108,9 +98,6 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
     event: dp_event.DpEvent
     batches: int
     batches_per_record: int = 1
-
-    def __attrs_post_init__(self) -> None:
-        Run(sampling=Sampling("balls-in-bins"), batches=self.batches, batches_per_record=self.batches_per_record)
 
     @property
     def options(self) -> RunOptions:
@@ -129,9 +116,10 @@ def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
         yield from _scales_of(part)
 
 
-def _mixes_scales(event: dp_event.DpEvent, held: frozenset[str], relation: Relation) -> Problem | None:
-    """The problem of an event whose noise multipliers, with those held already, are relative to two sensitivities."""
-    if relation is not Relation.REPLACE_ONE or len(held.union(_scales_of(event))) < 2:
+def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem | None:
+    """The problem of an event whose noise multipliers, with those before, are relative to two sensitivities."""
+    under_replace = accountant.neighboring_relation is Relation.REPLACE_ONE
+    if not under_replace or len({*_scales_of(event), *_scales_of(accountant.ledger)}) < 2:
         return None
     return Problem(
         event,
@@ -198,15 +186,10 @@ class ProjectionPLDAccountant(PLDAccountant):
     2.6
     """
 
-    held: frozenset[str] = frozenset()
-    """What the noise multipliers of the events so far are relative to, sensitivity or clip."""
-
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Problem | None:
-        problem = _mixes_scales(event, self.held, self.neighboring_relation)
+        problem = _mixes_scales(event, self)
         if problem is not None:
             return problem
-        if do_compose:
-            self.held = self.held.union(_scales_of(event))
         ours, drawn = _without_sampling(event)
         if ours is None:
             is_tree = isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent)
