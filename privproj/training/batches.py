@@ -214,7 +214,10 @@ class PrivateLoader(BatchState):
         # Columns of tensors are cut where they lie: one record after the other would be joined to the same numbers.
         plain = loader.collate_fn is default_collate and not (loader.num_workers or loader.pin_memory)
         self.columns = self.dataset.tensors if plain and type(self.dataset) is TensorDataset else None
-        self.joined = self._samples()
+        # The batches of one record and of two tell what counts records.
+        with secret_numbers(streams.forward):
+            pair = [self.dataset[0], self.dataset[1 % len(self.dataset)]]
+            self.joined = self.join_few(copy.deepcopy(pair[:1])), self.join_few(pair)
         self.collate = partial(_join, self.join, self.joined)
 
     @property
@@ -350,15 +353,6 @@ class PrivateLoader(BatchState):
         """One record and two, joined as the batch is; None for a batch that was not drawn here."""
         return None if self.batch is None else self.joined
 
-    def _samples(self) -> Samples:
-        """The batches of one record and of two, which tell what counts records; None for data without a record."""
-        if not self.plan.dataset_size:
-            return None
-        dataset: Any = self.dataset
-        with secret_numbers(self.streams.forward):
-            pair = [dataset[0], dataset[1 % len(dataset)]]
-            return self.join_few(copy.deepcopy(pair[:1])), self.join_few(pair)
-
     def check_joining(self, rows: slice, *, alone: bool = False) -> None:
         """Raise unless a record is joined alone as it is beside the others of its part, or at random.
 
@@ -423,16 +417,16 @@ class PrivateLoader(BatchState):
         raise InvalidParameter("data_loader", "a record that is joined otherwise beside others", words, remedy)
 
 
-def _join(join: Callable[[list[Any]], Any], samples: Samples, records: list[Any]) -> Any:
+def _join(join: Callable[[list[Any]], Any], samples: tuple[Any, Any], records: list[Any]) -> Any:
     """The loader's way of joining records, extended to empty batches: the first record's batch without its row."""
-    return join(records) if records or samples is None else take(samples[0], slice(0, 0), 1, samples)
+    return join(records) if records else take(samples[0], slice(0, 0), 1, samples)
 
 
 def check_loader(loader: DataLoader) -> None:
     """Raise for data without an index, and for a loader that draws batches otherwise, which ours would replace."""
     data = loader.dataset
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise InvalidParameter("data_loader", type(data).__name__, "a data set with a length and an index")
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not len(data):  # pyright: ignore
+        raise InvalidParameter("data_loader", type(data).__name__, "a data set of records with a length and an index")
     if isinstance(data, TensorDataset) and any(map(has_no_rows, data.tensors)):
         raise InvalidParameter("data_loader", "nested or sparse tensors", "dense ones", "pad them, or make them dense")
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)

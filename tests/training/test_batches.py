@@ -381,3 +381,10 @@ def test_neither_a_public_seed_nor_the_order_of_the_data_says_what_is_drawn(work
     one, two = seen
     assert loader.batch_size == 4 and one[:, 0].sort().values.equal(two[:, 0].sort().values)
     assert not one[:, 0].equal(two[:, 0]) and not one[:, 1].sort().values.equal(two[:, 1].sort().values)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": "fixed"}, {"sampling": "balls-in-bins", "sampling_rate": None}])
+def test_data_without_a_record_are_refused(options):
+    x, y = data()
+    with pytest.raises(InvalidParameter, match="a data set of records"):
+        private(mlp(), x[:0], y[:0], **options)
