@@ -300,10 +300,10 @@ def _sampler_rate(rate: float) -> float:
 def _check_plan(plan: Plan, rate: float) -> None:
     """Raise :class:`Refused` for an optimizer of this package that samples otherwise than is accounted."""
     plain = (plan.sampling == "poisson" and plan.max_batch_size is None) or plan.sampling_rate == 1.0
-    if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None:
+    if not plain or plan.relation == "replace" or plan.adaptive_clipping is not None or plan.group_size > 1:
         raise Refused(
-            f"sampling={plan.sampling} with relation={plan.relation}, batches that are cut and a clip that adapts are "
-            "not accounted here; ask the optimizer's epsilon"
+            f"sampling={plan.sampling} with relation={plan.relation}, batches that are cut, a clip that adapts and "
+            "persons with several records are not accounted here; ask the optimizer's epsilon"
         )
     if rate < plan.sampling_rate:
         raise InvalidParameter("sample_rate", rate, f"the optimizer's rate {plan.sampling_rate}")

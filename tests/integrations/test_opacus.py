@@ -246,5 +246,7 @@ def test_a_plan_that_samples_otherwise_is_refused():
         hook(Planned(sampling="balls-in-bins", batches=100))
     with pytest.raises(Refused, match="not accounted here"):
         hook(Planned(relation=NeighbouringRelation.ZERO_OUT, max_batch_size=20))
+    with pytest.raises(Refused, match="persons with several records"):
+        hook(Planned(group_size=4))
     with pytest.raises(InvalidParameter, match="sample_rate"):
         hook(Planned(sampling_rate=0.02))
