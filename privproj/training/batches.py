@@ -31,6 +31,7 @@ from privproj.training.dataset import check_distinct
 from privproj.training.fixed_randomness import Still
 from privproj.training.generators import (
     CPU,
+    GLOBAL,
     EpochSecrets,
     Streams,
     begin_worker,
@@ -391,10 +392,8 @@ class PrivateLoader(BatchState):
         generators = own_generators(self.dataset, self.join)
 
         def joined(some: int, seed: int = 0) -> Any:
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            with seeded_generators(generators, np.random.SeedSequence(seed)):
+            with seeded_generators(generators, None):
+                seed_generators([*GLOBAL, *generators], np.random.SeedSequence(seed))
                 return self.join_few(read(some))
 
         def is_as_before(seed: int) -> bool:

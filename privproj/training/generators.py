@@ -151,15 +151,15 @@ _OWN: dict[type, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any
 """What draws random numbers: how it is seeded, its state, and how it takes one. Contract with torch, Python and
 numpy."""
 
-_GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
+GLOBAL = (torch.default_generator, random._inst, np.random.mtrand._rand)  # pyright: ignore[reportAttributeAccessIssue]
 """The generators from which torch, Python and numpy draw of their own accord on a CPU. Contract with these."""
 
 
 def _global_generators(device: torch.device) -> list[Any]:
     """Those, and that of the GPU of a tensor."""
     if device.type == "cuda":
-        return [*_GLOBAL, torch.cuda.default_generators[device.index]]
-    return [*_GLOBAL]
+        return [*GLOBAL, torch.cuda.default_generators[device.index]]
+    return [*GLOBAL]
 
 
 _WITHOUT_PARTS = frozenset({str, bytes, int, float, bool, complex, type(None), ModuleType, torch.Tensor, np.ndarray})
@@ -174,7 +174,7 @@ MOST_HELD = 100
 
 def own_generators(*holders: Any) -> list[Any]:
     """The generators of the program's own that objects and functions hold, or that functions name."""
-    visited: dict[int, Any] = {id(rng): rng for rng in _GLOBAL}
+    visited: dict[int, Any] = {id(rng): rng for rng in GLOBAL}
     generators, ahead = [], deque(holders)
     while ahead and len(visited) < MOST_PARTS:
         part = ahead.popleft()
@@ -249,14 +249,10 @@ def seeded_generators(generators: list[Any], seed: np.random.SeedSequence | None
 def begin_worker(begin: Callable[[int], object] | None, join: Any, number: int) -> None:
     """Let a worker of a loader draw from its secret seed, also where its own ``begin`` or a generator has one."""
     seed, worker = torch.initial_seed(), torch.utils.data.get_worker_info()
-    sequence = np.random.SeedSequence(seed)
     if begin is not None:
         begin(number)
-        torch.manual_seed(seed)
-        random.seed(seed)
-        # Python's generator is one of the same kind: of the same words it would draw the same numbers.
-        np.random.seed(sequence.generate_state(POOL_WORDS))
-    seed_generators(own_generators(worker and worker.dataset, join), sequence)
+    generators = own_generators(worker and worker.dataset, join)
+    seed_generators([*GLOBAL, *generators], np.random.SeedSequence(seed))
 
 
 def number_states(device: torch.device) -> bytes:
