@@ -4,7 +4,6 @@ The arguments are checked and made into a plan, the plan is calibrated together 
 the parts of the run are put together in an order that matters.
 """
 
-import json
 import os
 import warnings
 from collections.abc import Callable
@@ -294,15 +293,15 @@ class _Start:
         seed = None if self.seed is None else f"{self.seed} {before}"
         if book is None or sidecar is None or plan.batches is None:
             return EpochSecrets(seed)
-        mark = sha256(f"{before} {json.dumps(plan.phase(plan.steps).as_dict())}".encode()).hexdigest()
 
         def keep(epoch: int, secret: str) -> None:
-            sidecar.entries["epochs"] = {"phase": mark, "epoch": epoch, "secret": secret}
+            # A phase is told by the releases before it: one that released nothing leaves no epoch that was begun.
+            sidecar.entries["epochs"] = {"before": before, "epoch": epoch, "secret": secret}
             book.keep_count()
 
         epoch, released = divmod(book.steps, plan.batches)
         entry: Any = sidecar.entries.get("epochs")
-        is_known = isinstance(entry, dict) and (entry.get("phase"), entry.get("epoch")) == (mark, epoch)
+        is_known = isinstance(entry, dict) and (entry.get("before"), entry.get("epoch")) == (before, epoch)
         if released and is_known and isinstance(entry.get("secret"), str) and sidecar.data.digest is not None:
             return EpochSecrets(seed, keep, (epoch, entry["secret"]))
         if released:
