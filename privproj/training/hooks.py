@@ -89,7 +89,6 @@ class Taps:
             if id(part) not in inside:
                 self.add(name or type(part).__name__, part)
             inside |= {id(child) for child in used_inside(part)}
-        self.drop_aliases()
         self.check_owners(module)
         for tap in self.taps:
             self.handles += [part.register_forward_hook(self.hook(tap), with_kwargs=True) for part in tap.modules]
@@ -187,15 +186,6 @@ class Taps:
 
         # Compiled code would not keep what the hook saves for the way back.
         return UnpickledHook(torch.compiler.disable(hook))
-
-    def drop_aliases(self) -> None:
-        """Forget modules that merely hold a tensor of one of their layers too, as BERT's head does with a bias."""
-        for tap in list(self.taps):
-            inside = {id(part) for module in tap.modules for part in module.modules()}
-            others = [other for other in self.taps if other is not tap and any(id(m) in inside for m in other.modules)]
-            theirs = {id(p) for other in others for p in other.parameters}
-            if all(id(p) in theirs for p in tap.parameters):
-                self.taps.remove(tap)
 
     def check_owners(self, module: nn.Module) -> None:
         """Raise unless every trained tensor belongs to one tap, and there is at least one."""

@@ -399,12 +399,15 @@ def is_matrix(module: nn.Module) -> bool:
 
 
 def make_tap(name: str, module: nn.Module) -> AnyTap | None:
-    """The tap of a module's own tensors; None where none is trained.
+    """The tap of a module's own tensors; None where none is trained, or where its layers have all of them too.
 
     Raises :class:`InvalidParameter` for a layer without per-example gradients, and for tensors of low precision.
     """
     trained = _trained_tensors(module)
-    if not trained:
+    layers = {*[*module.modules()][1:]}.difference(used_inside(module))
+    theirs = {id(p) for layer in layers for p in layer.parameters(recurse=False)}
+    # BERT's head merely holds the bias of its last layer.
+    if not trained or (all(id(p) in theirs for p in trained) and not is_matrix(module)):
         return None
     _check_layer_kind(name, module, trained)
     weight: Any = getattr(module, "weight", None)
