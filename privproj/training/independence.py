@@ -469,6 +469,9 @@ _KEPT_BY_TORCH = frozenset(nn.Module().__dict__)
 _ROWS = (list, tuple, deque)
 """Attributes of which the numbers are looked at one by one."""
 
+_TABLES = (dict, OrderedDict, defaultdict, list, deque, set)
+"""Attributes, and what stands within them, that are put back with what they held."""
+
 _NOTHING_KEPT = "layers that keep nothing of a batch"
 """What is expected of a forward pass."""
 
@@ -489,6 +492,10 @@ _States = dict[int, tuple[str, int, int, bool, int | None]]
 asked for, and a number that changes with what it holds; None where that was not read."""
 
 
+_Numbers = dict[str, str | int | None]
+"""By the name of an attribute, or of what stands in it, a number that changes with it; None for what is no number."""
+
+
 class ModuleState:
     """Compares a module with what it was at named moments: after a release, when a batch was drawn, before a pass.
 
@@ -503,7 +510,7 @@ class ModuleState:
         self.others: list[Tensor] = []
         self.released: _States = {}
         self.integer_changes: dict[Any, set[tuple[str, int]]] = {}
-        self.last: dict[str, str | int] | None = None
+        self.last: _Numbers | None = None
         # Weights that are loaded are those of no release.
         forget = UnpickledHook(lambda *_: self.released.clear())
         taps.handles.append(taps.module.register_load_state_dict_post_hook(forget))
@@ -612,9 +619,10 @@ class ModuleState:
             self.check_released(every=True)
             self.start, self.changed, self.integer_changes = _attributes(self.taps.module), None, {}
             self.first = self.last = self.start
-            self.plain, self.tables = [(part, _plain(part)) for part in self.taps.module.modules()], {}
-            for _, plain in self.plain:
-                _keep(plain, 5, self.tables)
+            self.plain = [(part, _plain(part)) for part in self.taps.module.modules()]
+            values = [value for _, plain in self.plain for key in plain for _, value in _walk(key, plain[key])]
+            # One that several share is one.
+            self.tables = {id(value): (value, copy(value)) for value in values if type(value) in _TABLES}
 
     def check_attributes(self, form: Any, *, every: bool = False) -> None:
         """Raise where a pass has left other numbers in attributes than the first one of the batch has.
@@ -674,13 +682,14 @@ def _check_same(before: _States, now: _States, actual: str, expected: str, remed
             raise InvalidParameter((new or old or ("module",))[0], actual, expected, remedy)
 
 
-def _attributes(module: nn.Module) -> dict[str, str | int]:
+def _attributes(module: nn.Module) -> _Numbers:
     """Every number that the modules keep as plain attributes, or in lists and tables of these: in words, or whole."""
-    numbers: dict[str, str | int] = {}
-    for name, part in module.named_modules():
-        for key, value in _plain(part).items():
-            numbers |= _in_attribute(f"{name}.{key}" if name else key, value, 3)
-    return numbers
+    return {
+        name: _number(value)
+        for place, part in module.named_modules()
+        for key, attribute in _plain(part).items()
+        for name, value in _walk(f"{place}.{key}" if place else key, attribute)
+    }
 
 
 def _plain(part: nn.Module) -> dict[str, Any]:
@@ -688,31 +697,25 @@ def _plain(part: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in part.__dict__.items() if key not in _KEPT_BY_TORCH}
 
 
-def _keep(value: Any, depth: int, tables: dict[int, tuple[Any, Any]]) -> None:
-    """Note what a list, table or set holds, and those within it to this depth; one that several share is one."""
-    if depth and id(value) not in tables and type(value) in (dict, OrderedDict, defaultdict, list, deque, set):
-        tables[id(value)] = value, copy(value)
-        for part in value.values() if isinstance(value, dict) else value:
-            _keep(part, depth - 1, tables)
+def _walk(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """A value and what lists, tuples and tables hold in it, to this depth, by name."""
+    yield name, value
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
+    for key, part in pairs if depth else ():
+        yield from _walk(f"{name}[{key!r}]", part, depth - 1)
 
 
-def _in_attribute(name: str, value: Any, depth: int) -> dict[str, str | int]:
-    """The numbers in an attribute by name: whole ones as they are, those of tensors and arrays as what they hold."""
+def _number(value: Any) -> str | int | None:
+    """A number that changes with a value: whole ones as they are, others in words; None where it is no number."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         value = torch.from_numpy(np.ascontiguousarray(value))
-    if isinstance(value, int | set | frozenset):
-        return {name: value if isinstance(value, int) else hash(frozenset(map(repr, value)))}
+    if isinstance(value, set | frozenset):
+        return hash(frozenset(map(repr, value)))
     if isinstance(value, Tensor):
-        return {name: str(int(_bits(value))) if value.is_floating_point() else int(_bits(value))}
-    if isinstance(value, float):
-        return {name: repr(value)}
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, _ROWS) else ()
-    numbers: dict[str, str | int] = {}
-    for key, part in pairs if depth else ():
-        numbers |= _in_attribute(f"{name}[{key!r}]", part, depth - 1)
-    return numbers
+        return str(int(_bits(value))) if value.is_floating_point() else int(_bits(value))
+    return value if isinstance(value, int) else repr(value) if isinstance(value, float) else None
 
 
 def _bits(tensor: Tensor) -> Tensor:
