@@ -81,17 +81,16 @@ The level is the probability of smaller values, above 0 and below 1. Other level
 class Still(TorchFunctionMode):
     """Replaces what dropout and random functions return, and notes the types of all results.
 
-    Where ``apart`` is True each record has draws of its own, the same in every pass. Which draws have a row for each
-    record is told by a pass over one record and then one over all, which come first; a pass that draws otherwise makes
-    ``is_uneven`` True, for its draws cannot be matched. Draws from a known seed are refused, unless it ``takes_seeds``:
-    then they are what they are.
+    Where ``apart`` is True each record has draws of its own, the same in every pass that makes as many. Which draws
+    have a row for each record is told by the first two ``passes``, over one record and then over all. Draws from a
+    known seed are refused, unless it ``takes_seeds``: then they are what they are.
     """
 
     def __init__(self, level: float, *, takes_seeds: bool = False) -> None:
         super().__init__()
         self.level, self.calls, self.takes_seeds = level, 0, takes_seeds
         self.types: set[torch.dtype] = set()
-        self.apart = self.is_uneven = False
+        self.apart = False
         self.passes: list[list[bool]] = []
         self.drawn: dict[bytes, int] = {}
         self.rows: Sequence[int] = ()
@@ -105,13 +104,6 @@ class Still(TorchFunctionMode):
         self.seed: int | None = torch.seed()
         # Those that had a row for each record in the first two passes.
         self.always_by_row = [all(draws) for draws in zip(*self.passes[:2], strict=False)]
-
-    def end(self) -> None:
-        """Note which draws have had a row for each record, and whether the pass has drawn otherwise than the first."""
-        self.passes.append(self.by_row)
-        if self.apart and any(self.always_by_row) and len(self.passes) > 2:
-            lost = any(expected and not here for expected, here in zip(self.always_by_row, self.by_row, strict=False))
-            self.is_uneven |= lost or len(self.by_row) != len(self.passes[1])
 
     def levels(self, draw: Tensor) -> Tensor | None:
         """A level for each record, where a draw of this shape has a row for each; else None."""

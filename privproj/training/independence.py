@@ -154,8 +154,7 @@ class IndependenceCheck:
     def check_apart(self) -> None:
         """Raise where what is computed apart is another one than beside others.
 
-        Random functions stand still where more are checked or some drew. Where records alone make other draws, all is
-        computed once more with one level for all.
+        Random functions stand still where more are checked or some drew.
         """
         self.repeat, level = self.draw.getrandbits(32), None
         if self.drawn or self.checks_more:
@@ -167,14 +166,7 @@ class IndependenceCheck:
                 # The way back is made in the type of autocast too, whatever type the losses are made in.
                 self.types |= _autocast(self.taps.device)
                 self.still.apart = self.checks_more
-                try:
-                    self.compare()
-                except InvalidParameter:
-                    if not (self.still.apart and self.still.is_uneven):
-                        raise
-                    self.still.apart = False
-                    self.state.restore()
-                    self.compare()
+                self.compare()
         finally:
             _checks.pop()
             # What counts the records has counted these again.
@@ -305,7 +297,7 @@ class IndependenceCheck:
         # The loss function may write into its part.
         part = move(take(part, torch.arange(records), records, self.loader.samples), self.taps.device)
         losses = self.losses(part, records)
-        self.still.end()
+        self.still.passes.append(self.still.by_row)
         return losses
 
     def pass_back(self, losses: Tensor) -> None:

@@ -1442,8 +1442,10 @@ def test_draws_that_select_rows_in_a_checkpoint_pass(reentrant):
     assert optimizer._steps == 3
 
 
-def test_draws_that_depend_on_the_part_are_matched_by_one_level():
+def test_draws_that_depend_on_the_part_are_refused_and_helped_by_strict():
+    """Which of them belong to a record cannot be told, and mixing may hide behind them."""
     x, y = records()
+    x[::2] = 3.0
     module, optimizer, batches = whole(mlp(), x, y)
 
     def loss(part):
@@ -1452,9 +1454,11 @@ def test_draws_that_depend_on_the_part_are_matched_by_one_level():
             h = h + (part[0] > 2.0).any(1, keepdim=True) * torch.randn(5)
         return cross_entropy(module[2](dropout(h, 0.2)), part[1], reduction="none")
 
-    for _ in range(4):
-        optimizer.step_on(loss, next(batches))
-    assert optimizer._steps == 4
+    with pytest.raises(InvalidParameter, match=f"{CHANGES}.*strict=True"):
+        for batch in batches:
+            optimizer._independence.spot = True
+            optimizer.step_on(loss, batch)
+    optimizer.step_on(loss, batch, strict=True)
 
 
 @pytest.mark.parametrize("strict", [False, True])
