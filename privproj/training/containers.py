@@ -36,6 +36,18 @@ def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None
     return batch[rows.to(batch.device) if isinstance(batch, Tensor) else rows.numpy()]
 
 
+def take_told(batch: Any, single: Any, row: int, records: int, samples: Samples) -> Any:
+    """One row of a batch of so many records, with what ``single``, a batch of one record, says beside its tensors."""
+    if isinstance(batch, Tensor) or _counts_records(batch, records, samples):
+        return take(batch, slice(row, row + 1), records, samples)
+
+    def inside(part: Any, key: Any) -> Any:
+        return take_told(part, (_inside((single, single), key) or (part,))[0], row, records, _inside(samples, key))
+
+    rebuilt = _rebuilt(batch, inside)
+    return single if rebuilt is batch else rebuilt
+
+
 def has_rows(batch: Any, records: int, samples: Samples = None) -> bool:
     """True if anything in a batch has one row for each of so many records, so that parts of it can be taken."""
     none = take(batch, slice(0, 0), records, samples)
@@ -50,8 +62,26 @@ def move(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
 
 
 def leaves(batch: Any) -> list[Tensor]:
-    """All tensors of a batch, in its order."""
-    return [part for part in parts_of(batch) if isinstance(part, Tensor)]
+    """All tensors of a batch, in its order; arrays and lists of numbers are tensors too."""
+    if isinstance(batch, np.ndarray) and batch.dtype.isnative and batch.dtype.kind in "fiub" and batch.itemsize <= 8:
+        return [torch.from_numpy(np.ascontiguousarray(batch))]
+    if isinstance(batch, list | tuple) and batch and all(isinstance(part, int | float) for part in batch):
+        return [torch.tensor(batch, dtype=torch.float64)]
+    if isinstance(batch, Tensor):
+        return [batch]
+    tensors: list[Tensor] = []
+
+    def visit(part: Any, _: Any) -> Any:
+        tensors.extend(leaves(part))
+        return part
+
+    _rebuilt(batch, visit)
+    return tensors
+
+
+def shapes_of(batch: Any) -> tuple[torch.Size, ...]:
+    """The shapes of all tensors of a batch, in its order."""
+    return tuple(leaf.shape for leaf in leaves(batch))
 
 
 def parts_of(batch: Any) -> list[Any]:

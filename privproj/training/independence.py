@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
-from privproj.training.containers import leaves, move, parts_of, place_of, take
+from privproj.training.containers import leaves, move, parts_of, place_of, shapes_of, take, take_told
 from privproj.training.fixed_randomness import DROPPING, fix_randomness, refuse_public_seed
 from privproj.training.generators import number_states
 from privproj.training.hooks import Taps, UnpickledHook
@@ -127,7 +127,7 @@ class IndependenceCheck:
         is_compared = self.checks_more or 0 <= first < records
         # A copy, for the loss function may write into its part.
         self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
-        form, states = tuple(leaf.shape for leaf in leaves(part)) if alone else None, number_states(self.taps.device)
+        form, states = shapes_of(part) if alone else None, number_states(self.taps.device)
         seed = torch.initial_seed()
         with self.taps.armed(records):
             losses = self.losses(part, records)
@@ -188,7 +188,7 @@ class IndependenceCheck:
                 self.state.restore()
             worst = self.difference(rows, weights, batch)
             if self.checks_more:
-                self.state.check_attributes(len(rows) if batch is None else tuple(leaf.shape for leaf in leaves(batch)))
+                self.state.check_attributes(len(rows) if batch is None else shapes_of(batch))
             if worst is not None:
                 if self.checks_more or previous or worst[1] > SMALL_SHARE or len(pieces) == 1:
                     self.refuse(*worst, _KEPT if self.taps.alone else cause)
@@ -235,7 +235,10 @@ class IndependenceCheck:
         """A record of the part and its batch as it is fetched anew, if that differs by padding or by what is said."""
         single, records, samples = self.loader.alone(self.start + row), len(self.places), self.loader.samples
         place = None if single is None else place_of(single, self.base, row, records, samples)
-        # Without a place it is another one whenever it is read.
+        if single is not None and place is None:
+            # It is another one whenever it is read: it stays what it is, with what is said of it alone.
+            told = take_told(self.base, single, row, records, samples)
+            single, place = told, (row, False) if shapes_of(told) == shapes_of(single) else None
         if place is not None:
             here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))
             pairs = [pair for pair in zip(parts_of(single), here, strict=False) if not isinstance(pair[0], Tensor)]

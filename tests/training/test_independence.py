@@ -871,7 +871,16 @@ def test_a_loss_function_may_write_into_its_part():
     assert torch.allclose(sums[0], sums[1], rtol=1e-5)
 
 
-def test_what_a_part_is_told_of_the_whole_batch_is_refused():
+class Augmented(TensorDataset):
+    """Records that are other ones each time they are read."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.3 * torch.randn_like(x), y
+
+
+@pytest.mark.parametrize("data", [TensorDataset, Augmented])
+def test_what_a_part_is_told_of_the_whole_batch_is_refused(data):
     """A count that the loss function leaves in its part, and a number that the collate_fn gives beside the tensors."""
 
     def join(rows):
@@ -886,7 +895,7 @@ def test_what_a_part_is_told_of_the_whole_batch_is_refused():
         module = mlp(dtype=x.dtype)
         _, optimizer, loader = make_private(
             module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), algorithm="dp-sgd",
-            data_loader=DataLoader(TensorDataset(x, y), batch_size=4, collate_fn=join), max_grad_norm=1.0,
+            data_loader=DataLoader(data(x, y), batch_size=4, collate_fn=join), max_grad_norm=1.0,
             noise_multiplier=1.0, steps=6, sampling_rate=1.0,
         )  # fmt: skip
 
@@ -897,6 +906,24 @@ def test_what_a_part_is_told_of_the_whole_batch_is_refused():
 
         with pytest.raises(InvalidParameter, match="says of the whole batch" if given else CHANGES):
             optimizer.step_on(loss, next(iter(loader)))
+
+
+def test_what_is_said_of_records_that_are_read_at_random_is_theirs():
+    def join(rows):
+        x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+        return {"x": x, "y": y, "size": len(rows), "least": [float(row.min()) for row in x], "all": {"of": ("a", 1)}}
+
+    module = mlp(dtype=torch.float32)
+    optimizer, loader = joining(module, Augmented(*records()), join)
+
+    def loss(part):
+        assert part["all"] == {"of": ("a", 1)}
+        weights = torch.tensor(part["least"]).sigmoid()
+        return weights * cross_entropy(module(part["x"]), part["y"], reduction="none")
+
+    for _ in range(3):
+        optimizer.step_on(loss, next(iter(loader)))
+    assert optimizer._steps == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -1561,14 +1588,6 @@ def test_trained_tensors_ask_for_gradients_as_before_and_a_frozen_one_is_refused
         optimizer.step_on(own(module), next(batches))
 
 
-class Augmented(TensorDataset):
-    """Records that are other ones each time they are read."""
-
-    def __getitem__(self, i):
-        x, y = super().__getitem__(i)
-        return x + 0.3 * torch.randn_like(x), y
-
-
 JOININGS = {
     "plain": lambda x: x,
     "random": lambda x: x + 0.1 * torch.randn_like(x),
@@ -1600,6 +1619,22 @@ def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data
     else:
         with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
             optimizer.step_on(own(module), batch)
+
+
+@pytest.mark.parametrize("form", [list, np.array])
+@pytest.mark.parametrize("data", [TensorDataset, Augmented])
+def test_joining_that_mixes_numbers_of_the_records_is_seen(data, form):
+    """Weights over their mean: with records that are read at random one record more moved a sum of 200 by 10 clips."""
+
+    def join(rows):
+        sizes = [float(row[1]) for row in rows]
+        weights = form([size / (sum(sizes) / len(sizes)) for size in sizes])
+        return {"x": torch.stack([row[0] for row in rows]), "y": torch.stack([row[1] for row in rows]), "w": weights}
+
+    module = mlp(dtype=torch.float32)
+    optimizer, loader = joining(module, data(*records(y_from=1)), join)
+    with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
+        optimizer.step_on(own(module), next(iter(loader)))
 
 
 class Running:
