@@ -104,7 +104,9 @@ def _is_as_given(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
     """Every part of a batch, with how often it was written and, where that is at hand, a sum of what it holds."""
     parts = [part for part in parts_of(batch) if isinstance(part, Tensor | np.ndarray)]
-    return [(p, (p._version, _sum_of(p)) if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+    numbers = [(None, repr(part)) for part in parts_of(batch) if isinstance(part, int | float | np.number)]
+    states = [(p, (p._version, _sum_of(p)) if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
+    return [*states, *numbers]
 
 
 def _sum_of(part: Tensor) -> int | None:

@@ -65,7 +65,7 @@ def leaves(batch: Any) -> list[Tensor]:
     """All tensors of a batch, in its order; arrays and lists of numbers are tensors too."""
     if isinstance(batch, np.ndarray) and batch.dtype.isnative and batch.dtype.kind in "fiub" and batch.itemsize <= 8:
         return [torch.from_numpy(np.ascontiguousarray(batch))]
-    if isinstance(batch, list | tuple) and batch and all(isinstance(part, int | float) for part in batch):
+    if isinstance(batch, list | tuple) and batch and all(isinstance(part, int | float | np.number) for part in batch):
         return [torch.tensor(batch, dtype=torch.float64)]
     if isinstance(batch, Tensor):
         return [batch]

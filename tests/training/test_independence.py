@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from training.helpers import alone, clipped, gradients, make_private, mlp, private  # noqa: E402
 
-from privproj.training.batches import _sum_of  # noqa: E402
+from privproj.training.batches import BatchState, _sum_of  # noqa: E402
 from privproj.training.generators import own_generators, seeded_generators  # noqa: E402
 from privproj.training.independence import _norms, first_difference  # noqa: E402
 
@@ -1440,6 +1440,17 @@ def test_a_batch_whose_parts_were_changed_is_refused(name):
     CHANGED[name](batch)
     with pytest.raises(InvalidParameter, match="batch=changed in place"):
         optimizer.step_on(own(module), batch)
+
+
+@pytest.mark.parametrize("number", [float, np.float32])
+def test_numbers_of_a_batch_that_were_changed_are_seen(number):
+    """Weights that the loop divided by their mean, from a later batch on: the sum of 200 records moved by 10 clips."""
+    turn, batch = BatchState(), {"x": torch.zeros(2), "w": [number(1.0), number(3.0)], "name": ["a", "b"]}
+    turn.open(2, batch)
+    assert turn.records_of(batch) == 2
+    batch["w"] = [weight / 2.0 for weight in batch["w"]]
+    with pytest.raises(InvalidParameter, match="batch=changed in place"):
+        turn.records_of(batch)
 
 
 @pytest.mark.parametrize("change", [torch.clone, torch.Tensor.double, lambda x: x.to("cpu", copy=True)])
