@@ -282,8 +282,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             if in_parts:
                 self._turn.records_of(batch)
         except BaseException:
-            # A part that is taken in again would be there twice: the batch begins anew.
+            # A part that is taken in again would be there twice: the batch begins anew, and is checked as the first are.
             self._noisy_sum.forget()
+            self._independence.spot = True
             raise
         self._turn.taken = True
         return total / max(1, records)
