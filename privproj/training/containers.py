@@ -17,15 +17,16 @@ Samples = tuple[Any, Any] | None
 """The batches of one record and of two that are joined as a batch is; None where nobody knows them."""
 
 
-def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None) -> Any:
+def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None, told: Samples = None) -> Any:
     """The part of a batch of so many records that these rows are; ``rows`` is a slice or whole numbers on the CPU.
 
     Tensors, arrays, lists and tuples with one entry for each record are cut. What has another size is shared by all
-    records and stays as it is. Without ``samples`` a list or a tuple with an entry that has a row for each record
-    holds columns.
+    records and stays as it is, or is what the first batch of ``told`` has there, unless it is a tensor. Without
+    ``samples`` a list or a tuple with an entry that has a row for each record holds columns.
     """
     if not _counts_records(batch, records, samples):
-        return _rebuilt(batch, lambda part, key: take(part, rows, records, _inside(samples, key)))
+        parts = _rebuilt(batch, lambda part, key: take(part, rows, records, _inside(samples, key), _inside(told, key)))
+        return parts if parts is not batch or told is None or isinstance(batch, Tensor) else told[0]
     if isinstance(batch, Tensor) and has_no_rows(batch):
         remedy = "pad it, with a mask, or keep its dense parts and make it within the loss function"
         raise InvalidParameter("batch", "a nested or sparse tensor", "dense tensors with a row for each record", remedy)
@@ -34,18 +35,6 @@ def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None
     if isinstance(rows, slice):
         return batch[rows]
     return batch[rows.to(batch.device) if isinstance(batch, Tensor) else rows.numpy()]
-
-
-def take_told(batch: Any, single: Any, row: int, records: int, samples: Samples) -> Any:
-    """One row of a batch of so many records, with what ``single``, a batch of one record, says beside its tensors."""
-    if isinstance(batch, Tensor) or _counts_records(batch, records, samples):
-        return take(batch, slice(row, row + 1), records, samples)
-
-    def inside(part: Any, key: Any) -> Any:
-        return take_told(part, (_inside((single, single), key) or (part,))[0], row, records, _inside(samples, key))
-
-    rebuilt = _rebuilt(batch, inside)
-    return single if rebuilt is batch else rebuilt
 
 
 def has_rows(batch: Any, records: int, samples: Samples = None) -> bool:
@@ -67,16 +56,7 @@ def leaves(batch: Any) -> list[Tensor]:
         return [torch.from_numpy(np.ascontiguousarray(batch))]
     if isinstance(batch, list | tuple) and batch and all(isinstance(part, int | float | np.number) for part in batch):
         return [torch.tensor(batch, dtype=torch.float64)]
-    if isinstance(batch, Tensor):
-        return [batch]
-    tensors: list[Tensor] = []
-
-    def visit(part: Any, _: Any) -> Any:
-        tensors.extend(leaves(part))
-        return part
-
-    _rebuilt(batch, visit)
-    return tensors
+    return [batch] if isinstance(batch, Tensor) else _joined(batch, leaves) or []
 
 
 def shapes_of(batch: Any) -> tuple[torch.Size, ...]:
@@ -86,13 +66,8 @@ def shapes_of(batch: Any) -> tuple[torch.Size, ...]:
 
 def parts_of(batch: Any) -> list[Any]:
     """All parts of a batch that are no containers themselves, in its order."""
-    parts: list[Any] = []
-
-    def visit(part: Any, _: Any) -> Any:
-        parts.extend(parts_of(part))
-        return part
-
-    return [batch] if _rebuilt(batch, visit) is batch else parts
+    parts = _joined(batch, parts_of)
+    return [batch] if parts is None else parts
 
 
 def place_of(single: Any, part: Any, row: int, records: int, samples: Samples) -> tuple[int, bool] | None:
@@ -168,6 +143,17 @@ def _inside(samples: Samples, key: Any) -> Samples:
     except (KeyError, IndexError, TypeError):
         return None
     return one, two
+
+
+def _joined(batch: Any, of: Callable[[Any], list[Any]]) -> list[Any] | None:
+    """What is ``of`` the parts of a container, one after the other; None for anything that is none."""
+    joined: list[Any] = []
+
+    def visit(part: Any, _: Any) -> Any:
+        joined.extend(of(part))
+        return part
+
+    return None if _rebuilt(batch, visit) is batch else joined
 
 
 def _rebuilt(batch: Any, change: Callable[[Any, Any], Any]) -> Any:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.training import per_example
 from privproj.training.batches import PrivateLoader
-from privproj.training.containers import leaves, move, parts_of, place_of, shapes_of, take, take_told
+from privproj.training.containers import leaves, move, parts_of, place_of, shapes_of, take
 from privproj.training.fixed_randomness import DROPPING, fix_randomness, refuse_public_seed
 from privproj.training.generators import number_states
 from privproj.training.hooks import Taps, UnpickledHook
@@ -237,7 +237,7 @@ class IndependenceCheck:
         place = None if single is None else place_of(single, self.base, row, records, samples)
         if single is not None and place is None:
             # It is another one whenever it is read: it stays what it is, with what is said of it alone.
-            told = take_told(self.base, single, row, records, samples)
+            told = take(self.base, slice(row, row + 1), records, samples, (single, single))
             single, place = told, (row, False) if shapes_of(told) == shapes_of(single) else None
         if place is not None:
             here = parts_of(take(self.base, slice(place[0], place[0] + 1), records, samples))

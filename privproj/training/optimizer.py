@@ -282,7 +282,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             if in_parts:
                 self._turn.records_of(batch)
         except BaseException:
-            # A part that is taken in again would be there twice: the batch begins anew, and is checked as the first are.
+            # A part that is taken in again would be there twice: the batch begins anew, checked as the first ones are.
             self._noisy_sum.forget()
             self._independence.spot = True
             raise
