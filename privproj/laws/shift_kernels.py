@@ -48,8 +48,15 @@ SQRT_3 = math.sqrt(3.0)
 EXACT_NATS = 100.0
 """Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Soundness."""
 
-TERMS_OF_FRACTION = 48
-"""Terms of the continued fraction of a tail; where it needs more, an integral is cheaper. Speed only."""
+MOST_TAIL_TERMS = 1_000_000
+"""Terms of a tail's series or continued fraction; at the mean of shapes of 2.5e11 it takes 4e4. Contract."""
+
+LARGEST_MEASURED_SHAPE = 5e5
+"""Smaller of both shapes up to which the margin of special functions covers the rounding of a fraction. Soundness."""
+
+FRACTION_ROUNDING = 4e-16
+"""Relative error of a tail beyond it, over the root of that shape, as the terms grow with it (measured: below 7e-17).
+Soundness (measured)."""
 
 NATS_TO_EDGE = 31.0
 """Nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share.
@@ -78,9 +85,6 @@ GAUSS_24 = tuple(
     for x, w in gauss_legendre(24)
 )
 """Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness."""
-
-LAW_ALONE = -1.0
-"""What stands for an epsilon where the law is integrated alone, without ``h``."""
 
 MOST_POWER = math.exp(LARGEST_RISE)
 """``e^LARGEST_RISE``. Soundness."""
@@ -317,19 +321,14 @@ def left_edge(eps, law, s, slope, bend, height):
 
 
 def panel_sum(eps, law, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the former's error.
-
-    With :data:`LAW_ALONE` for ``eps`` they are those of ``f`` alone.
-    """
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the former's error."""
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
     for i in range(24):
         row = GAUSS_24[i]
         s = left + width * row[0]
         growth, rise = places(s)
-        level, gain, loss = 0.0, 1.0, 0.0
-        if eps >= 0.0:
-            level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
+        level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
         power = exp(min(LARGEST_RISE, level + log_shape(s, rise, law) + law[6] - height))
         if power >= MOST_POWER:
             return 1.0, 0.0, inf
@@ -397,27 +396,6 @@ def integral_below(eps, law, cut, guess, log_other):
 # --- the tail of the law, and the tangent of C5 ---------------------------------------------------
 
 
-def mass_outwards(s, shape, side, law):
-    """Return ``int f(s + side z)/f(s) dz`` over ``z > 0``, away from the hill of ``f``, by Gauss rules."""
-    a, _, _, q, rest, _, _, _ = law
-    growth, rise = places(s)
-    spread = rest + q * growth
-    slope, bend = a * rest / spread * fabs(rise), a * rest / spread * growth / spread
-    # slope z + bend z^2/2 = 40, then Newton to where the density has fallen by 40 to 52 nats
-    reach = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
-    edge = s
-    for _ in range(40):
-        edge = s + side * reach
-        growth, rise = places(edge)
-        drop = shape - log_shape(edge, rise, law)
-        if NATS_TO_EDGE <= drop <= NATS_TO_EDGE + NATS_OF_SLACK:
-            break
-        pull = a * rest / (rest + q * growth) * fabs(rise)
-        reach = min(2.0 * reach, max(0.1 * reach, reach + (NATS_TO_EDGE + 2.0 - drop) / pull))
-    # the integral is at least a fortieth of the reach, over which the density has fallen by so many nats
-    return split_panel_sum(LAW_ALONE, law, min(s, edge), max(s, edge), law[6] + shape, 0.025 * CUT_ERROR * reach)[0]
-
-
 def tail_of_law(s, growth, rise, law):
     """Return ``ln P(X > x)`` and the hazard ``f(s)/P(X > x)`` at the coordinate ``s``."""
     a, b, _, q, rest, _, front, _ = law
@@ -426,18 +404,14 @@ def tail_of_law(s, growth, rise, law):
     x, y = q * growth / spread, rest / spread
     if s >= 0.0:
         if b == inf:
-            over = gamma_fraction(a, a * rise, TERMS_OF_FRACTION)
+            over = gamma_fraction(a, a * rise, MOST_TAIL_TERMS)
         else:
-            over = beta_fraction(b, a, y, x, -a * y * rise, TERMS_OF_FRACTION)
-        if over <= 0.0:
-            over = mass_outwards(s, shape, 1.0, law)
+            over = beta_fraction(b, a, y, x, -a * y * rise, MOST_TAIL_TERMS)
         return min(0.0, front + shape + log(over)), 1.0 / over
     if b == inf:
-        under = gamma_series(a, growth, TERMS_OF_FRACTION)
+        under = gamma_series(a, growth, MOST_TAIL_TERMS)
     else:
-        under = beta_fraction(a, b, x, y, a * y * rise, TERMS_OF_FRACTION)
-    if under <= 0.0:
-        under = mass_outwards(s, shape, -1.0, law)
+        under = beta_fraction(a, b, x, y, a * y * rise, MOST_TAIL_TERMS)
     density = exp(front + shape)
     below = min(density * under, 1.0 - 1e-16)
     return log1p(-below), density / (1.0 - below)
@@ -556,6 +530,8 @@ def widened(value, error, law):
         return -inf, LOG_OF_ZERO_FROM_ABOVE
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
+    if min(law[0], law[1]) > LARGEST_MEASURED_SHAPE:
+        error += FRACTION_ROUNDING * sqrt(min(law[0], law[1]))
     margin = outward_margin(value, error, v * (v + sqrt(law[5] if law[5] < inf else law[2])))
     if not margin < inf:
         return -inf, inf
