@@ -20,9 +20,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from privproj.curves.columns import known_ends, profile_of_kernels
+from privproj.curves.columns import profile_of_kernels
 from privproj.curves.profile import LazyBounds, PrivacyProfile
-from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, log_slope_of_delta, shift_log_delta
+from privproj.laws.shift_kernels import SHIFT_COLUMNS, inflection, log_slope_of_delta, shift_law, tangent_cut
 from privproj.laws.squared_shift import (
     HillLaw,
     SensitivityLaw,
@@ -45,18 +45,20 @@ LOWER_END_REFINEMENT = 2
 """How much finer than a bound the profile of one change is read, for the truth from below (C28). Speed only."""
 
 
-def rank_one_profile(law: SensitivityLaw, finer: int = 1) -> PrivacyProfile:
+def rank_one_profile(law: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
     ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
     its own functions; the profile then holds in both orders. A composition from ``finer`` times as many bins and values
     is tighter and slower.
     """
-    table = _table_of_bins(lambda: (law.bins(finer),), of_any_rank=False)
-    return _profile_of_law(law, 0.0, law.expected_profile, table, finer * VALUES_PER_DEVIATION)
+    table, resolution = _table_of_bins(lambda: (law.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
+    if isinstance(law, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, law.row(0.0), table=table, resolution=resolution)
+    return PrivacyProfile(law.expected_profile, table=table, resolution=resolution)
 
 
-def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
+def any_rank_profile(law: SensitivityLaw | HillLaw) -> PrivacyProfile:
     """Return the privacy profile of a change of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
 
     ``law`` is that of ``X`` for one unit direction, times the largest squared change in units of the squared noise
@@ -64,20 +66,9 @@ def any_rank_profile(law: SensitivityLaw) -> PrivacyProfile:
     rank.
     """
     table = _table_of_bins(lambda: (law.bins(),), of_any_rank=True)
-    return _profile_of_law(law, 1.0, lambda eps: log_any_rank_profile(eps, law), table, VALUES_PER_DEVIATION)
-
-
-def _profile_of_law(
-    law: SensitivityLaw,
-    any_rank: float,
-    log_delta: "Callable[[float], Enclosure]",
-    table: LazyBounds,
-    resolution: float,
-) -> PrivacyProfile:
-    """Return the profile by the kernels of a Beta or Gamma law, by ``log_delta`` for any other."""
     if isinstance(law, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, (*law.row, any_rank), table=table, resolution=resolution)
-    return PrivacyProfile(log_delta, table=table, resolution=resolution)
+        return profile_of_kernels(SHIFT_COLUMNS, law.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
 
 
 def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
@@ -139,8 +130,6 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
 
     The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
-    if isinstance(law, HillLaw):
-        return known_ends(shift_log_delta(eps, (*law.row, 1.0)))
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if law.supremum <= inflection(eps):
         return law.expected_profile(eps)
@@ -192,12 +181,14 @@ def _last_told_shift(law: SensitivityLaw) -> float:
     return find_crossing(lambda x: law.log_tail(x) - law.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
-def best_tangent(eps: float, law: SensitivityLaw) -> float:
+def best_tangent(eps: float, law: HillLaw) -> float:
     """Return the ``p >= x0`` at which ``E g_p(X)`` is least, nearly. Every ``p >= x0`` gives a bound.
 
     Certificates take it as the tangent of :class:`privproj.rigorous.profiles.BallAnyRank`.
     """
-    best = law.mean if _tangent_gap(eps, law.mean, 0.0) >= 0.0 else law.mean_above(_tangent_cut(eps, law))
+    in_kernels = shift_law(law.row(1.0))
+    mean = in_kernels[2]
+    best = mean if log_slope_of_delta(eps, mean)[0] <= 1.0 else tangent_cut(eps, in_kernels, math.inf)[3]
     return max(best, inflection(eps) * (1.0 + 1e-14))
 
 

@@ -10,13 +10,10 @@ mpmath in ``tests/reference/laws.py``.
 """
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from privproj.curves.columns import known_ends
-from privproj.laws.shift_kernels import shift_log_delta
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
@@ -62,41 +59,45 @@ class SensitivityLaw(Protocol):
         ...
 
 
-class HillLaw(SensitivityLaw, ABC):
-    """A Beta or Gamma law, whose profiles are kernels; its density has one hill."""
-
-    least_tail = -1e7
-
-    @property
-    @abstractmethod
-    def row(self) -> tuple[float, float, float]:
-        """The row of the law for :mod:`privproj.laws.shift_kernels`: two shapes and the scale."""
-
-    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X)]`` (C4), by the kernels, which cut the law by themselves.
-
-        What its error is thought to be widens it; that this covers the error is observed.
-        """
-        assert up_to == math.inf
-        return known_ends(shift_log_delta(eps, (*self.row, 0.0)))
-
-
 @dataclass(frozen=True)
-class ScaledBeta(HillLaw):
-    """``X = scale * B`` with ``B ~ Beta(a, b)``: the law of M2 (C7).
+class HillLaw:
+    """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` where ``b`` is inf.
 
-    For M2 ``a = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``. In the coordinate ``t = ln(B / (1 - B))``, in which
-    ``X`` increases, the density is smooth with one hill.
+    Its density has one hill, and its profiles are kernels (:mod:`privproj.laws.shift_kernels`). For M2 ``a = r/2``,
+    ``b = (d - r)/2`` and ``scale = mu^2``; for the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r`` (C7).
     """
 
     a: float
     b: float
     scale: float
 
-    @property
-    def row(self) -> tuple[float, float, float]:
-        """Both shapes and the scale."""
-        return self.a, self.b, self.scale
+    def row(self, any_rank: float) -> tuple[float, float, float, float]:
+        """Return the row of the law for the kernels of C5 (``any_rank = 1``) or C4 (0)."""
+        return self.a, self.b, self.scale, any_rank
+
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins (:mod:`privproj.laws.binned`), ``finer`` times as many as usual."""
+        from privproj.laws.binned import BINS, beta_bins, gamma_bins
+
+        if self.b == math.inf:
+            return gamma_bins(self.a, self.scale, finer * BINS)
+        return beta_bins(self.a, self.b, self.scale, finer * BINS)
+
+
+@dataclass(frozen=True)
+class ScaledBeta:
+    """``X = scale * B + shift`` with ``B ~ Beta(a, b)``: the law of M2 (C7), one epsilon at a time.
+
+    The ``shift`` is the squared shift of a count that is released too (C31). In the coordinate ``t = ln(B / (1 - B))``,
+    in which ``X`` increases, the density is smooth with one hill. It is a :class:`SensitivityLaw`.
+    """
+
+    a: float
+    b: float
+    scale: float
+    shift: float = 0.0
+
+    least_tail: ClassVar[float] = -1e7
 
     @cached_property
     def constant(self) -> float:
@@ -105,18 +106,18 @@ class ScaledBeta(HillLaw):
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
-        """The size-biased law, with density ``x f(x) / E X``: ``Beta(a + 1, b)`` times ``scale``."""
+        """The size-biased law of ``scale * B``, with density ``x f(x) / E X``: ``Beta(a + 1, b)`` times ``scale``."""
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property
     def mean(self) -> float:
-        """The mean ``E X = scale a / (a + b)``."""
-        return self.scale * (self.a / (self.a + self.b))
+        """The mean ``E X = scale a / (a + b) + shift``."""
+        return self.scale * (self.a / (self.a + self.b)) + self.shift
 
     @property
     def supremum(self) -> float:
-        """The supremum ``scale`` of ``X``."""
-        return self.scale
+        """The supremum ``scale + shift`` of ``X``."""
+        return self.scale + self.shift
 
     @property
     def start(self) -> float:
@@ -129,8 +130,8 @@ class ScaledBeta(HillLaw):
         return kernels.beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
-        """Return ``X = scale / (1 + e^-t)``."""
-        return self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0
+        """Return ``X = scale / (1 + e^-t) + shift``."""
+        return (self.scale / (1.0 + math.exp(-t)) if t > -700.0 else 0.0) + self.shift
 
     def log_density(self, t: float) -> float:
         """Return the log of the density ``B^a (1 - B)^b / Beta(a, b)`` of ``t``."""
@@ -142,124 +143,41 @@ class ScaledBeta(HillLaw):
         return kernels.beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
-        """Return ``ln P(X > x) = ln P(B > x / scale)``."""
-        share = x / self.scale, (self.scale - x) / self.scale
+        """Return ``ln P(X > x) = ln P(B > (x - shift) / scale)``."""
+        inside = x - self.shift
+        if not 0.0 < inside < self.scale:
+            return 0.0 if inside <= 0.0 else -math.inf
+        share = inside / self.scale, (self.scale - inside) / self.scale
         return kernels.log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
-        # E[X | X > x] = E X P(size-biased X > x) / P(X > x) (C21, tangents)
         """Return ``E[X | X > x]``, between ``x`` and the supremum."""
-        log_ratio = self.size_biased.log_tail(x) - self.log_tail(x)
-        return min(self.scale, max(x, self.mean * math.exp(log_ratio)))
-
-    def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins (:func:`privproj.laws.binned.beta_bins`), ``finer`` times as many as usual."""
-        from privproj.laws.binned import BINS, beta_bins
-
-        return beta_bins(self.a, self.b, self.scale, finer * BINS)
-
-
-@dataclass(frozen=True)
-class ScaledGamma(HillLaw):
-    """``X = scale * U`` with ``U ~ Gamma(a)``: the law of the public sketch (C7).
-
-    For the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r``.
-    """
-
-    a: float
-    scale: float
-
-    @property
-    def row(self) -> tuple[float, float, float]:
-        """The shape, inf, and the scale."""
-        return self.a, math.inf, self.scale
-
-    @property
-    def mean(self) -> float:
-        """The mean ``E X = scale a``."""
-        return self.scale * self.a
-
-    @property
-    def supremum(self) -> float:
-        """The supremum ``inf``: ``X`` is unbounded."""
-        return math.inf
-
-    def log_tail(self, x: float) -> float:
-        """Return ``ln P(X > x) = ln P(U > x / scale)``."""
-        return kernels.log_gamma_tail(self.a, (x - self.mean) / self.mean, x / self.mean)
-
-    def mean_above(self, x: float) -> float:
-        # E[U | U > u] = a + u^a e^-u / Gamma(a) / P(U > u)
-        """Return ``E[X | X > x]``, at least ``x``."""
-        place = (x - self.mean) / self.mean, x / self.mean
-        excess = math.exp(kernels.log_gamma_front(self.a, *place) - kernels.log_gamma_tail(self.a, *place))
-        return max(x, self.scale * (self.a + excess))
-
-    def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins (:func:`privproj.laws.binned.gamma_bins`), ``finer`` times as many as usual."""
-        from privproj.laws.binned import BINS, gamma_bins
-
-        return gamma_bins(self.a, self.scale, finer * BINS)
-
-
-@dataclass(frozen=True)
-class _ShiftedBeta:
-    """``X + shift`` for the Beta law of ``X``: a release that comes with a count of squared shift ``shift > 0`` (C31).
-
-    It is a :class:`SensitivityLaw`.
-    """
-
-    base: ScaledBeta
-    shift: float
-
-    least_tail: ClassVar[float] = HillLaw.least_tail
-
-    @property
-    def mean(self) -> float:
-        """The mean ``E X + shift``."""
-        return self.base.mean + self.shift
-
-    @property
-    def supremum(self) -> float:
-        """The supremum of ``X``, and the shift."""
-        return self.base.supremum + self.shift
-
-    def log_tail(self, x: float) -> float:
-        """Return ``ln P(X + shift > x)``."""
-        if not self.shift < x < self.supremum:
-            return 0.0 if x <= self.shift else -math.inf
-        return self.base.log_tail(x - self.shift)
-
-    def mean_above(self, x: float) -> float:
-        """Return ``E[X + shift | X + shift > x]``, between ``x`` and the supremum."""
         if not self.shift < x < self.supremum:
             return self.mean if x <= self.shift else self.supremum
-        return min(self.supremum, max(x, self.base.mean_above(x - self.shift) + self.shift))
+        # E[X | X > x] = E X P(size-biased X > x) / P(X > x) (C21, tangents), without the shift
+        log_ratio = self.size_biased.log_tail(x - self.shift) - self.log_tail(x)
+        above = self.scale * (self.a / (self.a + self.b)) * math.exp(log_ratio)
+        return min(self.supremum, max(x, min(above, self.scale) + self.shift))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
-        """Return an enclosure of ``ln E[h_eps(X + shift); X + shift <= up_to]`` (C31), by quadrature.
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4, C31), by quadrature.
 
         The integrand has one hill: the Gaussian delta is log-concave in the squared shift (C31).
         """
-        share = (up_to - self.shift) / self.base.scale
+        share = (up_to - self.shift) / self.scale
         if share <= 0.0:
             return Enclosure(-math.inf, -math.inf)
         high = math.inf if share >= 1.0 else math.log(share) - math.log1p(-share)
 
         def log_term(t: float) -> float:
-            return self.base.log_density(t) + log_gaussian_delta_at(eps, self.base.value(t) + self.shift)
+            return self.log_density(t) + log_gaussian_delta_at(eps, self.value(t))
 
-        value, error = log_integral(log_term, self.base.start, self.base.step, high)
+        value, error = log_integral(log_term, self.start, self.step, high)
         return widen_outward(value, error, gaussian_steepness(value, self))
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the law in bins, those of ``X`` moved."""
-        return self.base.bins(finer).shifted(self.shift)
-
-
-def shifted_law(law: ScaledBeta, shift: float) -> SensitivityLaw:
-    """Return the law of ``X + shift`` for ``shift >= 0``, which is that of ``X`` where the shift is 0."""
-    return _ShiftedBeta(law, shift) if shift else law
+        """Return the law in bins, those of ``scale * B`` moved."""
+        return HillLaw(self.a, self.b, self.scale).bins(finer).shifted(self.shift)
 
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:

@@ -140,7 +140,7 @@ def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
 
 
 class BallBetaLaw(BallLaw):
-    """``X = scale U``, ``U ~ Beta(a, b)``. Its twin in floats is :class:`privproj.laws.squared_shift.ScaledBeta`."""
+    """``X = scale U``, ``U ~ Beta(a, b)``. Its twin in floats is :class:`privproj.laws.squared_shift.HillLaw`."""
 
     def __init__(self, a: arb, b: arb, scale: arb) -> None:
         self.a, self.b, self.scale = a, b, scale
@@ -175,7 +175,7 @@ class BallBetaLaw(BallLaw):
 class BallGammaLaw(BallLaw):
     """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
 
-    Its twins in floats are :class:`privproj.laws.squared_shift.ScaledGamma` and
+    Its twins in floats are :class:`privproj.laws.squared_shift.HillLaw` and
     :class:`privproj.mechanisms.jl_clip.exact.InverseGamma`.
     """
 

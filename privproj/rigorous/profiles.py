@@ -165,15 +165,15 @@ class BallAnyRank(BallRandomSensitivity):
         """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
         from privproj.laws.profiles import best_tangent
         from privproj.laws.shift_kernels import inflection
-        from privproj.laws.squared_shift import ScaledBeta, ScaledGamma
+        from privproj.laws.squared_shift import HillLaw
 
         mu = 1.0 / self.noise
         if isinstance(self.shape, int):
-            return {"tangent": best_tangent(eps, ScaledGamma(0.5 * self.shape, 2.0 * mu * mu / self.shape))}
+            return {"tangent": best_tangent(eps, HillLaw(0.5 * self.shape, math.inf, 2.0 * mu * mu / self.shape))}
         if mu * mu <= inflection(eps):
             return {}
         dim, rank = self.shape
-        return {"tangent": best_tangent(eps, ScaledBeta(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
+        return {"tangent": best_tangent(eps, HillLaw(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
 
     def delta(self, eps: arb, witness: Witness) -> arb:
         """Return the bound at the tangent point, or the rank-one value where that is the worst case.

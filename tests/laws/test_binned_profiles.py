@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from helpers import rank_one
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +12,8 @@ from privproj import M1, M2, Layer
 from privproj.curves.gaussian_arrays import gaussian_deltas
 from privproj.errors import PrecisionLimit
 from privproj.laws import binned, binned_profiles
-from privproj.laws.profiles import log_any_rank_profile
-from privproj.laws.squared_shift import ScaledBeta, ScaledGamma
+from privproj.laws.profiles import any_rank_profile, rank_one_profile
+from privproj.laws.squared_shift import HillLaw
 from privproj.mechanisms.m1 import known_projection
 from privproj.mechanisms.m2 import rank_free
 from privproj.mechanisms.registry import find_bound
@@ -28,7 +27,7 @@ from privproj.mechanisms.registry import find_bound
 )
 def test_tables_enclose_profiles_and_are_close(dim, share, mu):
     rank = 1 + round(share**3 * (dim - 2))
-    law = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
+    law = HillLaw(rank / 2, (dim - rank) / 2, mu * mu)
     tables_enclose(law, binned.beta_bins(law.a, law.b, law.scale), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 
@@ -37,8 +36,8 @@ def tables_enclose(law, bins, eps):
     free = binned_profiles.any_rank_deltas_below(eps, (bins,)), binned_profiles.any_rank_deltas(eps, (bins,))
     one = binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
     for i, e in enumerate(eps):
-        for (below, above), scalar in ((free, log_any_rank_profile), (one, rank_one)):
-            low, high = scalar(float(e), law)
+        for (below, above), profile in ((free, any_rank_profile), (one, rank_one_profile)):
+            low, high = profile(law).log_delta(float(e))
             assert below[i] <= math.exp(high)
             if high > -60:
                 assert math.exp(low) <= above[i]
@@ -68,7 +67,7 @@ def test_tables_keep_falling_far_beyond_the_bulk():
 
 @given(rank=st.integers(1, 3000), mu=st.floats(-1, 1).map(lambda x: 10**x), eps=st.sampled_from([0.0, 0.01, 0.3, 1, 3]))
 def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
-    law = ScaledGamma(0.5 * rank, 2 * mu**2 / rank)
+    law = HillLaw(0.5 * rank, math.inf, 2 * mu**2 / rank)
     tables_enclose(law, binned.gamma_bins(law.a, law.scale), np.array([eps]))
 
 

@@ -17,7 +17,7 @@ from privproj.laws.profiles import (
     rank_one_profile_of_bins,
 )
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
-from privproj.laws.squared_shift import ScaledBeta, SensitivityLaw, shifted_law
+from privproj.laws.squared_shift import HillLaw, ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 
@@ -26,10 +26,16 @@ if TYPE_CHECKING:
     from privproj.rigorous.profiles import BallProfile
 
 
-def law(mechanism: M2) -> SensitivityLaw:
+def law(mechanism: M2) -> HillLaw | ScaledBeta:
     """The law of the squared shift of a unit direction, with that of the count, in units of the noise."""
+    return _law_of(*mechanism.shape, mechanism)
+
+
+def _law_of(dim: int, rank: int, mechanism: M2) -> HillLaw | ScaledBeta:
+    """That law where the layer has this shape."""
     # X = mu^2 |P u|^2 for a unit vector u: mu^2 Beta(r/2, (d-r)/2) (C7), and X + c^2 with a count (C31).
-    return shifted_law(ScaledBeta(*mechanism.beta_shape, mechanism.mu**2), mechanism.adaptive_count_shift)
+    plain, count = (0.5 * rank, 0.5 * (dim - rank), mechanism.mu**2), mechanism.adaptive_count_shift
+    return ScaledBeta(*plain, count) if count else HillLaw(*plain)
 
 
 def representation(mechanism: M2) -> PrivacyProfile:
@@ -80,18 +86,17 @@ def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     """Profiles of changes that are allowed, as whoever sees the projections has them: rank one, and spread evenly."""
     if mechanism.unprojected:
         return (gaussian_profile(mechanism.mu_with_count),)
-    scale, parts, count = mechanism.mu**2, mechanism.parts, mechanism.adaptive_count_shift
+    parts = mechanism.parts
     if mechanism.clipping == "per-layer" and mechanism.alike.layers:
         from privproj.laws.binned import convolve_layers_below
 
         # Rank one in every layer: X = mu^2 sum_l (C_l^2/C^2) B_l, rounded down (C6, C28).
-        rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, scale))]
+        rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, mechanism.mu**2))]
     else:
         # Rank one in one layer: X = mu^2 B_l (C4), first of the shape that captures most.
         # How many shapes of layers are tried for a change of rank one that is allowed. Speed only.
         shapes = sorted({(d, r) for d, r, _, _ in parts}, key=lambda shape: -shape[1] / shape[0])[:3]
-        laws = [shifted_law(ScaledBeta(0.5 * r, 0.5 * (d - r), scale), count) for d, r in shapes]
-        rank_one = [rank_one_profile(law, LOWER_END_REFINEMENT) for law in laws]
+        rank_one = [rank_one_profile(_law_of(*shape, mechanism), LOWER_END_REFINEMENT) for shape in shapes]
     return (rank_one[0], *_spread_evenly(mechanism), *rank_one[1:])
 
 

@@ -1,12 +1,13 @@
 """The public sketch: a change of any rank, no promise on the data, and the exact profile of one of rank one."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import PrivacyProfile
 from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
-from privproj.laws.squared_shift import ScaledGamma
+from privproj.laws.squared_shift import HillLaw
 from privproj.mechanisms import PublicSketch
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound, in_balls
 
@@ -14,21 +15,21 @@ if TYPE_CHECKING:
     from privproj.curves.columns import LawRow
 
 
-def law(mechanism: PublicSketch) -> ScaledGamma:
+def law(mechanism: PublicSketch) -> HillLaw:
     """The law of the squared shift of a unit direction, in units of the noise."""
     return _law_at(mechanism, mechanism.mu)
 
 
-def _law_at(mechanism: PublicSketch, mu: Any) -> ScaledGamma:
+def _law_at(mechanism: PublicSketch, mu: Any) -> HillLaw:
     """That law at another ratio ``mu``, or at an array of them."""
     rank = mechanism.needed_rank
     # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
-    return ScaledGamma(0.5 * rank, 2.0 * mu**2 / rank)
+    return HillLaw(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
 
 
 def _law_row(mechanism: PublicSketch, mu: Any, any_rank: float = 1.0) -> "LawRow":
     """The profile over columns and the row of one release."""
-    return SHIFT_COLUMNS, (*_law_at(mechanism, mu).row, any_rank)
+    return SHIFT_COLUMNS, _law_at(mechanism, mu).row(any_rank)
 
 
 def worst_changes(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
