@@ -29,31 +29,19 @@ from privproj.numerics.kernels import log_residual
 from privproj.result import Status
 from privproj.runs import Run
 
-SERIES_BELOW = 0.3
-"""Below this ``alpha t`` a power series is used, since the closed form would cancel. Speed only."""
-
 ROUNDED = 1e-15
 """Relative margin for the rounding of the closed form, on the sum of its parts. Soundness.
 
-It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x)`` times ``dx``.
+It also covers a rounded ``t = 1/Gamma``: ``-ln(1 - x) - x`` moves by ``x/(1 - x)`` times ``dx``, a rounding of ``x``.
 """
 
 
 def divergence_bracket(alpha: float, t: float) -> float:
     """``f(t) = alpha ln(1-t) - ln(1 - alpha t)`` for ``0 < alpha t < 1``, rounded up."""
     x = alpha * t
-    if x < SERIES_BELOW:
-        # f(t) = alpha sum_{j>=2} (alpha^(j-1) - 1)/j t^j (C14).
-        growth, power, total, j = math.log(alpha), t, 0.0, 1
-        while True:
-            j, power = j + 1, power * t
-            term = math.expm1((j - 1) * growth) / j * power
-            total += term
-            if term <= 1e-18 * total:
-                return alpha * total * (1.0 + 1e-14)
     # f(t) = -(ln(1-x) + x) + alpha (ln(1-t) + t), x = alpha t: the linear terms are dropped, as they cancel (C14).
     grown, plain = -log_residual(-x, 1.0 - x), -alpha * log_residual(-t, 1.0 - t)
-    return grown - plain + ROUNDED * (4.0 * (grown + plain) + x / (1.0 - x))
+    return grown - plain + ROUNDED * (4.0 * (grown + plain) + x * x / (1.0 - x))
 
 
 def sharp_divergence_bracket(alpha: float, t: float) -> float:
