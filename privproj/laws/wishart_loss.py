@@ -77,7 +77,7 @@ def _kept_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
 class VectorWishart:
     """The pair of unit vectors at misalignment ``m``, with its exact profile; it dominates better aligned pairs (C10).
 
-    * ``dim``: ``d``, at least 1.
+    * ``dim``: ``d``, at least 2: in one dimension vectors of equal norm and a cosine above -1 are the same vector.
     * ``rank``: ``r``, at least 1 and of any size.
     * ``misalignment``: ``m = 1 - v.v'``, below 2.
     """
@@ -102,15 +102,13 @@ class VectorWishart:
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
 
-        Runs of different length ask for the same values again. In one dimension two vectors of equal norm and a cosine
-        above -1 are the same vector, and delta is 0. Raises :class:`NotConverged` where the panels do not settle.
+        Runs of different length ask for the same values again. Raises :class:`NotConverged` where the panels do not
+        settle.
         """
         return _kept_log_delta(self, eps)
 
     def log_delta_anew(self, eps: float) -> Enclosure:
         """Return what :meth:`log_delta` returns, computed and not remembered."""
-        if self.dim == 1:
-            return widen_outward(-math.inf)
         if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
             return Enclosure(
                 widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
@@ -120,7 +118,7 @@ class VectorWishart:
         return widen_outward(value, float(error[0]), float(steepness(value, self.rank, self.misalignment)))
 
     def log_deltas(self, eps: Array, share: float = PANEL_ERROR_SHARE) -> tuple[Array, Array]:
-        """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and its relative error (C20), for ``dim >= 2``.
+        """Return ``ln delta`` at each of ``eps``, of shape ``(n,)``, and its relative error (C20).
 
         The parts of the error that come from the panels and from the tables of gains are proved, the part of rounding
         is estimated. ``share`` is what one panel may add to the error of one value without being halved. Raises
@@ -143,8 +141,6 @@ class VectorWishart:
 
         They are those of :meth:`log_delta` with the coarser :data:`TABLE_PANEL_ERROR_SHARE`.
         """
-        if self.dim == 1:
-            return np.zeros_like(eps), np.zeros_like(eps)
         logs, error = self.log_deltas(eps, TABLE_PANEL_ERROR_SHARE)
         # The margin of widen_outward, with twice its error per nat
         lower, upper = widen_outward_each(
@@ -157,7 +153,7 @@ class VectorWishart:
 
         It is read off few values that share their panels: over a wide range first, then close by.
         """
-        if self.dim == 1 or not log_delta < 0.0:
+        if not log_delta < 0.0:
             return None
         # Near A = 1, L is about (U - a)(1 - A), where U - a is about r - 1 give or take sqrt(k), and 1 - A about s
         m, r = self.misalignment, self.rank
