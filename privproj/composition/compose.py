@@ -65,10 +65,10 @@ def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
     """
     from privproj.composition.depths import DepthCurve
     from privproj.composition.dominating_pairs import outline_step
-    from privproj.composition.grid import GridCurve, NoGrid
+    from privproj.composition.grid import GridCurve
 
     try:
-        first: GridCurve | NoGrid = GridCurve([outline_step(*phase) for phase in phases], step)
+        first: GridCurve | PrecisionLimit = GridCurve([outline_step(*phase) for phase in phases], step)
     except PrecisionLimit as error:
-        first = NoGrid(error)
+        first = error
     return DepthCurve(first, phases, step)

@@ -26,7 +26,7 @@ from typing import ClassVar
 import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, REMEDY, outline_step
-from privproj.composition.grid import ComposedCurve, GridCurve, NoGrid, lower_end
+from privproj.composition.grid import ComposedCurve, GridCurve, lower_end
 from privproj.composition.moments import MomentCurve, log_delta_columns
 from privproj.curves.profile import LazyBounds, Phases, PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
@@ -56,6 +56,9 @@ CLOSE_ENOUGH = 1.002
 NOTHING_SO_SMALL = f"expected a larger delta, as losses too large to be followed may cost more; {REMEDY}"
 """Why there is no answer. Contract."""
 
+NO_GRID_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
+"""What an answer says of its numerics where losses are too large for any grid. Contract."""
+
 MOMENTS_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "no grid, but moments of the loss"}
 """What an answer says of its numerics where moments gave it. Contract."""
 
@@ -71,20 +74,21 @@ class DepthCurve:
     """A composed curve of all levels, nowhere above the simple bounds; its inverse is nowhere above theirs.
 
     It is as sound as the profiles of the phases (C18, C19, C23). ``step`` is the distance of lattice points in nats
-    that was asked for; with ``is_shallow`` the first level alone answers.
+    that was asked for; with ``is_shallow`` the first level alone answers. Where the losses of a step are too large for
+    any grid, ``first`` says so.
     """
 
     inverse_spacing: ClassVar[float] = 2.0**-33
     """Spacing of the log deltas that are answered (C24). Speed only."""
 
     def __init__(
-        self, first: GridCurve | NoGrid, phases: Phases, step: float | None, *, is_shallow: bool = False
+        self, first: GridCurve | PrecisionLimit, phases: Phases, step: float | None, *, is_shallow: bool = False
     ) -> None:
         self.first, self.phases, self.step, self.is_shallow = first, phases, step, is_shallow
         # How many levels are kept for further questions. Speed only.
         self.level = lru_cache(maxsize=8)(self._level)
         self.boundary = lru_cache(maxsize=None)(self._boundary)
-        self.used: GridCurve | NoGrid | _Level = first
+        self.used: GridCurve | _Level | None = None if isinstance(first, PrecisionLimit) else first
         self.releases = [
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
@@ -94,16 +98,18 @@ class DepthCurve:
     @property
     def numerics(self) -> dict[str, object]:
         """How the last answer was computed: the composer, and the grid."""
-        return self.used.numerics
+        return NO_GRID_NUMERICS if self.used is None else self.used.numerics
 
     @cached_property
     def shallow(self) -> "DepthCurve":
         """The same without the levels of small deltas."""
         return DepthCurve(self.first, self.phases, self.step, is_shallow=True)
 
-    def _level(self, k: int) -> "GridCurve | NoGrid | _Level":
-        """The curve of a level."""
+    def _level(self, k: int) -> "GridCurve | _Level":
+        """The curve of a level; raises :class:`PrecisionLimit` where the first has none."""
         if k == 0:
+            if isinstance(self.first, PrecisionLimit):
+                raise self.first
             return self.first
         # Where a level cuts the tails, as a share of its least delta. Speed only.
         log_cut = 2.0 * LEAST_LOGS[k] if k >= len(LEAST_POWERS) else LEAST_LOGS[k] + math.log(1e-16)
@@ -121,7 +127,7 @@ class DepthCurve:
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)``, enclosed; ``eps`` is in nats."""
         upper, used = self.log_delta_unless(eps, -math.inf), self.used
-        return LateEnclosure(lambda: -math.inf if isinstance(used, NoGrid) else used.log_delta(eps).lower, upper)
+        return LateEnclosure(lambda: -math.inf if used is None else used.log_delta(eps).lower, upper)
 
     def log_delta_unless(self, eps: float, enough: float) -> float:
         """The upper end of :meth:`log_delta` unless that is at most ``enough``: then an upper bound that is so too.
@@ -129,10 +135,10 @@ class DepthCurve:
         Further levels are known to find no more than the least delta of this one, as they answer above its boundary.
         """
         upper = most = 0.0
-        if isinstance(self.first, NoGrid):
+        if isinstance(self.first, PrecisionLimit):
             # Where losses are too large for a grid, ever sampled (i) is nearly the truth.
             if self.log_sampled == 0.0:
-                raise self.first.reason
+                raise self.first
             return min(self.log_sampled, self.log_basic(eps))
         # What is far below an ordinary delta may be loose.
         loose_from = enough if enough >= LEAST_LOGS[0] else -math.inf
@@ -174,7 +180,7 @@ class DepthCurve:
             composed = self.composed_epsilon(log_delta)
         except PrecisionLimit as error:
             composed = Enclosure(-math.inf, LARGEST_CAPPED_EPSILON)
-            has_no_grid = isinstance(error, GridLimit) or isinstance(self.first, NoGrid)
+            has_no_grid = isinstance(error, GridLimit) or isinstance(self.first, PrecisionLimit)
             if self.log_basic(0.0 if has_no_grid else composed.upper) > log_delta:
                 raise
         upper = composed.upper
@@ -187,7 +193,7 @@ class DepthCurve:
     def composed_epsilon(self, log_delta: float) -> Enclosure:
         """The composed ``eps(delta)``; raises :class:`PrecisionLimit` where infinite losses alone exceed delta."""
         if self.is_shallow:
-            return self.first.epsilon(log_delta)
+            return self.level(0).epsilon(log_delta)
         k = next((k for k, least in enumerate(LEAST_LOGS) if log_delta >= least), len(LEAST_LOGS) - 1)
         while k > 0 and self.boundary(k - 1) == math.inf:
             k -= 1
@@ -199,9 +205,7 @@ class DepthCurve:
             return LateEnclosure(lambda: ends.lower, upper)
         return LateEnclosure(lambda: self.from_larger_deltas(used, ends.lower, upper, log_delta), upper)
 
-    def from_larger_deltas(
-        self, used: "GridCurve | NoGrid | _Level", lower: float, upper: float, log_delta: float
-    ) -> float:
+    def from_larger_deltas(self, used: "GridCurve | _Level", lower: float, upper: float, log_delta: float) -> float:
         """A lower end of the epsilon of a delta that is the best of those at larger deltas, whose epsilons are smaller.
 
         Few rare large losses make lumps, and between two of them no tilt holds both.
@@ -254,7 +258,7 @@ class _Level:
     phases: Phases
     step: float | None
     log_cut: float
-    ordinary: GridCurve | NoGrid | None
+    ordinary: GridCurve | PrecisionLimit | None
     numerics: dict[str, object] = field(default_factory=MOMENTS_NUMERICS.copy)
 
     @cached_property

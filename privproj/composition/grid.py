@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import ClassVar
 
 from privproj.composition.adaptive_grid import DoubledCurve, compose_laws, first_bounds, law_from_pair
 from privproj.composition.dominating_pairs import REMEDY, TRUNCATED_RUN_MASS, DominatingPair, Outline
@@ -248,25 +247,6 @@ class GridCurve:
     def has_lower_ends(self) -> bool:
         """True where knots of every scale have lower bounds: doubling has lower ends then, if no lattice has."""
         return all(first_bounds(shape).below for shape in self.shapes)
-
-
-@dataclass(frozen=True)
-class NoGrid:
-    """What stands for a grid where the losses of a step are too large for any: it says why, whatever is asked."""
-
-    reason: PrecisionLimit
-    """Why there is none."""
-
-    numerics: ClassVar[dict[str, object]] = {"composer": "privproj", "grid": "no grid, but whether a record is drawn"}
-    """What an answer says of its numerics where this stands for a grid. Contract."""
-
-    def log_delta(self, eps: float) -> Enclosure:
-        """Raise :attr:`reason`."""
-        raise self.reason
-
-    def epsilon(self, log_delta: float) -> Enclosure:
-        """Raise :attr:`reason`."""
-        raise self.reason
 
 
 def _default_ways(shapes: list[Outline]) -> list[float]:
