@@ -143,15 +143,16 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     if far or law.log_tail(cut) < law.least_tail:
         uncut = law.expected_profile(eps)
         return Enclosure(uncut.lower, min(0.0, kernels.log_add(uncut.upper, law.least_tail)))
+    rounding: float = getattr(law, "rounding", 0.0)
     above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
     # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
     most_below = log1m_exp(law.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
     if most_below < above - 32.0:
-        return widen_outward(above, 2e-14, gaussian_steepness(above, law))
+        return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, law))
     # Where the part below is too small to be told, its lower end is -inf: the sum is enclosed all the same.
     below = law.expected_profile(eps, cut)
     lower, upper = (kernels.log_add(end, above) for end in (below.lower, below.upper))
-    return widen_outward(0.5 * (lower + upper), upper - lower, gaussian_steepness(upper, law))
+    return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, law))
 
 
 def _tangent_cut(eps: float, law: SensitivityLaw) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from privproj.laws.shift_kernels import rounding_of_tails
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
@@ -120,6 +121,11 @@ class ScaledBeta:
         return self.scale + self.shift
 
     @property
+    def rounding(self) -> float:
+        """The relative error that its tails add to a mean over it."""
+        return rounding_of_tails(self.a, self.b)
+
+    @property
     def start(self) -> float:
         """The logit of the mean of ``B``, a ``t`` in the bulk of the law."""
         return math.log(self.a / self.b)
@@ -164,10 +170,11 @@ class ScaledBeta:
 
         The integrand has one hill: the Gaussian delta is log-concave in the squared shift (C31).
         """
-        share = (up_to - self.shift) / self.scale
-        if share <= 0.0:
+        inside = up_to - self.shift
+        if inside <= 0.0:
             return Enclosure(-math.inf, -math.inf)
-        high = math.inf if share >= 1.0 else math.log(share) - math.log1p(-share)
+        # Rounded as the place of the tail is, so that nothing lies between the two.
+        high = math.inf if inside >= self.scale else math.log(inside / (self.scale - inside))
 
         def log_term(t: float) -> float:
             return self.log_density(t) + log_gaussian_delta_at(eps, self.value(t))

@@ -11,10 +11,10 @@ from scipy.stats import beta
 
 from privproj.laws import profiles
 from privproj.laws.panel_law import ScaledEnergy
-from privproj.laws.profiles import log_any_rank_profile
+from privproj.laws.profiles import any_rank_profile, log_any_rank_profile
 from privproj.laws.shift_densities import ProjectedEnergy
 from privproj.laws.shift_kernels import inflection
-from privproj.laws.squared_shift import ScaledBeta
+from privproj.laws.squared_shift import HillLaw, ScaledBeta
 
 
 def tangent_bound(eps, mu, dim, rank, p):
@@ -53,6 +53,18 @@ def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
     tangents = [tangent_bound(eps, mu, dim, rank, math.exp(span[0] + f * (span[1] - span[0]))) for f in (0.2, 0.6, 0.9)]
     assert min([found.fun, *tangents]) >= low - 1e-9
     assert found.fun == pytest.approx(high, rel=0, abs=1e-7)
+
+
+@pytest.mark.parametrize(("a", "b"), [(8.0, 1016.0), (5e5 - 0.5, 0.5), (5e9, 4.95e11), (5e11 - 5e5, 5e5)])
+def test_one_epsilon_at_a_time_is_what_the_kernels_say(a, b):
+    """Also where the rank is nearly the dimension, or a tail has thousands of terms: no end is beyond the other's."""
+    law, spread = ScaledBeta(a, b, (a + b) / a), math.sqrt(b / a / (a + b))
+    kernels = any_rank_profile(HillLaw(a, b, law.scale))
+    for deviations in (-1.5, -0.4, 0.3, 0.6, 2.0, 8.0):
+        eps = math.sqrt(1.25) * (1.0 + deviations * spread)
+        one, other = log_any_rank_profile(eps, law), kernels.log_delta(eps)
+        assert one.lower <= other.upper and other.lower <= one.upper
+        assert other.upper - other.lower <= 2e-11 + 5e-15 * math.sqrt(min(a, b))
 
 
 def test_no_cut_is_sought_where_doubles_know_no_tail(monkeypatch):

@@ -10,10 +10,9 @@ from helpers import needs
 
 from privproj.laws import shift_kernels
 from privproj.laws.shift_kernels import (
-    FRACTION_ROUNDING,
-    LARGEST_MEASURED_SHAPE,
     coordinate,
     places,
+    rounding_of_tails,
     shift_epsilon,
     shift_law,
     shift_log_delta,
@@ -58,7 +57,7 @@ def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
     s = deviations * math.sqrt(1.0 / a + (0.0 if b == math.inf else 1.0 / b))
     growth, rise = places(s)
     log_tail, _ = tail_of_law(s, growth, rise, law)
-    error = FRACTION_ROUNDING * math.sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
+    error = 0.1 * rounding_of_tails(a, b)
     assert s > 10.0 or coordinate(law[2] * growth / (1.0 + law[3] * rise), law) == pytest.approx(s, rel=1e-9, abs=1e-12)
     with mp.workdps(60):
         ratio = mp.exp(s)
