@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, NotRequired, Unpack
 
-from privproj.accounting.column_kernels import goal_in_columns, meets_in_columns
+from privproj.accounting.column_kernels import meets_in_columns
 from privproj.accounting.first_guess import (
     MOST_STEPS,
     Releases,
@@ -24,19 +24,12 @@ from privproj.accounting.first_guess import (
 from privproj.accounting.phase import check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.remarks import with_lower_bound
-from privproj.curves.inversion import (
-    WIDTHS_APART,
-    floor_log_delta,
-    leads_with_epsilon,
-    log_excess,
-    meets,
-    smallest_passing,
-)
+from privproj.curves.inversion import leads_with_epsilon, log_excess, meets, number_before
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread, risk_of
 from privproj.errors import InvalidParameter, NotConverged, Unanswered
 from privproj.mechanisms import Mechanism
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.enclosure import ANSWER_STEP, Enclosure
 from privproj.numerics.search import find_crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
@@ -367,6 +360,20 @@ class Search:
         return self.last_whole(1, MOST_STEPS, guess=steps_guess(before, last, self.target))
 
 
+def smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
+    """The first number from ``start`` up to the ``largest`` that was tried and ``passes``; ``inf`` where none does.
+
+    The tries go up by a relative ``step``, then by four times that, and so on.
+    """
+    x = start
+    while x <= largest:
+        if passes(x):
+            return x
+        x *= 1.0 + step
+        step *= 4.0
+    return math.inf
+
+
 def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier.
 
@@ -391,8 +398,12 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         noise, fall = search.least(guess, rtol=rtol, **limits)
     else:
-        aim = _aim_of_one_release(question, first, target, at(guess).upper - at(guess).lower)
-        near = find_crossing(lambda z: at(z).upper - aim, guess, rtol=rtol, **limits).upper
+        # Aimed so far below the target that the first look passes at every door (C24): a few widths of an enclosure in
+        # delta, and one number of those that are answered in epsilon;
+        # where enclosures are wide the former costs more. Speed only.
+        before, width = number_before(first, target.epsilon), at(guess).upper - at(guess).lower
+        aim = target.log_delta - ANSWER_STEP - (12.0 * width if width < 1e-9 else 0.0)
+        near = find_crossing(lambda z: search.curve(z).log_delta(before).upper - aim, guess, rtol=rtol, **limits).upper
         noise = smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
     if noise == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
@@ -408,18 +419,6 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(noise, end)
     return search.answer("sigma", noise, noise, lower, side=search.question_at(noise).side(curve))
-
-
-def _aim_of_one_release(question: Question, curve: Curve, target: FullTarget, width: float) -> float:
-    """The ln delta that a calibration aims at: so far below the target that its first look passes at every door (C24).
-
-    ``width`` is that of an enclosure of ``curve``; where it is wide the answer would be lost in it, and is searched.
-    """
-    aim = floor_log_delta(curve, target)
-    if question.only.bound.law_row is not None:
-        aim = min(aim, goal_in_columns(curve, target.log_delta))
-    # Beyond that width an aim below would cost more than it saves. Speed only.
-    return aim - (2.0 * WIDTHS_APART * width if width < 1e-9 else 0.0)
 
 
 def _solve_rank(question: Question, target: FullTarget) -> Result:

@@ -1,39 +1,45 @@
 """Columns as kernels: what one row answers, and the margins by which all doors agree (C24).
 
 What ``epsilons`` answers at ``d``, asked back as ``delta`` or ``deltas``, gives no more than ``d``; and ``sigmas``
-keeps to both its targets when it is asked back (C24, "Columns"). With ``h(d)`` the point of the lattice below ``ln d``,
-``w`` the width of an enclosure, ``s`` the spacing of the lattice and ``e'`` a few roundings below ``e``,
+keeps to both its targets when it is asked back (C24, "Columns"). With ``w`` the width of an enclosure,
 
-    deltas(e)   = value(h)  where h is the first point of the lattice with U(e) + 16 w <= h,
-    epsilons(d) = e         where U(e') + 32 w + s <= h(d) - s was evaluated.
+    deltas(e)   = value(U(c) + 2 w)  where c is the number of eleven digits up to e,
+    epsilons(d) = c                  of eleven digits, where U(c) + 6 w <= ln d was evaluated,
 
-A row is that of the law, and after it the sampling rate, the spacing of the lattice and the share ``e'/e``.
+both sums moved up to a multiple of 2^-32.
+
+A row is that of the law, and after it the sampling rate.
 """
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import Kernel, KernelColumns
-from privproj.curves.inversion import COARSE_LATTICE_FACTOR, LARGE_LOG_DELTA, floor_log_delta, spacing_of
-from privproj.curves.profile import INVERSE_RTOL, Curve, amplified_epsilon
+from privproj.curves.inversion import LOG_ROUNDING, is_within
+from privproj.curves.profile import Curve, amplified_epsilon
 from privproj.mechanisms import Mechanism
-from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, RELATIVE_ERROR_PER_NAT
+from privproj.numerics.enclosure import (
+    ANSWER_STEP,
+    FUNCTION_RELATIVE_ERROR,
+    RELATIVE_ERROR_PER_NAT,
+    digits_above,
+    digits_below,
+    rounded_log_delta,
+)
 from privproj.numerics.inverse_kernels import with_globals
 from privproj.runs.targets import FullTarget
 
-WIDTHS_ABOVE = 16.0
-"""How many widths of an enclosure a delta of columns lies above its upper end; an epsilon has twice as many (C24).
+WIDTHS_ABOVE = 2.0
+"""How many widths of an enclosure a delta of columns lies above its upper end; for an epsilon it is three times that.
 
 It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
 Soundness.
 """
-
-ROUNDINGS_BELOW = 8.0
-"""How far below an epsilon its delta is looked at, in tolerances of the search for a scalar one (C24). Soundness."""
 
 MOST_TRIES = 60
 """How often a row is looked at anew before it is left to the scalar search. Speed only."""
@@ -50,7 +56,7 @@ ROOT: Any = None
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
     """An enclosure of ``ln delta``, its upper end raised by so many widths; ``(-inf, inf)`` where one is not known."""
-    rate, shift, most = row[-3], 0.0, 0.0
+    rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), as in PrivacyProfile.sampled (C17).
         inner, shift = amplified_epsilon(eps, rate), math.log(rate)
@@ -66,40 +72,24 @@ def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float
     return lower, min(upper + widths * (upper - lower), most)
 
 
-def _spacing(log_delta: float, row: Sequence[float]) -> float:
-    """The spacing of the lattice of log deltas of the scalar curve, there (C24)."""
-    return row[-2] * COARSE_LATTICE_FACTOR if log_delta < -LARGE_LOG_DELTA else row[-2]
-
-
-def _rounded_down(log_delta: float, spacing: float) -> float:
-    """The last point of the lattice up to a log delta."""
-    count = log_delta / spacing
-    # Beyond, every double is whole.
-    return math.floor(count) * spacing if abs(count) < 2.0**53 else log_delta
-
-
 def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """A lower end of ``ln delta``, and the point of the lattice that is answered; ``inf`` where none is known."""
-    lower, upper = _ends(eps, row, WIDTHS_ABOVE)
-    if upper == math.inf:
-        return lower, upper
-    return lower, min(-_rounded_down(-upper, _spacing(upper, row)), 0.0)
+    """A lower end of ``ln delta``, and the log that is answered; ``inf`` where none is known."""
+    cut = digits_below(eps)
+    lower, upper = _ends(cut, row, WIDTHS_ABOVE)
+    if upper < math.inf:
+        upper = min(rounded_log_delta(upper), 0.0)
+    return lower if cut == eps else _ends(eps, row, 0.0)[0], upper
 
 
-def goal_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """The point whose printed delta is below ``e^log_delta``, the last but one below; and what is sought for it first.
-
-    The goal is below the point by more than what is raised.
-    """
-    spacing = _spacing(log_delta, row)
-    point = _rounded_down(log_delta, spacing) - spacing
-    margin = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(point))
-    return point, point - margin - _spacing(point, row)
+def goal_of_row(log_delta: float) -> float:
+    """The log delta whose epsilon is looked at first for this one: below it by more than what is raised."""
+    raised = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta))
+    return log_delta - ANSWER_STEP - raised
 
 
 def _root(log_delta: float, row: Sequence[float]) -> float:
     """Nearly the epsilon at this log delta; what it gives must be evaluated."""
-    rate = row[-3]
+    rate = row[-1]
     if not rate < 1.0:
         return ROOT(log_delta, row)[0]
     inner = ROOT(min(log_delta - math.log(rate), 0.0), row)[0]
@@ -110,17 +100,19 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """How far the answer at this log delta is above its point, at most 0, and that answer; ``inf`` where none is."""
-    point, goal = goal_of_row(log_delta, row)
+    """How far what is raised of the answer is above this log delta, at most 0, and the answer; ``inf`` for none."""
+    goal = goal_of_row(log_delta)
     for _ in range(MOST_TRIES):
-        eps = _root(goal, row)
+        eps = digits_above(_root(goal, row))
         if not eps < math.inf:
             break
-        missing = _ends(eps * row[-1], row, 2.0 * WIDTHS_ABOVE)[1] + _spacing(point, row) - point
+        upper = _ends(eps, row, 3.0 * WIDTHS_ABOVE)[1]
+        if upper == math.inf:
+            break
+        # e^h is printed rounded up, and its log may be off by more.
+        missing = rounded_log_delta(upper) - log_delta + LOG_ROUNDING * (1.0 - log_delta)
         if missing <= 0.0:
             return missing, eps
-        if missing == math.inf:
-            break
         goal -= 2.0 * missing
     return math.inf, math.inf
 
@@ -146,8 +138,7 @@ class RowShape:
         """The row at a noise multiplier; its entries may be arrays where that is one."""
         profile_and_row = self.phase.bound.law_row and self.phase.bound.law_row(self.seen, 1.0 / noise)
         assert profile_and_row is not None
-        before = 1.0 - ROUNDINGS_BELOW * float(getattr(self.curve, "inverse_rtol", None) or INVERSE_RTOL)
-        return *profile_and_row[1], self.rate, spacing_of(self.curve, 0.0), before
+        return *profile_and_row[1], self.rate
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
@@ -166,22 +157,17 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     return RowShape(phase, seen, run.sampling_rate, profile_and_row[0], phase.curve() if curve is None else curve)
 
 
-def goal_in_columns(curve: Curve, log_delta: float) -> float:
-    """What the epsilon of a column is first sought for; below it one release is calibrated."""
-    return goal_of_row(log_delta, (1.0, spacing_of(curve, 0.0), 1.0))[1]
-
-
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
     """True where epsilon and delta of the phase, if columns answer them, are no more than the target's (C24)."""
     shape = shape_of(phase, curve)
     if shape is None:
         return True
-    row, most = shape.row_at(phase.mechanism.noise_multiplier), (floor_log_delta(curve, target), target.epsilon)
-    for answer, asked, limit in zip(answers_of(shape.profile), (target.epsilon, target.log_delta), most, strict=True):
-        try:
-            upper = answer(asked, row)[1]
-        except (ArithmeticError, ValueError):  # columns have no answer
-            continue
-        if limit < upper < math.inf:
+    row, (delta_of, epsilon_of) = shape.row_at(phase.mechanism.noise_multiplier), answers_of(shape.profile)
+    # Where columns have no answer, none contradicts.
+    with suppress(ArithmeticError, ValueError):
+        upper = delta_of(target.epsilon, row)[1]
+        if upper < math.inf and not is_within(target, upper):
             return False
+    with suppress(ArithmeticError, ValueError):
+        return not target.epsilon < epsilon_of(target.log_delta, row)[1] < math.inf
     return True

@@ -44,9 +44,9 @@ Places = NDArray[np.intp]
 Truths = NDArray[np.bool_]
 """True or false for each row."""
 
-CALIBRATION_STEP = 2.0**-34
-"""How far below its target the epsilon of a noise multiplier is, relative: more than two arithmetics differ (C24).
-Soundness."""
+CALIBRATION_STEP = 1e-10
+"""How far below its target the epsilon of a noise multiplier is, relative: the next number of eleven digits is still
+within it, as another arithmetic may answer that (C24). Soundness."""
 
 FIRST_STEP_DOWN = 2.0**-33
 """First relative step of the search for a lower end. Speed only."""
@@ -449,15 +449,15 @@ def read_columns(
             continue
         rows = _Rows(shape, threads)
         if quantity == "delta":
-            lower, points = rows.deltas(**at)
-            points = np.where(points < math.inf, points, 0.0)
-            # e^h rounded up; what numpy's exp may miss is far within the widths by which h lies above
-            value = np.exp(np.maximum(points, LEAST_LOG_VALUE))
-            value = np.minimum(1.0, value + NEXT_UP_RELATIVE_STEP * value)
+            lower, logs = rows.deltas(**at)
+            logs = np.where(logs < math.inf, logs, 0.0)
+            # e^h rounded up, by more than at the scalar door, as numpy's exp is not that of math
+            value = np.exp(np.maximum(logs, LEAST_LOG_VALUE))
+            value = np.minimum(1.0, value + 2.0 * NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
             find_lower = partial(np.asarray, lower)
             # h / ln 10 rounded up, as log10_value has it
-            numbers["log10_delta"][where] = np.minimum(0.0, points / math.log(10.0) + 8e-16 * np.abs(points))
+            numbers["log10_delta"][where] = np.minimum(0.0, logs / math.log(10.0) + 8e-16 * np.abs(logs))
         else:
             value = rows.epsilons(**at) if quantity == "epsilon" else _least_noises(rows, **at)
             find_lower = partial(_lower_ends, rows, SOUGHT[quantity], value, at)
@@ -501,7 +501,7 @@ class _Rows:
         return over_rows(kernel, asked, laws, self.threads, self.shape.profile.weight)
 
     def deltas(self, noise_multiplier: Array, epsilon: Array, **others: Array) -> tuple[Array, Array]:
-        """A lower end of ``ln delta`` of every row, and the point that is answered; ``inf`` where none is known."""
+        """A lower end of ``ln delta`` of every row, and the log that is answered; ``inf`` where none is known."""
         return self._run(answers_of(self.shape.profile)[0], noise_multiplier, epsilon)
 
     def epsilons(self, noise_multiplier: Array, log_delta: Array, **others: Array) -> Array:

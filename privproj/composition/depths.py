@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
 
@@ -77,9 +76,6 @@ class DepthCurve:
     that was asked for; with ``is_shallow`` the first level alone answers. Where the losses of a step are too large for
     any grid, ``first`` says so.
     """
-
-    inverse_spacing: ClassVar[float] = 2.0**-33
-    """Spacing of the log deltas that are answered (C24). Speed only."""
 
     def __init__(
         self, first: GridCurve | PrecisionLimit, phases: Phases, step: float | None, *, is_shallow: bool = False

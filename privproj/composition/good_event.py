@@ -16,7 +16,7 @@ from privproj.curves.epsilon_delta import log_delta_by_search
 from privproj.curves.gaussian import gaussian_profile
 from privproj.curves.profile import Curve, PrivacyProfile, shallow
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, log_difference, next_up
+from privproj.numerics.enclosure import ANSWER_DIGITS, Enclosure, log_difference, next_up
 from privproj.numerics.search import minimise
 from privproj.runs import Run
 
@@ -69,9 +69,9 @@ class GoodEventCurve:
         return isinstance(self.split, float)
 
     @property
-    def inverse_spacing(self) -> float:
-        """Spacing of the log deltas that are answered (C24): wider where the search for the best split is rougher."""
-        return 2.0**-14 if self.composed else 2.0**-30
+    def digits(self) -> int:
+        """Digits of an epsilon that is answered (C24): less where the search for the best split is rougher."""
+        return 5 if self.composed else ANSWER_DIGITS
 
     @property
     def numerics(self) -> dict[str, object]:

@@ -45,6 +45,7 @@ import numpy as np
 from scipy import special
 
 from privproj.composition.dominating_pairs import delta_bounds
+from privproj.curves.inversion import digits_of, leads_with_epsilon
 from privproj.curves.profile import Curve, LazyBounds, PrivacyProfile
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.numerics.arrays import Array
@@ -105,8 +106,6 @@ def group_step(
         ),
         resolution=step.members[0].resolution,
         can_be_subsampled=False,
-        inverse_spacing=2.0**-30,
-        inverse_rtol=2.0**-40,
         numerics={"group": f"a mixture over how many of {len(logs) - 1} records a batch holds"},
     )
 
@@ -290,7 +289,7 @@ def curve_of_group(stepwise: Callable[[], Curve], single: Callable[[], Curve], s
     if is_true and not isinstance(curve, PrivprojError):
         return curve
     one = _made_or_refused(single)
-    if not isinstance(one, PrivprojError) and not getattr(one, "leads_with_epsilon", False):
+    if not isinstance(one, PrivprojError) and not leads_with_epsilon(one):
         return _GroupCurve(None if isinstance(curve, PrivprojError) else curve, one, size)
     if isinstance(curve, PrivprojError):
         raise curve
@@ -313,10 +312,10 @@ class _GroupCurve:
 
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
         self.stepwise, self.single, self.size = stepwise, single, size
-        self.inverse_spacing = float(getattr(stepwise or single, "inverse_spacing", 2.0**-20))
+        self.digits = digits_of(stepwise or single)
         # Where an inverse is searched for, its accuracy is that of the curve that is asked.
         convert = lru_cache(maxsize=256)(self.convert)
-        self.converted = PrivacyProfile(convert, inverse_rtol=2.0**-30, guess=self.guess, guess_spread=0.05)
+        self.converted = PrivacyProfile(convert, digits=8, guess=self.guess, guess_spread=0.05)
 
     @property
     def numerics(self) -> dict[str, object]:

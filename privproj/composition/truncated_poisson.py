@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 
-from privproj.curves.inversion import DEFAULT_SPACING
+from privproj.curves.inversion import digits_of, leads_with_epsilon
 from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics import kernels
 from privproj.numerics.enclosure import Enclosure, LateEnclosure, log_difference
@@ -90,14 +90,12 @@ def with_cut_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
 class TruncatedCurve:
     """The curve ``delta(eps) = delta_0(eps) + P(cut)``, as sound as that of ``delta_0`` (C26).
 
-    ``curve`` is that of the run whose batches are not cut, ``log_cut`` encloses ``ln P(cut)``. The spacing of the log
-    deltas that are answered (C24) is that of ``delta_0``, whose errors weigh less here.
+    ``curve`` is that of the run whose batches are not cut, ``log_cut`` encloses ``ln P(cut)``.
     """
 
     def __init__(self, curve: Curve, log_cut: Enclosure) -> None:
         self.curve, self.log_cut = curve, log_cut
-        self.inverse_spacing = float(getattr(curve, "inverse_spacing", DEFAULT_SPACING))
-        self.leads_with_epsilon = bool(getattr(curve, "leads_with_epsilon", False))
+        self.digits, self.leads_with_epsilon = digits_of(curve), leads_with_epsilon(curve)
         floor = float(getattr(curve, "floor", 0.0))
         self.floor = floor and floor + math.exp(log_cut.upper)
 

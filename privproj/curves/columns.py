@@ -17,9 +17,6 @@ from privproj.numerics.enclosure import Enclosure
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
-KERNEL_INVERSE_RTOL = 2.0**-44
-"""Relative width of the bracket of :func:`privproj.numerics.inverse_kernels.inverse_of`, with room (C24). Soundness."""
-
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 """A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""
 
@@ -76,7 +73,7 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     def inverse(log_delta: float) -> Enclosure:
         return known_ends(columns.epsilon(log_delta, row))
 
-    return PrivacyProfile(log_delta, inverse=inverse, log_deltas=log_deltas, inverse_rtol=KERNEL_INVERSE_RTOL, **fields)
+    return PrivacyProfile(log_delta, inverse=inverse, log_deltas=log_deltas, **fields)
 
 
 def known_ends(ends: tuple[float, float]) -> Enclosure:

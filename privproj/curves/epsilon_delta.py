@@ -54,9 +54,6 @@ class EpsilonDeltaRule:
     margin: float = 1e-15
     """How far above the exact value ``epsilon_at`` may be, relative. It is never below it, but for rounding."""
 
-    inverse_spacing: float = 2.0**-40
-    """Spacing of the log deltas that are answered (C24); wider where one direction is searched for."""
-
     def within(self, eps: float) -> float:
         """The same ``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
         if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
@@ -113,11 +110,6 @@ class ComposedRule:
 
     leads_with_epsilon: ClassVar[bool] = True
     """Delta is searched for as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
-
-    @property
-    def inverse_spacing(self) -> float:
-        """Spacing of the log deltas that are answered (C24): that of the rule."""
-        return self.rule.inverse_spacing
 
     @property
     def numerics(self) -> dict[str, object]:

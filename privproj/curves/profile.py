@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from privproj.numerics.enclosure import Enclosure, LateEnclosure
+from privproj.numerics.enclosure import ANSWER_DIGITS, Enclosure, LateEnclosure
 from privproj.numerics.inverse_kernels import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
@@ -17,22 +17,14 @@ if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
 
-INVERSE_RTOL = 2.0**-50
-"""Relative width of the bracket in which the inverse of a profile lies, with room for a search that ends early.
-
-:func:`privproj.curves.inversion.is_certainly_inside` rests on it (C24). Soundness.
-"""
-
-
 class Curve(Protocol):
     """A bound of a whole run, readable both ways. Each answer encloses the exact value of the bound.
 
     An end that is not known is ``-inf`` (below) or ``inf`` (above). ``log_delta`` is a pure function: the same ``eps``
     gets the same answer, whatever was asked before. :mod:`privproj.curves.inversion` makes exact inverses of both
-    readings (C24). A curve may have three further attributes for it:
+    readings (C24). A curve may have two further attributes for it:
 
-    * ``inverse_spacing`` is the spacing of the log deltas that it answers with.
-    * ``inverse_rtol`` is the relative accuracy to which ``epsilon`` is bracketed. It is left out where none is stated.
+    * ``digits`` is how many an epsilon has that is answered, :data:`privproj.numerics.enclosure.ANSWER_DIGITS` or less.
     * ``leads_with_epsilon`` is true for a rule ``eps(delta)`` whose ``log_delta`` is a search for its inverse.
 
     Lower ends that cost more are found when they are read (:class:`privproj.numerics.enclosure.LateEnclosure`). A curve
@@ -119,11 +111,8 @@ class PrivacyProfile:
     gaussian_mu: float | None = None
     """The ``mu`` where this is exactly the profile of two Gaussians at that distance; None for any other."""
 
-    inverse_spacing: float = 2.0**-36
-    """Spacing of the log deltas that are answered (C24): wider where evaluations are slow or an enclosure is wide."""
-
-    inverse_rtol: float = INVERSE_RTOL
-    """Relative width of the bracket in which :meth:`epsilon` finds the inverse, as :class:`Curve` says."""
+    digits: int = ANSWER_DIGITS
+    """Significant digits of an epsilon that is answered (C24): less where an enclosure is too wide for more."""
 
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
@@ -165,7 +154,8 @@ class PrivacyProfile:
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
         start, spread = (1.0, 1.0) if guess is None else (guess, self.guess_spread)
-        rtol = self._search_rtol
+        # A hundredth of the last digit that is answered. Speed only.
+        rtol = 10.0 ** -(self.digits + 2)
         safe = find_crossing(
             lambda e: self.log_delta(e).upper - log_delta, start, spread=spread, rtol=rtol, **_PROFILE_RANGE
         ).upper
@@ -179,12 +169,6 @@ class PrivacyProfile:
             ).lower
 
         return LateEnclosure(find_lower, safe)
-
-    @property
-    def _search_rtol(self) -> float:
-        """Relative width at which the search for the upper end of an inverse ends."""
-        # The search for the inverse of a profile ends where no double lies between. Speed only.
-        return 2.0**-53 if self.inverse_rtol <= INVERSE_RTOL else 0.25 * self.inverse_rtol
 
 
 Phases = list[tuple[PrivacyProfile, Run]]

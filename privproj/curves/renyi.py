@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar
 
 from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, log1m_exp, next_up
@@ -24,9 +23,6 @@ UNKNOWN_END = -math.inf
 
 LARGEST_ORDER = 1200
 """Largest whole order that is tried. Every order is sound. Speed only."""
-
-SEARCHED_SPACING = 2.0**-34
-"""Spacing of the log deltas where the best order is searched for in each direction. Speed only."""
 
 ONE_ORDER_ERROR = 2e-15
 """Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Soundness."""
@@ -89,9 +85,6 @@ class RenyiCurve:
 
     numerics: dict[str, object] = field(default_factory=dict, compare=False)
     """What an answer says about how it was computed."""
-
-    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
 
     def __post_init__(self) -> None:
         # every search starts with the same orders
@@ -188,9 +181,6 @@ class BestCurve:
     curves: tuple[RenyiCurve, ...]
     """The curves, each sound by itself."""
 
-    inverse_spacing: ClassVar[float] = SEARCHED_SPACING
-    """Spacing of the log deltas that are answered (C24)."""
-
     def over_run(self, run: Run) -> "BestCurve":
         """Every curve's curve of the run; raises :class:`Refused` where one of them has no form for its sampling."""
         return BestCurve(tuple(curve.over_run(run) for curve in self.curves))
@@ -221,9 +211,6 @@ class OneOrder:
 
     divergence: float
     """``D(alpha)``, in nats."""
-
-    inverse_spacing: ClassVar[float] = 2.0**-40
-    """Spacing of the log deltas that are answered (C24)."""
 
     @property
     def log_share(self) -> float:
@@ -264,9 +251,6 @@ class ConcentratedCurve:
 
     omega: float = math.inf
     """The order up to which it holds: ``(rho, omega)``-tCDP, or ``rho``-zCDP if it is ``inf``."""
-
-    inverse_spacing: ClassVar[float] = 2.0**-40
-    """Spacing of the log deltas that are answered (C24)."""
 
     def over_run(self, run: Run) -> "ConcentratedCurve":
         """The curve of a run: ``rho`` adds over releases; raises :class:`Refused` for sampled batches."""

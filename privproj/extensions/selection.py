@@ -39,6 +39,7 @@ from privproj.assumptions import (
     ONLY_THE_BEST_RELEASED,
     SCORE_FROM_PRIVATE_OUTPUT,
 )
+from privproj.curves.inversion import digits_of, leads_with_epsilon
 from privproj.curves.profile import Curve
 from privproj.curves.renyi import BestCurve, RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
@@ -182,7 +183,7 @@ def select_best(base: Curve, law: _TrialLaw) -> Curve:
 
     Raises :class:`Refused` for a rule, which says one delta at a time and no profile.
     """
-    if getattr(base, "leads_with_epsilon", False):
+    if leads_with_epsilon(base):
         raise Refused(
             "a rule for one delta at a time does not account for a selection; expected a bound with a privacy profile "
             "or a Renyi curve, as the default bounds have"
@@ -222,9 +223,7 @@ def _shifted(base: Curve, law: _TrialLaw) -> "_Selection":
         # Where the search for ``tau`` begins, and the smallest that is looked for, in nats. Speed only.
         tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
     shift = (1.0 + law.shape) * tau * (1.0 + 1e-15)
-    # A spacing that is not finer than the shift is rounded.
-    spacing = max(float(getattr(base, "inverse_spacing", 0.0)), 2.0**-33)
-    return _Selection(base, next_up(math.log(law.expected)), (((1.0, shift),),), spacing)
+    return _Selection(base, next_up(math.log(law.expected)), (((1.0, shift),),), digits_of(base))
 
 
 _Cells = tuple[tuple[float, float], ...]
@@ -245,8 +244,8 @@ class _Selection:
     tilts: tuple[_Cells, ...]
     """The cells of each ``tau``; the first cell is the one nearest to ``eps``."""
 
-    inverse_spacing: float
-    """Spacing of the log deltas that are answered (C24)."""
+    digits: int
+    """Digits of an epsilon that is answered (C24)."""
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -303,8 +302,8 @@ def _poisson_mixture(base: Curve, mean: float) -> _Selection:
     # Rounded up, and by more than the rounding of differences of epsilons near 1.
     losses = [mean * math.exp(base.log_delta(tau).upper) * (1.0 + 1e-14) + 1e-14 for tau in taus]
     tilts = [_weigh_cells(tau, mean, lost) for tau, lost in zip(taus, losses, strict=True)]
-    # A spacing of a relative 1e-6 of delta, as evaluations are slow.
-    return _Selection(base, next_up(math.log(mean)), tuple(tilts), 2.0**-20)
+    # So few digits as evaluations are slow.
+    return _Selection(base, next_up(math.log(mean)), tuple(tilts), 7)
 
 
 def _weigh_cells(tau: float, mean: float, lost: float) -> _Cells:

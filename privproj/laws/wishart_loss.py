@@ -45,12 +45,6 @@ FARTHEST_EPSILON = 1e9
 """Largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond.
 Soundness."""
 
-ANSWER_SPACING = 2.0**-34
-"""Spacing of the log deltas that are answered: a dozen widths of an enclosure, so that few are searched for.
-
-Speed only.
-"""
-
 GUESS_LADDER = 2.0 ** np.arange(-4.0, 5.0)
 """Where a search for an epsilon looks first, in units of a rough deviation of the loss. Speed only."""
 
@@ -87,17 +81,8 @@ class VectorWishart:
     misalignment: float
 
     def profile(self) -> PrivacyProfile:
-        """Return its profile, which is answered on a lattice that is wider than the enclosures."""
-        # Relative width of the bracket of an inverse: ``ln delta`` falls by less there than its enclosure is wide.
-        # Speed only.
-        return PrivacyProfile(
-            self.log_delta,
-            table=self.table,
-            guess=self.guess_epsilon,
-            resolution=24.0,
-            inverse_spacing=ANSWER_SPACING,
-            inverse_rtol=2.0**-44,
-        )
+        """Return its profile."""
+        return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0)
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.

@@ -24,6 +24,17 @@ PARAMETER_RELATIVE_ERROR = 1e-15
 NEXT_UP_RELATIVE_STEP = 8e-16
 """Relative step of :func:`next_up`: seven units of rounding. Soundness."""
 
+ANSWER_DIGITS = 11
+"""Significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-10 at the most (C24).
+Contract."""
+
+ANSWER_STEP = 2.0**-32
+"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 3e-10 at the most (C24).
+Contract."""
+
+LEAST_ROUNDED = 1e-200
+"""Least number above 0 that has digits to round to. Contract."""
+
 LOG_OF_ZERO_FROM_ABOVE = -1e300
 """Upper end, in nats, of the log of a probability that came out 0. Soundness."""
 
@@ -98,3 +109,36 @@ def log_difference(x: float, y: float, gap: float = 0.0) -> float:
 def next_up(x: float) -> float:
     """Return ``x`` moved up past the error of a handful of roundings, relative :data:`NEXT_UP_RELATIVE_STEP`."""
     return x + NEXT_UP_RELATIVE_STEP * abs(x)
+
+
+def rounded_log_delta(log_delta: float) -> float:
+    """Return the first multiple of :data:`ANSWER_STEP` from a log delta on; it is a kernel."""
+    # Below -2^20 it is one or the double itself.
+    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > -1e6 else log_delta
+
+
+def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
+    """Return the largest number of so many significant digits up to ``x >= 0``: ``x`` itself if it is one; a kernel."""
+    if not LEAST_ROUNDED <= x < math.inf:
+        return x if x > 1.0 else 0.0
+    power = digits - 1 - math.floor(math.log10(x))
+    # A number of so many digits, times this power, is whole but for a few roundings.
+    count = math.floor(_times_power_of_ten(x, power) + 1e-5)
+    near = _times_power_of_ten(count, -power)
+    return near if near <= x else _times_power_of_ten(count - 1.0, -power)
+
+
+def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
+    """Return the least number of so many significant digits from ``x >= 0`` on: ``x`` itself if it is one; a kernel."""
+    if not 0.0 < x < math.inf:
+        return x
+    x = max(x, LEAST_ROUNDED)
+    power = digits - 1 - math.floor(math.log10(x))
+    count = math.ceil(_times_power_of_ten(x, power) - 1e-5)
+    near = _times_power_of_ten(count, -power)
+    return near if near >= x else _times_power_of_ten(count + 1.0, -power)
+
+
+def _times_power_of_ten(x: float, power: int) -> float:
+    """``x 10^power``; of powers up to 22, and of their inverses, it is the double next to it."""
+    return x * 10.0 ** float(power) if power >= 0 else x / 10.0 ** float(-power)

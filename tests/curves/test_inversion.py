@@ -10,17 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privproj
-from privproj import Gaussian, Refused
-from privproj.curves.inversion import (
-    delta_value,
-    epsilon_at,
-    floor_log_delta,
-    log10_value,
-    read_epsilon,
-    read_log_delta,
-)
-from privproj.numerics.enclosure import Enclosure
-from privproj.runs.targets import delta_target
+from privproj import Refused
+from privproj.curves.inversion import delta_value, is_within, log10_value, meets, read_epsilon, read_log_delta
+from privproj.numerics.enclosure import ANSWER_STEP, Enclosure, digits_above, digits_below
+from privproj.runs.targets import delta_target, full_target
 
 
 def obeys_both_laws(mechanism, bound, run, eps, delta):
@@ -71,13 +64,13 @@ def test_readings_of_a_run_are_exact_inverses(name):
 
 
 class Noisy:
-    """A curve ``delta = e^-eps`` whose two directions are off by different noise of 1e-7, one value at a time."""
+    """A curve ``delta = e^-eps`` whose two directions are off by different noise of 1e-7 of eps, one value at a time."""
 
-    inverse_spacing = 2.0**-30
+    digits = 5
 
     @staticmethod
     def noise(x):
-        return random.Random(x).uniform(0.0, 1e-7)
+        return x * random.Random(x).uniform(0.0, 1e-7)
 
     def log_delta(self, eps):
         return Enclosure(-math.inf, min(0.0, -eps + self.noise(eps)))
@@ -86,51 +79,84 @@ class Noisy:
         return Enclosure(-math.inf, -log_delta + self.noise(-log_delta))
 
 
-def test_laws_hold_for_a_curve_that_is_neither_monotone_nor_its_own_inverse():
-    curve, draw, naive = Noisy(), random.Random(5), 0
-    for _ in range(200):
-        delta, eps = 10 ** draw.uniform(-12, -0.1), draw.uniform(0.01, 20.0)
-        found = read_epsilon(curve, delta_target(delta, None)).upper
-        assert delta_value(read_log_delta(curve, found).upper) <= delta
-        back = delta_value(read_log_delta(curve, eps).upper)
-        assert read_epsilon(curve, delta_target(back, None)).upper <= eps
-        naive += curve.epsilon(curve.log_delta(eps).upper).upper > eps
-    assert naive > 20, "the curve is too tame to show anything"
-
-
-class Silent(Noisy):
-    """A rule ``delta = e^-eps`` that has no answer for its epsilon anywhere."""
+class Led(Noisy):
+    """The same, where a search for delta ends a relative 1e-8 of the logarithm above or below."""
 
     leads_with_epsilon = True
 
     def log_delta(self, eps):
-        return Enclosure(-math.inf, -eps)
+        return Enclosure(-math.inf, -eps * (1.0 + random.Random(eps).uniform(-1e-8, 1e-8)))
 
     def epsilon(self, log_delta):
-        raise Refused("no answer")
+        return Enclosure(-math.inf, -log_delta)
 
 
-def test_a_point_that_nothing_proves_is_no_delta():
-    for eps in (0.3, 1.0, 7.7):
-        assert read_log_delta(Silent(), eps).upper >= -eps
+@pytest.mark.parametrize("curve", [Noisy(), Led()])
+def test_laws_hold_for_a_curve_that_is_neither_monotone_nor_its_own_inverse(curve):
+    draw, naive = random.Random(5), 0
+    for _ in range(200):
+        delta, eps = 10 ** draw.uniform(-12, -0.1), draw.uniform(0.01, 20.0)
+        answer = read_epsilon(curve, delta_target(delta, None)).upper
+        assert delta_value(read_log_delta(curve, answer).upper) <= delta
+        assert answer == pytest.approx(-math.log(delta), rel=1e-4)
+        back = delta_value(read_log_delta(curve, eps).upper)
+        assert read_epsilon(curve, delta_target(back, None)).upper <= eps
+        assert back == pytest.approx(math.exp(-eps), rel=3e-3)
+        naive += curve.epsilon(curve.log_delta(eps).upper).upper > eps
+    assert naive > 20, "the curve is too tame to show anything"
+
+
+def test_a_curve_meets_what_it_answers_and_no_less():
+    curve, draw = Noisy(), random.Random(6)
+    for _ in range(50):
+        delta = 10 ** draw.uniform(-12, -0.1)
+        eps = read_epsilon(curve, delta_target(delta, None)).upper
+        assert meets(curve, full_target(eps, delta, None, zero=True))
+        assert not meets(curve, full_target(eps * (1.0 - 1e-6), delta, None, zero=True))
+
+
+numbers = st.floats(-150.0, 17.0).map(lambda x: 10.0**x)
+
+
+@settings(max_examples=300, deadline=None)
+@given(x=numbers, digits=st.integers(4, 11))
+def test_a_number_is_between_its_neighbours_of_so_many_digits(x, digits):
+    low, high = digits_below(x, digits), digits_above(x, digits)
+    assert low <= x <= high <= low * (1.0 + 1.001 * 10.0 ** (1 - digits))
+    for y in (low, high):
+        assert digits_below(y, digits) == y == digits_above(y, digits)
+        assert y == pytest.approx(float(f"{y:.{digits - 1}e}"), rel=1e-15, abs=0.0)
+    assert low == x == high or digits_above(low * (1.0 + 1e-13), digits) == high
+
+
+@settings(max_examples=300, deadline=None)
+@given(x=st.floats(1e-9, 1e9))
+def test_a_number_that_is_written_with_ten_digits_is_itself(x):
+    written = float(f"{x:.10e}")
+    assert digits_below(written) == written == digits_above(written)
 
 
 @settings(max_examples=200, deadline=None)
-@given(delta=st.floats(1e-300, 1.0, exclude_max=True))
-def test_a_delta_is_floored_to_the_lattice_and_stays_there(delta):
-    curve = Gaussian(noise_multiplier=1.0)
-    point = floor_log_delta(curve, delta_target(delta, None))
-    assert delta_value(point) <= delta <= delta_value(point) * (1.0 + 2e-6) or point < math.log(1e-300)
-    assert floor_log_delta(curve, delta_target(delta_value(point), None)) == point or delta_value(point) == 1e-300
+@given(log_delta=st.floats(-690.0, -1e-8))
+def test_a_printed_delta_is_above_its_log_and_is_met_by_it(log_delta):
+    upper = read_log_delta(Steep(log_delta), 1.0).upper
+    assert log_delta <= upper <= log_delta + 1.001 * ANSWER_STEP
+    assert is_within(delta_target(delta_value(upper), None), log_delta)
+    assert is_within(delta_target(None, log10_value(upper)), log_delta)
+    assert not is_within(delta_target(delta_value(upper - 2.0 * ANSWER_STEP), None), log_delta)
 
 
-@settings(max_examples=100, deadline=None)
-@given(power=st.floats(-9e5, -1e-3))
-def test_a_log10_delta_is_floored_to_the_lattice_and_stays_there(power):
-    curve = Gaussian(noise_multiplier=1.0)
-    point = floor_log_delta(curve, delta_target(None, power))
-    assert log10_value(point) <= power
-    assert floor_log_delta(curve, delta_target(None, log10_value(point))) == point
+class Steep:
+    """A curve that has one delta."""
+
+    def __init__(self, log_delta):
+        self.value = log_delta
+
+    def log_delta(self, eps):
+        return Enclosure(-math.inf, self.value)
+
+    def epsilon(self, log_delta):
+        return Enclosure(-math.inf, 0.0 if self.value <= log_delta else math.inf)
 
 
 def test_a_reading_does_not_depend_on_what_was_asked_before():
@@ -138,6 +164,6 @@ def test_a_reading_does_not_depend_on_what_was_asked_before():
     question = privproj.accounting.question.ask_by_name(mechanism, None, run)
     fresh = {eps: question.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
     used = question.curve()
-    epsilon_at(used, math.log(1e-9))
+    read_epsilon(used, delta_target(1e-9, None))
     for eps in (2.0, 0.31, 0.05, 1.0, 0.3):
         assert used.log_delta(eps) == fresh[eps]

@@ -28,9 +28,6 @@ from privproj.numerics.kernels import log_add
 from privproj.numerics.search import find_crossing, minimise
 from privproj.result import Status, limit_words
 
-ANSWER_SPACING = 2.0**-29
-"""Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
-
 
 def _has_residual(mechanism: M1) -> bool:
     """True if part of the projection acts on the residuals alone, and the residuals of the neighbours differ."""
@@ -244,9 +241,7 @@ COLUMN = Bound(
     options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|. The
     # shares of delta among its events are optimised unless they are given.
-    representation=lambda mechanism: split_rule(
-        partial(_epsilon, mechanism), "optimal", margin=1.0, inverse_spacing=ANSWER_SPACING
-    ),
+    representation=lambda mechanism: split_rule(partial(_epsilon, mechanism), "optimal", margin=1.0),
     splits=True,
     version=3,
     **OF_COLUMN,
@@ -287,9 +282,7 @@ COLUMN_PUBLISHED = Bound(
     "delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
     options="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
-    representation=lambda mechanism: EpsilonDeltaRule(
-        partial(_published_epsilon, mechanism), margin=1.0, inverse_spacing=ANSWER_SPACING
-    ),
+    representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
     status_of=status_of,
     reason="it treats rows that depend on the data as independent. Let the rank grow: M tends to the identity, so M1 "
     "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "

@@ -8,9 +8,6 @@ from privproj.numerics.enclosure import Enclosure
 VALUES_PER_DEVIATION = 24.0
 """Values of the profile per deviation of its loss that are worth their time. Speed only."""
 
-INVERSE_RTOL = 2.0**-36
-"""Relative width of the bracket in which an epsilon lies; a narrower one takes more integrals. Speed only."""
-
 
 def representation(mechanism: Mixing) -> PrivacyProfile:
     """The profile of one release, the larger of both orders; each is composed with itself."""
@@ -29,9 +26,6 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
         excess=law.excess,
         resolution=VALUES_PER_DEVIATION,
         can_be_subsampled=False,
-        # Spacing of the log deltas that are answered, far above the width of an enclosure (C24). Speed only.
-        inverse_spacing=2.0**-26,
-        inverse_rtol=INVERSE_RTOL,
     )
 
 

@@ -81,9 +81,8 @@ def _spectral_radius(mechanism: Wishart, log_bad: float) -> float:
 
 def _early_rule(mechanism: Wishart, log_tail: Callable[[float], float]) -> EpsilonDeltaRule:
     """The rule at the best ``t`` and ``R``, searched for both ways; ``log_tail(t)`` is what ``t`` takes of delta."""
-    # Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only.
     both = partial(_early_epsilon, mechanism, log_tail), partial(_early_log_delta, mechanism, log_tail)
-    return EpsilonDeltaRule(*both, margin=1.0, inverse_spacing=2.0**-29)
+    return EpsilonDeltaRule(*both, margin=1.0)
 
 
 def _early_epsilon(mechanism: Wishart, log_tail: Callable[[float], float], log_delta: float) -> float:

@@ -21,9 +21,6 @@ from privproj.runs import Run
 QUANTILE_RTOL = 1e-12
 """Relative margin by which the answers of the quantile functions are moved outward. Soundness."""
 
-ANSWER_SPACING = 2.0**-32
-"""Spacing of the log deltas that are answered, wide since both directions are searched for. Speed only."""
-
 
 @dataclass(frozen=True)
 class _Quantiles:
@@ -108,7 +105,7 @@ def _rule_of(mechanism: Wishart, loss: LossBound, margin: float) -> OverRun:
 
     Delta is split between ``T`` and ``W``, evenly unless the run says otherwise.
     """
-    return split_rule(partial(_epsilon, mechanism, loss), 0.5, margin=margin, inverse_spacing=ANSWER_SPACING)
+    return split_rule(partial(_epsilon, mechanism, loss), 0.5, margin=margin)
 
 
 def _epsilon(mechanism: Wishart, loss: LossBound, split: float | str, log_delta: float) -> float:
