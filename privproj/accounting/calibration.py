@@ -388,7 +388,7 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         return search.curve(z).log_delta(target.epsilon)
 
     run, limits = question.only.run, {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
-    guess, rtol, fall = classical_noise(target), 1e-14, 1.0
+    guess, rtol, fall = classical_noise(target), 1e-12, 1.0
     guess = guess if run.single else search.guess(guess)
     first = search.curve(guess)
     numerics = {} if run.single else numerics_of(first)

@@ -251,8 +251,9 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
             lower, upper = max(lower, ends.lower), min(upper, ends.upper)
         return Enclosure(min(lower, upper), upper)
 
-    def inverse(log_delta: float) -> Enclosure:
-        return (next_depth(log_delta) or at_this_depth).epsilon(log_delta)
+    def guess(log_delta: float) -> float | None:
+        eps = (next_depth(log_delta) or at_this_depth).epsilon(log_delta).upper
+        return eps if 0.0 < eps < math.inf else None
 
     # Values of an epoch's profile to one standard deviation of its loss, where epochs are composed. Speed only.
     at_this_depth = PrivacyProfile(
@@ -262,7 +263,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
         excess=LazyBounds(ends.excess_below, ends.above.excess),
         numerics={"epoch": "sum of likelihood ratios", "atoms": len(ends.above.law.places)},
     )
-    profile = replace(at_this_depth, log_delta=log_delta, inverse=inverse, deeper=deeper)
+    profile = replace(at_this_depth, log_delta=log_delta, guess=guess, deeper=deeper)
     return profile
 
 

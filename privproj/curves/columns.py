@@ -7,7 +7,6 @@ mechanism, as floats.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from privproj.curves.profile import PrivacyProfile
@@ -31,9 +30,6 @@ class KernelColumns:
     log_delta: Kernel
     """From ``eps`` and a row to an enclosure of ``ln delta``."""
 
-    epsilon: Kernel
-    """From ``ln delta`` and a row to an enclosure of ``eps``; at the upper end ``log_delta`` was evaluated."""
-
     root: Kernel
     """From ``ln delta`` and a row to nearly that ``eps``, and about what it misses in nats; nothing is claimed."""
 
@@ -53,12 +49,9 @@ class KernelColumns:
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
     """Return the profile of one release whose two readings are these kernels at this row.
 
-    The last answers are kept, as reading a curve both ways asks again what a search has asked. Raises
-    :class:`privproj.errors.NotConverged` where a kernel says that nothing is known.
+    Raises :class:`privproj.errors.NotConverged` where a kernel says that nothing is known.
     """
 
-    # Last answers of a profile that are kept. Speed only.
-    @lru_cache(maxsize=64)
     def log_delta(eps: float) -> Enclosure:
         return known_ends(columns.log_delta(eps, row))
 
@@ -70,10 +63,11 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
         # Where machine code knows nothing it may say nan: then delta is at most 1.
         return np.where(np.isnan(lower), -math.inf, lower), np.where(np.isnan(upper), 0.0, np.minimum(upper, 0.0))
 
-    def inverse(log_delta: float) -> Enclosure:
-        return known_ends(columns.epsilon(log_delta, row))
+    def guess(log_delta: float) -> float | None:
+        eps = columns.root(log_delta, row)[0]
+        return eps if 0.0 < eps < math.inf else None
 
-    return PrivacyProfile(log_delta, inverse=inverse, log_deltas=log_deltas, **fields)
+    return PrivacyProfile(log_delta, guess=guess, log_deltas=log_deltas, **fields)
 
 
 def known_ends(ends: tuple[float, float]) -> Enclosure:

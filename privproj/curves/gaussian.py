@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privproj.curves.columns import KernelColumns, profile_of_kernels
 from privproj.curves.profile import PrivacyProfile
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, outward_margin
-from privproj.numerics.inverse_kernels import inverse_of, newton_start, root_of
+from privproj.numerics.inverse_kernels import newton_start, root_of
 from privproj.numerics.kernels import gaussian_terms, log_gaussian_delta
 from privproj.numerics.search import find_crossing
 
@@ -28,7 +28,6 @@ def _gaussian_ends(eps: float, law: Sequence[float], state: float) -> tuple[floa
     return value - margin, min(0.0, value + margin), loss / gain if gain > 0.0 else 0.0, state
 
 
-_find_epsilon = inverse_of(_gaussian_ends)
 _find_root = root_of(_gaussian_ends)
 
 
@@ -38,17 +37,12 @@ def _gaussian_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]
     return lower, upper
 
 
-def _gaussian_epsilon(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of the inverse of :func:`_gaussian_log_delta`, as a kernel."""
-    return _find_epsilon(log_delta, row, 0.0, newton_start(row[0], log_delta))
-
-
 def _gaussian_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
     """Nearly the inverse of :func:`_gaussian_log_delta`, as a kernel."""
     return _find_root(log_delta, row, 0.0, newton_start(row[0], log_delta))
 
 
-GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_epsilon, _gaussian_root, weight=0.04)
+GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_root, weight=0.04)
 """The profile over columns, a row ``(mu,)`` for each release."""
 
 

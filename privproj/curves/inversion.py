@@ -59,25 +59,30 @@ def is_within(target: Target, log_delta: float) -> bool:
     return delta_value(log_delta) <= target.delta
 
 
-def _passes(curve: Curve, target: Target, eps: float) -> bool:
-    """True where ``V(D(e)) <= d``."""
-    # D is enough where V(D), moved up, is below d whatever is rounded.
-    enough = target.log_delta - ANSWER_STEP - LOG_ROUNDING * (1.0 + abs(target.log_delta))
-    return is_within(target, log_delta_unless(curve, eps, enough))
+def floor_log_delta(target: Target) -> float:
+    """The largest multiple of 2^-32 for which :func:`is_within` holds."""
+    point = rounded_log_delta(target.log_delta)
+    while not is_within(target, point):
+        point -= max(ANSWER_STEP, 2.0**-51 * abs(point))
+    return point
 
 
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     """``epsilon(d)`` in nats, as the module docstring says, with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):
         return curve.epsilon(_log_delta_of(digits_below(_inverse_log(target.log_delta))))
-    ends = curve.epsilon(target.log_delta)
-    if ends.upper == math.inf:
-        return ends
+    log_delta = floor_log_delta(target)
+
+    # V(D(e)) <= d
+    def passes(eps: float) -> bool:
+        return log_delta_unless(curve, eps, log_delta) <= log_delta
+
+    near = curve.epsilon(log_delta).upper
     # Searches end just beside an epsilon of 0. Speed only.
-    if ends.upper < 1e-6 and _passes(curve, target, 0.0):
+    if near < 1e-6 and passes(0.0):
         return Enclosure(0.0, 0.0)
-    eps = _least_passing(lambda e: _passes(curve, target, e), ends.upper, digits_of(curve))
-    return LateEnclosure(lambda: ends.lower, eps)
+    eps = near if near == math.inf else _least_passing(passes, near, digits_of(curve))
+    return LateEnclosure(lambda: curve.epsilon(target.log_delta).lower, eps)
 
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
@@ -149,7 +154,8 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
 
 def meets(curve: Curve, target: FullTarget) -> bool:
     """True where both readings keep to the target, ``epsilon(d) <= e`` and ``delta(e) <= d`` (C24, "Calibration")."""
-    if not leads_with_epsilon(curve) and not _passes(curve, target, digits_below(target.epsilon, digits_of(curve))):
+    point, cut = floor_log_delta(target), digits_below(target.epsilon, digits_of(curve))
+    if not leads_with_epsilon(curve) and log_delta_unless(curve, cut, point) > point:
         return False
     return read_epsilon(curve, target).upper <= target.epsilon
 

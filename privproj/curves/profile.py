@@ -6,9 +6,10 @@ Epsilons are in nats, and deltas are kept as their natural logarithms.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from privproj.numerics.enclosure import ANSWER_DIGITS, Enclosure, LateEnclosure
+from privproj.numerics.enclosure import ANSWER_DIGITS, Enclosure, LateEnclosure, digits_above
 from privproj.numerics.inverse_kernels import LARGEST_PROFILE_EPSILON, SMALLEST_PROFILE_EPSILON
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
@@ -76,9 +77,6 @@ class PrivacyProfile:
     log_delta: Callable[[float], Enclosure]
     """From ``eps >= 0`` to an enclosure of the natural log of the bound."""
 
-    inverse: Callable[[float], Enclosure] | None = None
-    """From ``ln delta`` to the enclosure of its epsilon that :meth:`epsilon` returns; else one is searched for."""
-
     closed_form: "Callable[[int], PrivacyProfile] | None" = None
     """From ``T`` to the profile of ``T`` releases. Without it they are composed numerically."""
 
@@ -117,15 +115,19 @@ class PrivacyProfile:
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
 
-    guess_spread: float = 1e-9
+    guess_spread: float = 1e-11
     """Relative distance of the second look of a search from a guess. Speed only."""
+
+    def __post_init__(self) -> None:
+        # Last answers that are kept, as reading a curve both ways asks again what a search has asked. Speed only.
+        object.__setattr__(self, "log_delta", lru_cache(maxsize=64)(self.log_delta))
 
     @property
     def is_costly(self) -> bool:
         """True where values take so long that some searches for a closer bound of a run are left out."""
         # Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
         # Speed only.
-        return self.resolution < 64.0 and self.inverse is None
+        return self.resolution < 64.0 and self.log_deltas is None
 
     def sampled(self, rate: float) -> "PrivacyProfile":
         """The profile of one release on a batch sampled at the rate ``q``, as sound as this one (C17).
@@ -143,27 +145,30 @@ class PrivacyProfile:
             return Enclosure(ends[0] + math.log(rate) - 1e-15, min(0.0, ends[1] + math.log(rate) + 1e-15))
 
         numerics = {**self.numerics, "subsampling": "closed form"}
-        lost: dict[str, None] = dict.fromkeys(("inverse", "closed_form", "table", "deeper", "gaussian_mu", "guess"))
+        lost: dict[str, None] = dict.fromkeys(("closed_form", "table", "deeper", "gaussian_mu", "guess"))
         return replace(self, log_delta=log_delta, numerics=numerics, **lost)
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta."""
-        if self.inverse is not None:
-            return self.inverse(log_delta)
+        """``eps(delta)``, enclosed: at the upper end the profile's upper end was evaluated to be at most delta.
+
+        It is a number of the digits that are answered.
+        """
         guess = None if self.guess is None else self.guess(log_delta)
         if guess is None and self.log_delta(0.0).upper <= log_delta:
             return Enclosure(0.0, 0.0)
         start, spread = (1.0, 1.0) if guess is None else (guess, self.guess_spread)
-        # A hundredth of the last digit that is answered. Speed only.
-        rtol = 10.0 ** -(self.digits + 2)
-        safe = find_crossing(
-            lambda e: self.log_delta(e).upper - log_delta, start, spread=spread, rtol=rtol, **_PROFILE_RANGE
-        ).upper
+
+        def excess(e: float) -> float:
+            return self.log_delta(digits_above(e, self.digits)).upper - log_delta
+
+        # No more than the distance of two such numbers, so that both ends are next to each other. Speed only.
+        rtol = 10.0**-self.digits
+        safe = digits_above(find_crossing(excess, start, spread=spread, rtol=rtol, **_PROFILE_RANGE).upper, self.digits)
         if not 0.0 < safe < math.inf:
             return Enclosure(0.0, safe)
 
         def find_lower() -> float:
-            near = max(1e-11, rtol)
+            near = 10.0 * rtol
             return find_crossing(
                 lambda e: self.log_delta(e).lower - log_delta, safe, spread=0.9 * near, rtol=near, **_PROFILE_RANGE
             ).lower

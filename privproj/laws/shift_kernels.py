@@ -24,7 +24,7 @@ from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
 
 from privproj.curves.columns import KernelColumns
 from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
-from privproj.numerics.inverse_kernels import inverse_of, newton_start, newton_step, root_of
+from privproj.numerics.inverse_kernels import newton_start, newton_step, root_of
 from privproj.numerics.kernels import (
     LOG_SQRT_2PI,
     beta_constant,
@@ -563,14 +563,7 @@ def shift_log_delta(eps, row):
     return lower, upper
 
 
-find_shift_epsilon = inverse_of(shift_ends)
 find_shift_root = root_of(shift_ends)
-
-
-def shift_epsilon(log_delta, row):
-    """Return the enclosure of the inverse of :func:`shift_log_delta`."""
-    law = shift_law(row)
-    return find_shift_epsilon(log_delta, law, (-1.0, inf), newton_start(sqrt(law[2]), log_delta))
 
 
 def rough_value(eps, law, guess):
@@ -596,5 +589,5 @@ def shift_root(log_delta, row):
     return find_shift_root(log_delta, law, (top, inf), start)
 
 
-SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_epsilon, shift_root)
+SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_root)
 """The profiles of C4 and C5 over columns; a row is ``(a, b, scale, any_rank)``."""

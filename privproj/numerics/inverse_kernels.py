@@ -1,4 +1,4 @@
-"""The search for epsilon as a kernel: Newton's method in a bracket, and both ends evaluated."""
+"""The search for epsilon as a kernel: Newton's method in a bracket, whose end is evaluated by who uses it."""
 
 import types
 from math import fabs, inf, log, pi, sqrt
@@ -13,11 +13,11 @@ LARGEST_PROFILE_EPSILON = 1e18
 NEWTON_END = 3e-7
 """Relative step after which Newton's method is at rounding: its error is squared. Speed only."""
 
-CLOSEST_SHARE = 2.0**-47
-"""Relative distance from the root at which a profile is evaluated on either side, first. Speed only."""
-
 ENDS: Any = None
-"""The profile that is inverted; :func:`inverse_of` puts it in its place. Speed only."""
+"""The profile that is inverted, and ``BENDS``; :func:`root_of` puts both in their place. Speed only."""
+
+BENDS: Any = None
+"""True for a profile with bends, where neither a cubic nor the square of a step tells how near it is. Speed only."""
 
 FIRST_NATS = 0.7
 """Nats of ``-ln delta`` from which Newton's method runs on ``sqrt(-2 ln delta)``, nearly a line. Speed only."""
@@ -58,23 +58,15 @@ def newton_step(eps, value, slope, log_delta, low, high):
     return min(max(moved, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
 
 
-def inverse_of(ends):
-    """Return the kernel ``find_epsilon(log_delta, law, state, start)`` of a profile.
+def root_of(ends, *, bends=False):
+    """Return the kernel ``find_root(log_delta, law, state, start)`` of a profile, which promises nothing.
 
     ``ends(eps, law, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the slope
-    ``-d ln delta/deps``, and what speeds up the next evaluation; its answers hold for every ``state``. The
-    search begins at the epsilon ``start``.
+    ``-d ln delta/deps``, and what speeds up the next evaluation; its answers hold for every ``state``. The search
+    begins at the epsilon ``start``. It returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta``, 0 and
+    ``inf`` as that is, and the last miss in nats.
     """
-    return with_globals(_find_epsilon, ENDS=ends)
-
-
-def root_of(ends):
-    """Return the kernel ``find_root(log_delta, law, state, start)`` of such a profile, which promises nothing.
-
-    It returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta``, 0 and ``inf`` as that is, in half as many
-    evaluations; and the last miss in nats. Who uses it evaluates the profile there.
-    """
-    return with_globals(_find_root, ENDS=ends)
+    return with_globals(_find_root, ENDS=ends, BENDS=bends)
 
 
 def with_globals(function, **names):
@@ -92,8 +84,8 @@ def _find_root(log_delta, law, state, start):
         if upper == inf or (eps >= LARGEST_PROFILE_EPSILON and upper > log_delta):
             return inf, inf
         miss = upper - log_delta
-        # Miss of a root in nats, for each nat of ``ln delta`` and one more, that is as good as none. Speed only.
-        if fabs(miss) <= 1e-12 * (1.0 - log_delta):
+        # Miss of a root, as a share of ``ln delta``, that is as good as none. Speed only.
+        if fabs(miss) <= -1e-12 * log_delta:
             return eps, miss
         if miss > 0.0:
             low = eps
@@ -108,7 +100,7 @@ def _find_root(log_delta, law, state, start):
                     return SMALLEST_PROFILE_EPSILON, 0.0
         moved = newton_step(eps, upper, slope, log_delta, low, high)
         # eps as a function of p = sqrt(-2 ln delta), whose slope is p/slope
-        curved = slope > 0.0 and min(-upper, -log_delta) > FIRST_NATS and upper > -1e300
+        curved = not BENDS and slope > 0.0 and min(-upper, -log_delta) > FIRST_NATS and upper > -1e300
         here = sqrt(-2.0 * upper) if curved else 0.0
         if curved and p > 0.0 and here != p:
             width = here - p
@@ -122,65 +114,9 @@ def _find_root(log_delta, law, state, start):
                 # By this product of the last two misses, in nats, the root is at rounding. Speed only.
                 if fabs(missed * miss) <= 1e-6:
                     return moved, miss
-        if fabs(moved - eps) <= NEWTON_END * eps or high - low <= NEWTON_END * low:
+        end = 1e-14 if BENDS else NEWTON_END
+        if fabs(moved - eps) <= end * eps or high - low <= end * low:
             return moved, miss
         x, p, d, missed = eps, here, here / slope if curved else 0.0, miss
         eps = moved
     return eps, inf
-
-
-def _find_epsilon(log_delta, law, state, start):
-    """Return the enclosure of the smallest ``eps`` with ``delta(eps) <= e^log_delta``.
-
-    At the upper end ``upper <= log_delta`` was evaluated, and ``upper > log_delta`` at an epsilon that is less by a few
-    roundings (:data:`CLOSEST_SHARE`). At the lower end ``lower >= log_delta`` was evaluated, or it is 0. ``(0, inf)``:
-    there is none up to 1e18. ``(-inf, inf)``: it is not known.
-    """
-    _, upper, _, state = ENDS(0.0, law, state)
-    if upper <= log_delta:
-        return 0.0, 0.0
-    eps = min(max(start, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
-    low, high = 0.0, inf
-    for _ in range(200):
-        _, upper, slope, state = ENDS(eps, law, state)
-        if upper == inf or (eps >= LARGEST_PROFILE_EPSILON and upper > log_delta):
-            return (-inf if upper == inf else 0.0), inf
-        if upper > log_delta:
-            low = eps
-        else:
-            high = eps
-        if high <= SMALLEST_PROFILE_EPSILON:
-            return 0.0, SMALLEST_PROFILE_EPSILON
-        last = eps
-        eps = newton_step(eps, upper, slope, log_delta, low, high)
-        if fabs(eps - last) <= NEWTON_END * last or high - low <= NEWTON_END * low:
-            break
-    # above delta a few roundings before the end
-    share, before = CLOSEST_SHARE, eps
-    while True:
-        before = max(eps * (1.0 - share), SMALLEST_PROFILE_EPSILON)
-        _, upper, slope, state = ENDS(before, law, state)
-        if upper > log_delta or share >= 0.5:
-            break
-        share *= 8.0
-    if upper > log_delta and slope > 0.0:
-        eps = max(before, min(before + (upper - log_delta) / slope, before * (1.0 + 1e-6)))
-    # and not above it at the end
-    share, lower, upper = CLOSEST_SHARE, 0.0, inf
-    for _ in range(60):
-        eps = eps * (1.0 + share)
-        lower, upper, slope, state = ENDS(eps, law, state)
-        if upper <= log_delta:
-            break
-        share *= 4.0
-    if upper > log_delta:
-        return -inf, inf
-    share = CLOSEST_SHARE
-    for _ in range(40):
-        least = eps * (1.0 - share) + (min(lower - log_delta, 0.0) / slope if slope > 0.0 else -eps)
-        if not least > SMALLEST_PROFILE_EPSILON:
-            break
-        if ENDS(least, law, state)[0] >= log_delta:
-            return least, eps
-        share *= 8.0
-    return 0.0, eps

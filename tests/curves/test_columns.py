@@ -104,7 +104,7 @@ def test_a_kernel_that_knows_nothing_is_no_answer():
 
 @pytest.mark.parametrize("unknown", [(math.nan, math.nan), (-math.inf, math.inf)])
 def test_many_deltas_of_a_kernel_that_knows_nothing_are_at_most_one(unknown):
-    columns = KernelColumns(lambda eps, row: unknown, lambda *_: unknown, lambda *_: unknown)
+    columns = KernelColumns(lambda eps, row: unknown, lambda *_: unknown)
     lower, upper = profile_of_kernels(columns, (1.0,)).log_deltas(np.array([0.5, 2.0]))
     assert (lower == -math.inf).all() and (upper == 0.0).all()
 

@@ -64,7 +64,7 @@ def test_readings_of_a_run_are_exact_inverses(name):
 
 
 class Noisy:
-    """A curve ``delta = e^-eps`` whose two directions are off by different noise of 1e-7 of eps, one value at a time."""
+    """A curve ``delta = e^-eps`` whose two directions are off by noise of 1e-7 of eps, a different one each time."""
 
     digits = 5
 

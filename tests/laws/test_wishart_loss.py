@@ -147,7 +147,7 @@ def test_a_guess_of_epsilon_only_saves_time(dim, rank, m):
     target = math.log(1e-5)
     alone = replace(profile, guess=None).epsilon(target)
     assert profile.guess(target) == pytest.approx(alone.upper, rel=1e-6)
-    assert profile.epsilon(target).upper == pytest.approx(alone.upper, rel=4 * profile.inverse_rtol)
+    assert profile.epsilon(target).upper == pytest.approx(alone.upper, rel=1e-10)
     assert profile.log_delta(profile.epsilon(target).upper).upper <= target
 
 

@@ -20,7 +20,7 @@ from privproj.numerics.enclosure import (
     outward_margin,
     widen_outward,
 )
-from privproj.numerics.inverse_kernels import inverse_of
+from privproj.numerics.inverse_kernels import root_of
 from privproj.numerics.kernels import (
     beta_constant,
     beta_tail_epsilon,
@@ -83,7 +83,7 @@ def _beta_tail_ends(
     return value - margin, min(0.0, value + margin), slope, state
 
 
-_find_epsilon = inverse_of(_beta_tail_ends)
+_find_root = root_of(_beta_tail_ends, bends=True)
 
 
 def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
@@ -97,18 +97,13 @@ def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float
     return lower, upper
 
 
-def _beta_tail_inverse(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of the inverse of :func:`_beta_tail_log_delta`, as a kernel."""
-    start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
-    return _find_epsilon(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
-
-
 def _beta_tail_root(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """That inverse, by its own search: where the better minimum changes, the profile has a bend."""
-    return _beta_tail_inverse(log_delta, row)[1], 0.0
+    """Nearly the inverse of :func:`_beta_tail_log_delta`, as a kernel. Where the better minimum changes is a bend."""
+    start = beta_tail_epsilon(row[0], row[1], row[2], row[3], log_delta, row[4] > 0.5)
+    return _find_root(log_delta, _beta_tail_law(row), (0.0, 0.0, math.inf), start)
 
 
-BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_inverse, _beta_tail_root)
+BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_root)
 """The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
