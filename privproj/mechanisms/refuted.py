@@ -100,6 +100,7 @@ PUBLISHED = Bound(
     reason="the release lies near the true vector with a constant probability, and hardly ever that near another: "
     "the privacy loss is about (M-1)/2 ln(1 + 1/z^2). At epsilon 1 with the noise claimed for delta 1e-5, delta is "
     "at least 0.05 at M = 10 and 0.41 at M = 100. Use gaussian, which adds noise in every direction",
+    version=2,
 )
 
 
@@ -137,4 +138,5 @@ LORA_BY_DESIGN = Bound(
     "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells neighbours "
     "apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch is released, "
     "or add noise to the gradient and use the bounds of m2",
+    version=2,
 )

@@ -24,7 +24,7 @@ ANALYTIC = Bound(
     source="Balle, Wang 2018, Theorem 8",
     proof="C3",
     representation=representation,
-    version=4,
+    version=5,
     worst_changes=lambda mechanism: (representation(mechanism),),
     # T releases are one at mu = sqrt(T)/z (C3).
     ball_profile=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
@@ -55,7 +55,7 @@ TWO_SIDED = Bound(
     formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
     source="arXiv 2601.21719, Equation 10",
     representation=_two_sided_of,
-    version=3,
+    version=4,
     supports_adaptive_clipping=True,
 )
 
@@ -69,7 +69,7 @@ GDP = Bound(
     # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
     # T releases are mu sqrt(T)-GDP (Corollary 3.3).
     representation=lambda mechanism: replace(gaussian_profile(mechanism.mu_with_count), can_be_subsampled=False),
-    version=2,
+    version=3,
     exact=True,
     supports_adaptive_clipping=True,
 )

@@ -29,6 +29,7 @@ CLASSICAL = Bound(
     # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 1.25),
     supports_adaptive_clipping=True,
+    version=2,
 )
 
 
@@ -42,4 +43,5 @@ CLASSICAL_2 = Bound(
     # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
     representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 2.0),
     supports_adaptive_clipping=True,
+    version=2,
 )

@@ -23,6 +23,7 @@ RDP = Bound(
     representation=rdp_of,
     renyi=True,
     supports_adaptive_clipping=True,
+    version=2,
 )
 
 
@@ -41,5 +42,5 @@ ZCDP = Bound(
     source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
     representation=_zcdp_of,
     supports_adaptive_clipping=True,
-    version=2,
+    version=3,
 )

@@ -118,7 +118,7 @@ EXACT = Bound(
     proof="C32",
     # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
-    version=3,
+    version=4,
     worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
     ball_profile=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
     exact=True,
@@ -143,7 +143,7 @@ ANY_RECORDS = Bound(
     options="--group-size 2 --probes 30 --noise-multiplier 2",
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
-    version=5,
+    version=6,
     worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
     refuses=refuses,
 )

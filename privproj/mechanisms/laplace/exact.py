@@ -41,7 +41,7 @@ BOUND = Bound(
     formula="delta(eps) = 1 - e^((eps - mu)/2) for eps < mu = 1/z, else 0",
     source="the likelihood ratio of two Laplace laws at distance mu",
     representation=representation,
-    version=3,
+    version=4,
     worst_changes=lambda mechanism: (representation(mechanism),),
     ball_profile=in_balls("BallLaplaceProfile", lambda mechanism, steps: (mechanism.z,)),
     exact=True,

@@ -52,7 +52,7 @@ COLUMN_EXACT = Bound(
     proof="C13",
     options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     representation=_column_exact_of,
-    version=6,
+    version=7,
     **OF_COLUMN,
 )
 
@@ -80,6 +80,6 @@ RESIDUAL = Bound(
     # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
     representation=lambda mechanism: residual_profile(mechanism) or NOTHING_LOST,
     refuses=refuses,
-    version=6,
+    version=7,
     **OF_COLUMN,
 )

@@ -38,7 +38,7 @@ KNOWN_PROJECTION = Bound(
     # delta(eps) = min_p E[g_p(X)] (C5).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     worst_changes=worst_changes,
-    version=7,
+    version=8,
 )
 
 
@@ -56,6 +56,6 @@ KNOWN_PROJECTION_RANK1 = Bound(
     of_several=KNOWN_PROJECTION.representation,
     worst_changes=worst_changes,
     adversary_sees_projection=True,
-    version=7,
+    version=8,
     **OF_RANK_ONE,
 )

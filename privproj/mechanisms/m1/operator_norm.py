@@ -35,5 +35,5 @@ BOUND = Bound(
     holds_for_fixed_projection=True,
     splits=True,
     baseline=Baseline("published operator norm", "unsampled"),
-    version=4,
+    version=5,
 )

@@ -186,7 +186,7 @@ def _fields_of(sharp: bool) -> dict[str, Any]:
         # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem
         # 5; C16).
         "representation": partial(_profile, sharp=sharp),
-        "version": 3,
+        "version": 4,
         "ball_profile": in_balls(
             "BallBetaTail",
             lambda mechanism, steps: (*mechanism.shape, _rank_of_change(mechanism), mechanism.z, sharp),

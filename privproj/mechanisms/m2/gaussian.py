@@ -13,7 +13,7 @@ BOUND = Bound(
     proof="C3",
     # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3): projecting is post-processing (F2).
     representation=representation,
-    version=4,
+    version=5,
     ball_profile=in_balls("BallGaussianProfile", lambda mechanism, steps: (mechanism.z, steps)),
     certifies_runs=True,
     holds_for_fixed_projection=True,

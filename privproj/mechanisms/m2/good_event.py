@@ -12,7 +12,7 @@ OF_GOOD_EVENT = {
     "proof": "C16",
     "options": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
     "splits": True,
-    "version": 5,
+    "version": 6,
     **OF_CHANGE_RANK,
 }
 """What both bounds have."""

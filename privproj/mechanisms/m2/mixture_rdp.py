@@ -95,6 +95,6 @@ BOUND = Bound(
     worst_changes=worst_changes,
     independent_layers=lambda mechanism: mechanism.projects_apart,
     renyi=True,
-    version=4,
+    version=5,
     supports_adaptive_clipping=True,
 )

@@ -135,7 +135,7 @@ RANK_FREE = Bound(
     ball_profile=ball_profile,
     law_row=law_row,
     independent_layers=lambda mechanism: mechanism.projects_apart,
-    version=7,
+    version=8,
     supports_adaptive_clipping=True,
 )
 
@@ -180,7 +180,7 @@ EXACT_RANK1 = Bound(
     adversary_sees_projection=True,
     refuses=refuses,
     notes=notes,
-    version=7,
+    version=8,
     supports_adaptive_clipping=True,
     **OF_RANK_ONE,
 )

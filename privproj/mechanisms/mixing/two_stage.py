@@ -39,6 +39,6 @@ BOUND = Bound(
     source="privproj: the noise of the eigenvalue is integrated out",
     proof="C33",
     representation=representation,
-    version=3,
+    version=4,
     **OF_ONE_RECORD,
 )

@@ -54,7 +54,7 @@ BOUND = Bound(
     source="privproj: the likelihood ratio of two Gaussians that differ in one direction",
     proof="C14",
     representation=representation,
-    version=3,
+    version=4,
     # T releases are one of rank T r (C14).
     ball_profile=in_balls(
         "BallSecretSketch",

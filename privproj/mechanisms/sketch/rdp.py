@@ -103,6 +103,7 @@ RDP = Bound(
     options="--rank 16 --gamma 1000 --eigenvalues 768",
     # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism)),
+    version=2,
     **OF_MATRICES,
 )
 
@@ -114,6 +115,7 @@ RDP_TIGHT = Bound(
     source="privproj: Lemma 7.1 of arXiv 2409.17538v9 with one eigenvalue as worst case",
     # D(alpha) = r/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices),
+    version=2,
     **OF_MATRICES,
     renyi=True,
 )
@@ -133,6 +135,7 @@ RDP_BEST = Bound(
     "-(alpha-1) ln(1+1/G) - ln(1-(alpha-1)/G), 2 <= alpha < G+1; G = Gamma",
     source="privproj: sharpened Lemma 7.1 of arXiv 2409.17538v9",
     representation=_rdp_best_of,
+    version=2,
     **OF_MATRICES,
 )
 
@@ -159,7 +162,7 @@ TCDP = Bound(
     options="--rank 16 --gamma 1000 --eigenvalues 768",
     representation=_tcdp_of,
     **{**OF_MATRICES, "refuses": refuses},
-    version=2,
+    version=3,
 )
 
 
@@ -181,5 +184,6 @@ LORA_ONE_STEP = Bound(
     options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
     # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
     representation=lambda mechanism: OverRun(partial(_one_step_over_run, mechanism)),
+    version=2,
     **OF_MATRICES,
 )

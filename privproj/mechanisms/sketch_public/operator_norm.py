@@ -32,5 +32,5 @@ BOUND = Bound(
     representation=representation,
     splits=True,
     baseline=Baseline("operator norm", "unsampled"),
-    version=4,
+    version=5,
 )

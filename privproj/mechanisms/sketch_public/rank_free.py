@@ -51,7 +51,7 @@ RANK_FREE = Bound(
     worst_changes=worst_changes,
     ball_profile=in_balls("BallAnyRank", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
     law_row=_law_row,
-    version=5,
+    version=6,
 )
 
 
@@ -70,6 +70,6 @@ EXACT_RANK1 = Bound(
     ball_profile=in_balls("BallRandomSensitivity", lambda mechanism, steps: (mechanism.needed_rank, mechanism.z)),
     law_row=lambda mechanism, mu: _law_row(mechanism, mu, any_rank=0.0),
     exact=True,
-    version=6,
+    version=7,
     **OF_RANK_ONE,
 )

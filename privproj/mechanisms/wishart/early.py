@@ -167,6 +167,7 @@ EARLY = Bound(
     options="--dim 50 --rank 40 --misalignment 1e-12",
     representation=_early_of,
     refuses=refuses,
+    version=2,
     **OF_ALIGNMENT,
 )
 
@@ -218,6 +219,6 @@ EARLY_EXACT_TAIL = Bound(
     # The early rule with the exact tail in place of its bound.
     representation=lambda mechanism: _early_rule(mechanism, cache(partial(log_mixed_tail, mechanism))),
     refuses=refuses,
-    version=2,
+    version=3,
     **OF_ALIGNMENT,
 )

@@ -50,6 +50,6 @@ BOUND = Bound(
     representation=representation,
     ball_profile=ball_profile,
     exact=True,
-    version=7,
+    version=8,
     **OF_ALIGNMENT,
 )

@@ -138,7 +138,7 @@ QUANTILE = Bound(
     splits=True,
     refuses=refuses_unequal_norms,
     baseline=Baseline("published", "unsampled"),
-    version=3,
+    version=4,
     **OF_ALIGNMENT,
 )
 
@@ -169,6 +169,6 @@ QUANTILE_SHARP = Bound(
     representation=lambda mechanism: _rule_of(mechanism, _largest_loss, margin=1.0),
     splits=True,
     refuses=refuses_unequal_norms,
-    version=3,
+    version=4,
     **OF_ALIGNMENT,
 )
