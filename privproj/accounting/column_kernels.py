@@ -3,10 +3,10 @@
 What ``epsilons`` answers at ``d``, asked back as ``delta`` or ``deltas``, gives no more than ``d``; and ``sigmas``
 keeps to both its targets when it is asked back (C24, "Columns"). With ``w`` the width of an enclosure,
 
-    deltas(e)   = value(U(c) + 2 w)  where c is the number of eleven digits up to e,
-    epsilons(d) = c                  of eleven digits, where U(c) + 6 w <= ln d was evaluated,
+    deltas(e)   = value(U(c) + 2 w)  where c is the number of thirteen digits up to e,
+    epsilons(d) = c                  of thirteen digits, where U(c) + 6 w <= ln d was evaluated,
 
-both sums moved up to a multiple of 2^-32.
+both sums moved up to a multiple of 2^-34.
 
 A row is that of the law, and after it the sampling rate.
 """
@@ -81,12 +81,6 @@ def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
     return lower if cut == eps else _ends(eps, row, 0.0)[0], upper
 
 
-def goal_of_row(log_delta: float) -> float:
-    """The log delta whose epsilon is looked at first for this one: below it by more than what is raised."""
-    raised = 8.0 * WIDTHS_ABOVE * (FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta))
-    return log_delta - ANSWER_STEP - raised
-
-
 def _root(log_delta: float, row: Sequence[float]) -> float:
     """Nearly the epsilon at this log delta; what it gives must be evaluated."""
     rate = row[-1]
@@ -101,7 +95,9 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
     """How far what is raised of the answer is above this log delta, at most 0, and the answer; ``inf`` for none."""
-    goal = goal_of_row(log_delta)
+    # Below it by more than what is raised.
+    width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
+    goal = log_delta - ANSWER_STEP - 8.0 * WIDTHS_ABOVE * width
     for _ in range(MOST_TRIES):
         eps = digits_above(_root(goal, row))
         if not eps < math.inf:

@@ -44,8 +44,8 @@ Places = NDArray[np.intp]
 Truths = NDArray[np.bool_]
 """True or false for each row."""
 
-CALIBRATION_STEP = 1e-10
-"""How far below its target the epsilon of a noise multiplier is, relative: the next number of eleven digits is still
+CALIBRATION_STEP = 1e-12
+"""How far below its target the epsilon of a noise multiplier is, relative: the next number of thirteen digits is still
 within it, as another arithmetic may answer that (C24). Soundness."""
 
 FIRST_STEP_DOWN = 2.0**-33

@@ -71,7 +71,7 @@ class GoodEventCurve:
     @property
     def digits(self) -> int:
         """Digits of an epsilon that is answered (C24): less where the search for the best split is rougher."""
-        return 5 if self.composed else ANSWER_DIGITS
+        return 5 if self.composed and not self.leads_with_epsilon else ANSWER_DIGITS
 
     @property
     def numerics(self) -> dict[str, object]:

@@ -315,7 +315,7 @@ class _GroupCurve:
         self.digits = digits_of(stepwise or single)
         # Where an inverse is searched for, its accuracy is that of the curve that is asked.
         convert = lru_cache(maxsize=256)(self.convert)
-        self.converted = PrivacyProfile(convert, digits=8, guess=self.guess, guess_spread=0.05)
+        self.converted = PrivacyProfile(convert, guess=self.guess, guess_spread=0.05)
 
     @property
     def numerics(self) -> dict[str, object]:

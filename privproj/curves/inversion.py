@@ -1,12 +1,12 @@
 """A curve read both ways: ``delta(epsilon(d)) <= d`` and ``epsilon(delta(e)) <= e`` hold without any tolerance (C24).
 
-An epsilon that is answered is a number of eleven digits, rounded up; one that is asked for its delta is cut to as many.
+An epsilon that is answered has thirteen digits, and is rounded up; one that is asked for its delta is cut to as many.
 ``D(e)`` is the upper end of ``ln delta`` as the curve evaluates it at the epsilon ``e``, a pure function, moved up to a
-multiple of 2^-32, and ``V(h)`` is the delta that is printed for a log delta ``h`` (:func:`delta_value`, or
+multiple of 2^-34, and ``V(h)`` is the delta that is printed for a log delta ``h`` (:func:`delta_value`, or
 :func:`log10_value`). The answers are
 
-    delta(e)   = V(D(c)),  c the number of eleven digits up to e,
-    epsilon(d) = the least number c of eleven digits, near the curve's own inverse, with V(D(c)) <= d.
+    delta(e)   = V(D(c)),  c the number of thirteen digits up to e,
+    epsilon(d) = the least number c of thirteen digits, near the curve's own inverse, with V(D(c)) <= d.
 
 So an epsilon that is asked back passes the very test by which it was found. A rule ``eps(delta)`` whose delta is itself
 a search is read the other way round: the digits are those of ``x = 1/ln(1/delta)`` (:func:`leads_with_epsilon`).
@@ -19,6 +19,7 @@ from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics.enclosure import (
     ANSWER_DIGITS,
     ANSWER_STEP,
+    LEAST_ROUNDED,
     Enclosure,
     LateEnclosure,
     digits_above,
@@ -60,7 +61,7 @@ def is_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """The largest multiple of 2^-32 for which :func:`is_within` holds."""
+    """The largest multiple of 2^-34 for which :func:`is_within` holds."""
     point = rounded_log_delta(target.log_delta)
     while not is_within(target, point):
         point -= max(ANSWER_STEP, 2.0**-51 * abs(point))
@@ -70,7 +71,8 @@ def floor_log_delta(target: Target) -> float:
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     """``epsilon(d)`` in nats, as the module docstring says, with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):
-        return curve.epsilon(_log_delta_of(digits_below(_inverse_log(target.log_delta))))
+        ends = curve.epsilon(_log_delta_of(digits_below(_inverse_log(target.log_delta))))
+        return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits_of(curve)))
     log_delta = floor_log_delta(target)
 
     # V(D(e)) <= d
@@ -87,16 +89,14 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
 
 def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     """``ln delta(e)`` for ``e`` in nats, with the curve's lower end; ``V`` of the upper one is printed (C24)."""
-    ends = curve.log_delta(eps)
-    if not leads_with_epsilon(curve):
-        cut = digits_below(eps, digits_of(curve))
-        upper = ends.upper if cut == eps else curve.log_delta(cut).upper
-        return LateEnclosure(lambda: ends.lower, rounded_log_delta(upper))
-    if ends.upper >= 0.0:
-        return ends
-    x = _least_passing(lambda x: curve.epsilon(_log_delta_of(x)).upper <= eps, _inverse_log(ends.upper))
-    # Raised by more than what is rounded, so that x is again the number of eleven digits up to 1/ln(1/V).
-    return LateEnclosure(lambda: ends.lower, _log_delta_of(x) * (1.0 - LOG_ROUNDING))
+    cut = digits_below(eps, digits_of(curve))
+    ends = curve.log_delta(cut)
+    upper = rounded_log_delta(ends.upper)
+    if leads_with_epsilon(curve) and upper < 0.0:
+        x = _least_passing(lambda x: curve.epsilon(_log_delta_of(x)).upper <= cut, _inverse_log(upper))
+        # Raised by more than what is rounded, so that x is again the number of thirteen digits up to 1/ln(1/V).
+        upper = _log_delta_of(x) * (1.0 - LOG_ROUNDING)
+    return LateEnclosure(lambda: (ends if cut == eps else curve.log_delta(eps)).lower, upper)
 
 
 def leads_with_epsilon(curve: Curve) -> bool:
@@ -115,8 +115,8 @@ def number_before(curve: Curve, eps: float) -> float:
 
 
 def _inverse_log(log_delta: float) -> float:
-    """``x = 1/ln(1/delta)``, which rises with delta."""
-    return -1.0 / log_delta
+    """``x = 1/ln(1/delta)``, which rises with delta, rounded down."""
+    return -(1.0 - 1e-15) / log_delta
 
 
 def _log_delta_of(x: float) -> float:
@@ -129,7 +129,7 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
 
     Both were tried, but for a number before the least one.
     """
-    low = high = digits_above(near, digits)
+    low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # Less than the distance of two numbers; the steps are ever larger ones.
     least = step = high * 10.0 ** -(digits + 2)
     if passes(high):

@@ -115,7 +115,7 @@ class PrivacyProfile:
     guess: Callable[[float], float | None] | None = None
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
 
-    guess_spread: float = 1e-11
+    guess_spread: float = 1e-13
     """Relative distance of the second look of a search from a guess. Speed only."""
 
     def __post_init__(self) -> None:

@@ -24,12 +24,12 @@ PARAMETER_RELATIVE_ERROR = 1e-15
 NEXT_UP_RELATIVE_STEP = 8e-16
 """Relative step of :func:`next_up`: seven units of rounding. Soundness."""
 
-ANSWER_DIGITS = 11
-"""Significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-10 at the most (C24).
+ANSWER_DIGITS = 13
+"""Significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-12 at the most (C24).
 Contract."""
 
-ANSWER_STEP = 2.0**-32
-"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 3e-10 at the most (C24).
+ANSWER_STEP = 2.0**-34
+"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 6e-11 at the most (C24).
 Contract."""
 
 LEAST_ROUNDED = 1e-200
@@ -113,8 +113,8 @@ def next_up(x: float) -> float:
 
 def rounded_log_delta(log_delta: float) -> float:
     """Return the first multiple of :data:`ANSWER_STEP` from a log delta on; it is a kernel."""
-    # Below -2^20 it is one or the double itself.
-    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > -1e6 else log_delta
+    # Below -1e5 it may be the double itself.
+    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > -1e5 else log_delta
 
 
 def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
@@ -123,7 +123,7 @@ def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
         return x if x > 1.0 else 0.0
     power = digits - 1 - math.floor(math.log10(x))
     # A number of so many digits, times this power, is whole but for a few roundings.
-    count = math.floor(_times_power_of_ten(x, power) + 1e-5)
+    count = math.floor(_times_power_of_ten(x, power) + 1e-2)
     near = _times_power_of_ten(count, -power)
     return near if near <= x else _times_power_of_ten(count - 1.0, -power)
 
@@ -134,7 +134,7 @@ def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
         return x
     x = max(x, LEAST_ROUNDED)
     power = digits - 1 - math.floor(math.log10(x))
-    count = math.ceil(_times_power_of_ten(x, power) - 1e-5)
+    count = math.ceil(_times_power_of_ten(x, power) - 1e-2)
     near = _times_power_of_ten(count, -power)
     return near if near >= x else _times_power_of_ten(count + 1.0, -power)
 
