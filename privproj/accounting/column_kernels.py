@@ -6,7 +6,7 @@ keeps to both its targets when it is asked back (C24, "Columns"). With ``w`` the
     deltas(e)   = value(U(c) + 2 w)  where c is the number of thirteen digits up to e,
     epsilons(d) = c                  of thirteen digits, where U(c) + 6 w <= ln d was evaluated,
 
-both sums moved up to a multiple of 2^-34.
+both sums moved up to a multiple of 2^-36.
 
 A row is that of the law, and after it the sampling rate.
 """

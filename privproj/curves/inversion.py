@@ -2,7 +2,7 @@
 
 An epsilon that is answered has thirteen digits, and is rounded up; one that is asked for its delta is cut to as many.
 ``D(e)`` is the upper end of ``ln delta`` as the curve evaluates it at the epsilon ``e``, a pure function, moved up to a
-multiple of 2^-34, and ``V(h)`` is the delta that is printed for a log delta ``h`` (:func:`delta_value`, or
+multiple of 2^-36, and ``V(h)`` is the delta that is printed for a log delta ``h`` (:func:`delta_value`, or
 :func:`log10_value`). The answers are
 
     delta(e)   = V(D(c)),  c the number of thirteen digits up to e,
@@ -61,7 +61,7 @@ def is_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """The largest multiple of 2^-34 for which :func:`is_within` holds."""
+    """The largest multiple of 2^-36 for which :func:`is_within` holds."""
     point = rounded_log_delta(target.log_delta)
     while not is_within(target, point):
         point -= max(ANSWER_STEP, 2.0**-51 * abs(point))

@@ -28,8 +28,8 @@ ANSWER_DIGITS = 13
 """Significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-12 at the most (C24).
 Contract."""
 
-ANSWER_STEP = 2.0**-34
-"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 6e-11 at the most (C24).
+ANSWER_STEP = 2.0**-36
+"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 2e-11 at the most (C24).
 Contract."""
 
 LEAST_ROUNDED = 1e-200
@@ -113,8 +113,8 @@ def next_up(x: float) -> float:
 
 def rounded_log_delta(log_delta: float) -> float:
     """Return the first multiple of :data:`ANSWER_STEP` from a log delta on; it is a kernel."""
-    # Below -1e5 it may be the double itself.
-    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > -1e5 else log_delta
+    # Below -3e4 it may be the double itself.
+    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > -3e4 else log_delta
 
 
 def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
