@@ -315,7 +315,7 @@ class Search:
         It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
         """
         crossing, fall = find_crossing_by_secants(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
-        return smallest_passing(self.meets, crossing, max(1e-2 * rtol, FIRST_STEP), high), fall
+        return _smallest_passing(self.meets, crossing, max(1e-2 * rtol, FIRST_STEP), high), fall
 
     def last_whole(
         self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None
@@ -360,7 +360,7 @@ class Search:
         return self.last_whole(1, MOST_STEPS, guess=steps_guess(before, last, self.target))
 
 
-def smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
+def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
     """The first number from ``start`` up to the ``largest`` that was tried and ``passes``; ``inf`` where none does.
 
     The tries go up by a relative ``step``, then by four times that, and so on.
@@ -404,7 +404,7 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         before, width = number_before(first, target.epsilon), at(guess).upper - at(guess).lower
         aim = target.log_delta - ANSWER_STEP - (12.0 * width if width < 1e-9 else 0.0)
         near = find_crossing(lambda z: search.curve(z).log_delta(before).upper - aim, guess, rtol=rtol, **limits).upper
-        noise = smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
+        noise = _smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
     if noise == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
         return _vacuous_answer(question, "sigma", **target.fields())

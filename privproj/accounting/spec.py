@@ -134,7 +134,7 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
     return query
 
 
-def _mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
+def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
     """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
     kind, run = mechanism_type_of(entry), run_from(entry, query)
     return kind(**parameters_from(kind, entry)), entry.get("bound"), run
@@ -142,7 +142,7 @@ def _mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple
 
 def question_from(entry: Mapping[str, Any], query: str = "") -> Question:
     """The question that an entry puts, whose keys were checked."""
-    mechanism, bound, run = _mechanism_bound_and_run(entry, query)
+    mechanism, bound, run = mechanism_bound_and_run(entry, query)
     return ask_by_name(mechanism, bound, run)
 
 
@@ -152,7 +152,7 @@ def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
     The truth from below is not computed, as no file keeps it.
     """
     if query not in SOLVERS:
-        mechanism, bound, run = _mechanism_bound_and_run(entry, query)
+        mechanism, bound, run = mechanism_bound_and_run(entry, query)
         asked = {name: entry[name] for name in target_names(query) if name in entry}
         return QUERIES[query](mechanism, bound=bound, **asked, **run)
     question, target, solve = question_from(entry, query), target_from(entry, query), SOLVERS[query]

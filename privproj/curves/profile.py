@@ -168,9 +168,12 @@ class PrivacyProfile:
             return Enclosure(0.0, safe)
 
         def find_lower() -> float:
-            near = 10.0 * rtol
             return find_crossing(
-                lambda e: self.log_delta(e).lower - log_delta, safe, spread=0.9 * near, rtol=near, **_PROFILE_RANGE
+                lambda e: self.log_delta(e).lower - log_delta,
+                safe,
+                spread=10.0 * rtol,
+                rtol=max(0.1 * rtol, 2.0**-53),
+                **_PROFILE_RANGE,
             ).lower
 
         return LateEnclosure(find_lower, safe)

@@ -18,7 +18,7 @@ from privproj.accounting.phase import Phase
 from privproj.accounting.question import Question, ask_by_name, run_of_several, solve_delta, solve_epsilon
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.inversion import meets, read_epsilon
+from privproj.curves.inversion import floor_log_delta, meets, read_epsilon
 from privproj.curves.profile import Curve
 from privproj.curves.renyi import BestCurve, OneOrder, RenyiCurve
 from privproj.errors import InvalidParameter, Refused
@@ -90,7 +90,7 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
     """About the largest budget that meets a target; at most 0 for none."""
     if order is not None:
         # B = eps - (ln(1/delta) - ln(alpha))/(alpha - 1) - ln(1 - 1/alpha)
-        return target.epsilon - OneOrder(order, 0.0).price(target.log_delta)
+        return target.epsilon - OneOrder(order, 0.0).price(floor_log_delta(target))
     noise: Any = sigma(Gaussian(), epsilon=target.epsilon, delta=target.delta).value
     return 0.0 if noise is None else noise**-2.0
 
