@@ -7,7 +7,8 @@ which every door shows it (C30).
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from dataclasses import replace
+from functools import cache, lru_cache, partial
 from typing import Any, NotRequired, Unpack
 
 from privproj.accounting.column_kernels import meets_in_columns
@@ -48,6 +49,10 @@ MOST_ALIGNED = 1e15
 
 COMPOSED_RTOL = 1e-6
 """Relative accuracy of a noise multiplier at a risk where the curve is composed. Speed only."""
+
+MACHINE_MARGIN = 4e-9
+"""How far below the target the epsilon of a number at which a composed run is calibrated lies, relative: another
+processor moves a composed epsilon by 1e-9. Soundness (measured)."""
 
 FIRST_STEP = 1e-12
 """First relative step from where a search ended, to a number that meets its target or does not. Speed only."""
@@ -284,14 +289,16 @@ class Search:
             return math.inf
         return math.log(spread / gaussian_spread(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
-    def meets(self, x: Any) -> bool:
+    def meets(self, x: Any, margin: float = 0.0) -> bool:
         """True where the question, asked back at any door, answers no more than the target (C24, C30).
 
-        Every search ends with this check.
+        Every search ends with this check. A composed epsilon must be below by the relative ``margin``.
         """
         question, target, curve = self.question_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
             return risk_of(curve, target) <= target.value
+        if numerics_of(curve):
+            target = replace(target, epsilon=target.epsilon * (1.0 - margin))
         return meets(curve, target) and (not question.is_plain or meets_in_columns(question.only, target, curve))
 
     def answer(self, quantity: str, x: Any, value: float, lower: float | None, **details: Any) -> Result:
@@ -315,7 +322,8 @@ class Search:
         It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
         """
         crossing, fall = find_crossing_by_secants(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
-        return _smallest_passing(self.meets, crossing, max(1e-2 * rtol, FIRST_STEP), high), fall
+        passes = partial(self.meets, margin=MACHINE_MARGIN)
+        return _smallest_passing(passes, crossing, max(1e-2 * rtol, FIRST_STEP), high), fall
 
     def last_whole(
         self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None

@@ -136,3 +136,16 @@ def test_a_noise_that_is_only_compared_meets_its_target_nearly_with_the_least():
     assert closely.value <= roughly.value <= closely.value * (1.0 + 2.0 * ROUGH_NOISE_RTOL)
     assert roughly.lower is None and closely.lower is not None
     answers_at_most(Gaussian(noise_multiplier=roughly.value), RUN, 1.0, 1e-5)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(), M2(dim=2048, rank=16)], ids=["gaussian", "m2"])
+def test_noise_of_a_composed_run_leaves_room_for_another_processor(mechanism):
+    run = {"steps": 500, "sampling_rate": 0.02}
+    for eps in (0.3, 1.0, 4.0):
+        noise = privproj.sigma(mechanism, epsilon=eps, delta=1e-5, **run).value
+        assert privproj.epsilon(replace(mechanism, noise_multiplier=noise), delta=1e-5, **run).value <= eps * (1 - 3e-9)
+    rate = privproj.rate(replace(mechanism, noise_multiplier=1.0), epsilon=1.0, delta=1e-5, steps=500).value
+    at_rate = privproj.epsilon(
+        replace(mechanism, noise_multiplier=1.0), delta=1e-5, steps=500, sampling_rate=rate
+    ).value
+    assert 1.0 - 1e-3 <= at_rate <= 1.0 - 3e-9
