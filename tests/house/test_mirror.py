@@ -84,3 +84,9 @@ def test_the_reasons_are_about_modules():
 def test_the_files_that_a_reason_names_exist(reason):
     for path in re.findall(r"tests/[\w/.]*\w", reason):
         assert (ROOT / path).exists()
+
+
+def test_what_needs_an_extra_says_so_by_needs_alone_which_marks_it_for_ci():
+    skips = re.compile(r"importorskip\((?!\"numba\")")
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "test_mirror.py"]
+    assert not [path.name for path in files if skips.search(path.read_text())]

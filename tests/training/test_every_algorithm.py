@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from helpers import needs
 from scipy import stats
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("opacus")
+torch = needs("torch", "opacus")
 
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, linear  # noqa: E402
@@ -136,7 +136,7 @@ DEFINITIONS = {
     ),
     "prism": Definition(draw=prism_state, summed=tangent, back=retraction),
     "dp-sft": Definition(
-        draw=lambda view, layer: view.subspace.basis,
+        draw=lambda view, layer: torch.cat(view.parts),
         summed=lambda g, basis: g @ basis,
         back=lambda total, basis: basis @ total,
         options=lambda: {"subspace": Subspace(random_basis(), "public")},

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import needs
 
 from privproj.errors import InvalidParameter
 from privproj.training.algorithms import ALGORITHMS, FILES, MEMBERSHIP_ALGORITHMS, load
@@ -40,7 +41,7 @@ def test_other_names_are_refused(name):
 
 
 def test_every_record_has_a_line_and_every_public_name_a_home():
-    pytest.importorskip("torch")
+    needs("torch")
     from importlib import import_module
 
     import privproj.training
