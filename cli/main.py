@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from itertools import filterfalse
 
@@ -133,9 +134,6 @@ def exit_code(arguments: list[str] | None = None) -> int:
         for word in filterfalse(is_printable, words):
             raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
         return run_command(words)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 0
     except click.ClickException as error:
         return complain(usage_words(error), 2)
     except PrivprojError as error:
@@ -156,11 +154,15 @@ def run_command(words: list[str]) -> int:
     """Have click run the command, and print what is known of an unanswered question where JSON is asked for."""
     try:
         return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
     except Unanswered as error:
         if error.result is not None and "--json" in words:
             from .render import as_json
 
-            click.echo(as_json(error.result))
+            with suppress(BrokenPipeError):  # where nobody reads it, the exit code still says what happened
+                click.echo(as_json(error.result))
         raise
 
 

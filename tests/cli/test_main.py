@@ -150,6 +150,26 @@ def test_an_unanswered_question_in_json_that_cannot_be_written_is_one_sentence()
     assert done.stderr.startswith("error: expected a file that can be") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (
+            "epsilon gaussian --noise-multiplier 1 --delta 1e-5 --bound classical --sampling-rate 0.1 --steps 3 --json",
+            3,
+            "use a",
+        ),
+        ("", 2, "the standard output"),
+    ],
+)
+def test_an_answer_that_nobody_reads_is_one_sentence_and_a_refusal_keeps_its_exit_code(line, code, words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "privproj", *line.split()]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == code and words in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_error_that_cannot_be_written_keeps_its_exit_code():
     line = ["epsilon", "gaussian", "--noise-multiplier", "-1", "--delta", "1e-5"]
