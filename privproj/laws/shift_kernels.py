@@ -48,8 +48,8 @@ SQRT_3 = math.sqrt(3.0)
 EXACT_NATS = 100.0
 """Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Soundness."""
 
-MOST_TAIL_TERMS = 1_000_000
-"""Terms of a tail's series or continued fraction; at the mean of shapes of 2.5e11 it takes 4e4. Contract."""
+MOST_TAIL_TERMS = 10_000_000
+"""Terms of a tail's series or continued fraction; at the mean of shapes of 2.5e11 they take 4e6 and 4e4. Contract."""
 
 LARGEST_MEASURED_SHAPE = 5e5
 """Smaller of both shapes up to which the margin of special functions covers the rounding of a fraction. Soundness."""

@@ -81,6 +81,21 @@ def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
         assert log_tail == pytest.approx(float(mp.log(truth)), rel=4e-15, abs=2e-13 + error)
 
 
+@pytest.mark.parametrize("a", [1e9, 2.5e11])
+@pytest.mark.parametrize("deviations", [-2.0, 1.0])
+def test_tails_of_a_huge_gamma_law_are_those_of_its_expansion(a, deviations):
+    s = deviations / math.sqrt(a)
+    log_tail, _ = tail_of_law(s, *places(s), shift_law((a, math.inf, 1.0, 0.0)))
+    with mp.workdps(60):
+        # Q(a, u) = erfc(eta sqrt(a/2))/2 + e^(-a eta^2/2)/sqrt(2 pi a) (1/(x - 1) - 1/eta) + O(1/a), x = u/a = e^s,
+        # eta^2/2 = x - 1 - ln x (Temme 1979)
+        x = mp.exp(mp.mpf(s))
+        eta = mp.sign(x - 1) * mp.sqrt(2 * (x - 1 - mp.log(x)))
+        rest = mp.exp(-a * eta**2 / 2) / mp.sqrt(2 * mp.pi * a) * (1 / (x - 1) - 1 / eta)
+        truth = mp.log(mp.erfc(eta * mp.sqrt(mp.mpf(a) / 2)) / 2 + rest)
+    assert log_tail == pytest.approx(float(truth), rel=1e-9)
+
+
 @pytest.mark.parametrize("longer", [1.5, 3.0, 6.0])
 def test_a_longer_first_step_only_widens(monkeypatch, longer):
     draw = random.Random(3)
