@@ -26,7 +26,17 @@ from torch.utils.data.dataloader import default_collate
 from torch.utils.data.dataset import Subset
 
 from privproj.errors import InvalidParameter, PrivprojError, Refused
-from privproj.training.containers import Samples, are_close, are_equal, has_no_rows, leaves, parts_of, place_of, take
+from privproj.training.containers import (
+    NUMBERS,
+    Samples,
+    are_close,
+    are_equal,
+    has_no_rows,
+    leaves_and_numbers,
+    parts_of,
+    place_of,
+    take,
+)
 from privproj.training.dataset import check_distinct
 from privproj.training.fixed_randomness import Still
 from privproj.training.generators import (
@@ -103,10 +113,10 @@ def _is_as_given(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
     """Every part of a batch, with how often it was written and, where that is at hand, a sum of what it holds."""
-    parts = [part for part in parts_of(batch) if isinstance(part, Tensor | np.ndarray)]
-    numbers = [(None, repr(part)) for part in parts_of(batch) if isinstance(part, int | float | np.number)]
-    states = [(p, (p._version, _sum_of(p)) if isinstance(p, Tensor) else sha256(p.tobytes()).digest()) for p in parts]
-    return [*states, *numbers]
+    parts = parts_of(batch)
+    tensors = [(part, (part._version, _sum_of(part))) for part in parts if isinstance(part, Tensor)]
+    arrays = [(part, sha256(part.tobytes()).digest()) for part in parts if isinstance(part, np.ndarray)]
+    return [*tensors, *arrays, *((None, repr(part)) for part in parts if isinstance(part, NUMBERS))]
 
 
 def _sum_of(part: Tensor) -> int | None:
@@ -399,7 +409,7 @@ class PrivateLoader(BatchState):
                 return self.join_few(read(some))
 
         def is_as_before(seed: int) -> bool:
-            return all(map(are_close, leaves(joined(1, seed)), leaves(one)))
+            return all(map(are_close, leaves_and_numbers(joined(1, seed)), leaves_and_numbers(one)))
 
         def states_after(seed: int) -> tuple[Any, ...]:
             joined(1, seed)
@@ -409,7 +419,8 @@ class PrivateLoader(BatchState):
             remedy = "leave out torch.manual_seed and the like there, or use strict=True"
             raise InvalidParameter("data_loader", "a seed in collate_fn", "random numbers from the secret seed", remedy)
         one = joined(1)
-        if is_as_before(0) if alone else place_of(one, joined(records), 0, records, self.joined) is not None:
+        place = None if alone else place_of(one, joined(records), 0, records, self.joined, leaves_and_numbers)
+        if is_as_before(0) if alone else place is not None:
             return
         if (anew or is_as_before(0)) and not all(map(is_as_before, range(1, MOST_JOININGS))):
             return

@@ -16,6 +16,9 @@ from privproj.errors import InvalidParameter
 Samples = tuple[Any, Any] | None
 """The batches of one record and of two that are joined as a batch is; None where nobody knows them."""
 
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+"""What counts as a number of a batch that is no tensor. Contract."""
+
 
 def take(batch: Any, rows: slice | Tensor, records: int, samples: Samples = None, told: Samples = None) -> Any:
     """The part of a batch of so many records that these rows are; ``rows`` is a slice or whole numbers on the CPU.
@@ -51,12 +54,20 @@ def move(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
 
 
 def leaves(batch: Any) -> list[Tensor]:
-    """All tensors of a batch, in its order; arrays and lists of numbers are tensors too."""
+    """All tensors of a batch, in its order."""
+    return [part for part in parts_of(batch) if isinstance(part, Tensor)]
+
+
+def leaves_and_numbers(batch: Any) -> list[Tensor]:
+    """All tensors of a batch, in its order, with its arrays and the numbers in its lists as tensors."""
     if isinstance(batch, np.ndarray) and batch.dtype.isnative and batch.dtype.kind in "fiub" and batch.itemsize <= 8:
-        return [torch.from_numpy(np.ascontiguousarray(batch))]
-    if isinstance(batch, list | tuple) and batch and all(isinstance(part, int | float | np.number) for part in batch):
-        return [torch.tensor(batch, dtype=torch.float64)]
-    return [batch] if isinstance(batch, Tensor) else _joined(batch, leaves) or []
+        # A copy, for torch takes none that is read-only or goes backwards.
+        return [torch.from_numpy(np.array(batch, order="C"))]
+    if isinstance(batch, list | tuple):
+        numbers = [float(part) for part in batch if isinstance(part, NUMBERS)]
+        tensors = [torch.tensor(numbers, dtype=torch.float64)] if numbers else []
+        return [*tensors, *(leaf for part in batch for leaf in leaves_and_numbers(part))]
+    return [batch] if isinstance(batch, Tensor) else _joined(batch, leaves_and_numbers) or []
 
 
 def shapes_of(batch: Any) -> tuple[torch.Size, ...]:
@@ -70,14 +81,17 @@ def parts_of(batch: Any) -> list[Any]:
     return [batch] if parts is None else parts
 
 
-def place_of(single: Any, part: Any, row: int, records: int, samples: Samples) -> tuple[int, bool] | None:
+def place_of(
+    single: Any, part: Any, row: int, records: int, samples: Samples, of: Callable[[Any], list[Tensor]] = leaves
+) -> tuple[int, bool] | None:
     """The row of a part that a batch of one record is, and whether it is padded there; None where no row is.
 
-    It is looked for at ``row`` first. A row is padded where the single record is its beginning or its end.
+    It is looked for at ``row`` first. A row is padded where the single record is its beginning or its end. ``of`` says
+    what is compared; what is said of the whole part, but in tensors, is not.
     """
     for place in (row, *(other for other in range(records) if other != row)):
-        cut = take(part, slice(place, place + 1), records, samples)
-        pairs = list(zip(leaves(cut), leaves(single), strict=False))
+        cut = take(part, slice(place, place + 1), records, samples, (single, single))
+        pairs = list(zip(of(cut), of(single), strict=False))
         if any(all(_reaches(one, other, at_end=side) for one, other in pairs) for side in (False, True)):
             return place, any(one.shape != other.shape for one, other in pairs)
     return None

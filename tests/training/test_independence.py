@@ -266,6 +266,24 @@ def text_losses(module):
     return lambda part: cross_entropy(module(part["input_ids"]), part["labels"], reduction="none")
 
 
+def counted(texts):
+    """Padded on the left, with the number of each record in its batch, which nothing uses."""
+    return padded("left")(texts) | {"number": list(range(len(texts)))}
+
+
+def test_padding_that_mixes_is_seen_beside_numbers_of_places():
+    """A list that says where a record stands is another one for it alone: so padding passed by, in all 30 steps."""
+    module = Reader()
+    sgd = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+    _, optimizer, loader = make_private(
+        module=module, optimizer=sgd, data_loader=DataLoader(Texts(), batch_size=4, collate_fn=counted),
+        max_grad_norm=1.0, noise_multiplier=1.0, steps=3, sampling_rate=1.0,
+    )  # fmt: skip
+    with pytest.raises(InvalidParameter, match=CHANGES):
+        for batch in loader:
+            optimizer.step_on(text_losses(module), batch)
+
+
 def test_padding_on_the_left_without_position_ids_is_refused_and_helped_by_strict():
     module, optimizer, loader = reading("left", sampling_rate=1.0)
     batch = next(iter(loader))
@@ -1470,7 +1488,7 @@ def test_a_batch_whose_parts_were_changed_is_refused(name):
         optimizer.step_on(own(module), batch)
 
 
-@pytest.mark.parametrize("number", [float, np.float32])
+@pytest.mark.parametrize("number", [float, np.float32, lambda size: np.bool_(size > 1.2)])
 def test_numbers_of_a_batch_that_were_changed_are_seen(number):
     """Weights that the loop divided by their mean, from a later batch on: the sum of 200 records moved by 10 clips."""
     turn, batch = BatchState(), {"x": torch.zeros(2), "w": [number(1.0), number(3.0)], "name": ["a", "b"]}
@@ -1660,7 +1678,7 @@ def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data
             optimizer.step_on(own(module), batch)
 
 
-@pytest.mark.parametrize("form", [list, np.array])
+@pytest.mark.parametrize("form", [list, np.array, lambda weights: [[w, None] for w in weights]])
 @pytest.mark.parametrize("data", [TensorDataset, Augmented])
 def test_joining_that_mixes_numbers_of_the_records_is_seen(data, form):
     """Weights over their mean: with records that are read at random one record more moved a sum of 200 by 10 clips."""
@@ -1674,6 +1692,25 @@ def test_joining_that_mixes_numbers_of_the_records_is_seen(data, form):
     optimizer, loader = joining(module, data(*records(y_from=1)), join)
     with pytest.raises(InvalidParameter, match="joined otherwise beside others"):
         optimizer.step_on(own(module), next(iter(loader)))
+
+
+@pytest.mark.parametrize("data", [TensorDataset, Augmented])
+@pytest.mark.filterwarnings("error:The given NumPy array:UserWarning")
+def test_numbers_that_say_nothing_of_others_may_be_in_a_batch(data):
+    """The shape of the whole batch is in no loss, and no warning tells of an array that torch cannot write to."""
+
+    def join(rows):
+        x, sizes = torch.stack([row[0] for row in rows]), np.array([row[1] for row in rows])
+        sizes.setflags(write=False)
+        extra = {"shape": x.shape, "count": [len(rows)], "sizes": sizes, "back": sizes[:, None][:, ::-1]}
+        return {"x": x, "y": torch.stack([row[1] for row in rows]), **extra}
+
+    module = mlp(dtype=torch.float32)
+    optimizer, loader = joining(module, data(*records()), join)
+    for _ in range(3):
+        batch = next(iter(loader))
+        optimizer.step_on(lambda part: cross_entropy(module(part["x"]), part["y"], reduction="none"), batch)
+    assert optimizer._steps == 3
 
 
 class Running:
