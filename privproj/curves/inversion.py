@@ -19,6 +19,7 @@ from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics.enclosure import (
     ANSWER_DIGITS,
     ANSWER_STEP,
+    LEAST_LOG_ROUNDED,
     LEAST_ROUNDED,
     Enclosure,
     LateEnclosure,
@@ -61,10 +62,11 @@ def is_within(target: Target, log_delta: float) -> bool:
 
 
 def floor_log_delta(target: Target) -> float:
-    """The largest multiple of 2^-36 for which :func:`is_within` holds."""
+    """The largest log delta that can be answered, mostly a multiple of 2^-36, for which :func:`is_within` holds."""
     point = rounded_log_delta(target.log_delta)
     while not is_within(target, point):
-        point -= max(ANSWER_STEP, 2.0**-51 * abs(point))
+        # The next one below, of all doubles where logs are not rounded.
+        point = point - ANSWER_STEP if point > LEAST_LOG_ROUNDED else math.nextafter(point, -math.inf)
     return point
 
 
@@ -131,7 +133,8 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
     """
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # Less than the distance of two numbers; the steps are ever larger ones.
-    least = step = high * 10.0 ** -(digits + 2)
+    finer = 10.0 ** -(digits + 2)
+    least = step = high * finer
     if passes(high):
         while True:
             low = digits_below(high - step, digits)
@@ -146,7 +149,7 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
             if high > LARGEST_TRIED:
                 return math.inf
             low, step = high, 4.0 * (high - low)
-    while (after := digits_above(low + least, digits)) < high:
+    while (after := digits_above(low + max(least, low * finer), digits)) < high:
         middle = max(after, digits_below(0.5 * (low + high), digits))
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high

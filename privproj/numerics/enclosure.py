@@ -32,6 +32,9 @@ ANSWER_STEP = 2.0**-36
 """Distance of the log deltas that are answered: rounded up, a delta grows by a relative 2e-11 at the most (C24).
 Contract."""
 
+LEAST_LOG_ROUNDED = -3e4
+"""Log deltas above this are answered as multiples of :data:`ANSWER_STEP`, all others as they are. Contract."""
+
 LEAST_ROUNDED = 1e-200
 """Least number above 0 that has digits to round to. Contract."""
 
@@ -113,8 +116,7 @@ def next_up(x: float) -> float:
 
 def rounded_log_delta(log_delta: float) -> float:
     """Return the first multiple of :data:`ANSWER_STEP` from a log delta on; it is a kernel."""
-    # Below -3e4 it may be the double itself.
-    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > -3e4 else log_delta
+    return math.ceil(log_delta / ANSWER_STEP) * ANSWER_STEP if log_delta > LEAST_LOG_ROUNDED else log_delta
 
 
 def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:

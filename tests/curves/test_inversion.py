@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import Refused
-from privproj.curves.inversion import delta_value, is_within, log10_value, meets, read_epsilon, read_log_delta
+from privproj.curves.inversion import (
+    delta_value,
+    floor_log_delta,
+    is_within,
+    log10_value,
+    meets,
+    read_epsilon,
+    read_log_delta,
+)
 from privproj.numerics.enclosure import ANSWER_STEP, Enclosure, digits_above, digits_below
 from privproj.runs.targets import delta_target, full_target
 
@@ -167,3 +175,31 @@ def test_a_reading_does_not_depend_on_what_was_asked_before():
     read_epsilon(used, delta_target(1e-9, None))
     for eps in (2.0, 0.31, 0.05, 1.0, 0.3):
         assert used.log_delta(eps) == fresh[eps]
+
+
+def test_a_search_that_begins_far_below_what_passes_ends():
+    for begin in (0.0, 1e-200, 1e-9, 0.3, 3.0):
+        tried = []
+
+        class Late(Steep):
+            def epsilon(self, log_delta, begin=begin):
+                return Enclosure(-math.inf, begin)
+
+            def log_delta(self, eps, tried=tried):
+                tried.append(eps)
+                assert len(tried) < 1000, "the search does not end"
+                return Enclosure(-math.inf, self.value if eps >= 3.7 else 0.0)
+
+        assert read_epsilon(Late(-20.0), delta_target(1e-7, None)).upper == 3.7
+
+
+def test_an_epsilon_asked_at_the_end_of_a_curve_at_zero_is_found():
+    gaussian = privproj.Gaussian(noise_multiplier=3.876523491089105)
+    assert 0.0 <= privproj.epsilon(gaussian, bound="rdp", delta=0.1555982374990468).value < 1e-11
+
+
+@settings(max_examples=200, deadline=None)
+@given(log_delta=st.floats(-2e6, -1e3))
+def test_a_printed_log10_delta_asks_for_the_log_it_stands_for(log_delta):
+    upper = read_log_delta(Steep(log_delta), 1.0).upper
+    assert floor_log_delta(delta_target(None, log10_value(upper))) >= upper
