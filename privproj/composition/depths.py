@@ -89,7 +89,7 @@ class DepthCurve:
             (profile if run.sampling_rate == 1.0 else profile.sampled(run.sampling_rate), run.steps)
             for profile, run in phases
         ]
-        self.log_sampled = _log_ever_sampled([run for _, run in phases])
+        self.log_sampled = log_ever_sampled([run for _, run in phases])
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -346,7 +346,7 @@ def deepened(profile: PrivacyProfile, log_cut: float) -> PrivacyProfile:
     return replace(profile, table=LazyBounds(end(0), end(1)))
 
 
-def _log_ever_sampled(runs: list[Run]) -> float:
+def log_ever_sampled(runs: list[Run]) -> float:
     """The log of the probability that the record is in any batch, rounded up (C23)."""
     if any(run.sampling_rate == 1.0 for run in runs):
         return 0.0

@@ -70,8 +70,13 @@ class GoodEventCurve:
 
     @property
     def digits(self) -> int:
-        """Digits of an epsilon that is answered (C24): less where the search for the best split is rougher."""
-        return 5 if self.composed and not self.leads_with_epsilon else ANSWER_DIGITS
+        """Digits of an epsilon that is answered (C24): less where the search for the best split is rougher.
+
+        With a given split epsilon is that of a Gaussian run, which is itself a search, right to 1e-12 of it.
+        """
+        if self.leads_with_epsilon:
+            return 8 if self.composed else 10
+        return 5 if self.composed else ANSWER_DIGITS
 
     @property
     def numerics(self) -> dict[str, object]:
@@ -82,6 +87,15 @@ class GoodEventCurve:
     def composed(self) -> bool:
         """True where the Gaussian run needs a grid, so that each trial of a split is a composition."""
         return self.run.sampling_rate < 1.0
+
+    @property
+    def log_sampled(self) -> float:
+        """The log of the probability that the record is in any batch, which delta is never above (C23)."""
+        if not self.composed:
+            return 0.0
+        from privproj.composition.depths import log_ever_sampled
+
+        return log_ever_sampled([self.run])
 
     @lru_cache(maxsize=KEPT_RUNS)  # noqa: B019  (both readings ask for the same runs; a curve lives for one question)
     def gaussian(self, log_bad: float) -> Curve:
@@ -111,6 +125,8 @@ class GoodEventCurve:
         if isinstance(self.split, float):
             log_odds = math.log(self.split) - math.log1p(-self.split)
             return Enclosure(-math.inf, self.at_share(log_delta, log_odds))
+        if self.log_sampled <= log_delta:
+            return Enclosure(-math.inf, 0.0)
         if self.composed and log_delta > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, self.composed_epsilon(log_delta))
         rtol = 3e-3 if self.composed else 1e-9
@@ -174,10 +190,10 @@ class GoodEventCurve:
             return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
-            return Enclosure(-math.inf, min(0.0, total(event)))
+            return Enclosure(-math.inf, min(self.log_sampled, total(event)))
         rtol = 1e-3 if self.composed else 1e-9
         least = minimise(lambda s: total(-math.exp(s)), -0.7, 6.5, rtol=rtol, points=14)[1]
-        return Enclosure(-math.inf, min(0.0, least))
+        return Enclosure(-math.inf, min(self.log_sampled, least))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ a search is read the other way round: the digits are those of ``x = 1/ln(1/delta
 import math
 from collections.abc import Callable
 
+from privproj.curves.epsilon_delta import LARGEST_INVERSE_LOG
 from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics.enclosure import (
     ANSWER_DIGITS,
@@ -52,7 +53,11 @@ def log10_value(log_delta: float) -> float:
 
 def is_within(target: Target, log_delta: float) -> bool:
     """True where what is printed for this log delta, moved up, is at most the target's delta or ``log10_delta``."""
-    log_delta = rounded_log_delta(log_delta)
+    return _is_printed_within(target, rounded_log_delta(log_delta))
+
+
+def _is_printed_within(target: Target, log_delta: float) -> bool:
+    """The same for a log delta that is not moved."""
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
@@ -73,7 +78,7 @@ def floor_log_delta(target: Target) -> float:
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     """``epsilon(d)`` in nats, as the module docstring says, with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):
-        ends = curve.epsilon(_log_delta_of(digits_below(_inverse_log(target.log_delta))))
+        ends = curve.epsilon(_log_delta_of(_inverse_log_within(target, digits_of(curve))))
         return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits_of(curve)))
     log_delta = floor_log_delta(target)
 
@@ -95,9 +100,9 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     ends = curve.log_delta(cut)
     upper = rounded_log_delta(ends.upper)
     if leads_with_epsilon(curve) and upper < 0.0:
-        x = _least_passing(lambda x: curve.epsilon(_log_delta_of(x)).upper <= cut, _inverse_log(upper))
-        # Raised by more than what is rounded, so that x is again the number of thirteen digits up to 1/ln(1/V).
-        upper = _log_delta_of(x) * (1.0 - LOG_ROUNDING)
+        near, digits = _inverse_log(upper), digits_of(curve)
+        x = _least_passing(lambda x: curve.epsilon(_log_delta_of(x)).upper <= cut, near, digits)
+        upper = _printed_log_delta(x)
     return LateEnclosure(lambda: (ends if cut == eps else curve.log_delta(eps)).lower, upper)
 
 
@@ -126,6 +131,19 @@ def _log_delta_of(x: float) -> float:
     return -1.0 / x
 
 
+def _printed_log_delta(x: float) -> float:
+    """The log of the delta that is printed for this ``x``: raised by what the log of one that is printed may be off."""
+    return _log_delta_of(x) * (1.0 - LOG_ROUNDING)
+
+
+def _inverse_log_within(target: Target, digits: int) -> float:
+    """The largest ``x`` of so many digits whose delta is printed as at most the target's (C24)."""
+    # Beyond the largest x that is searched a delta is answered by 1.
+    near = min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
+    above = _least_passing(lambda x: not _is_printed_within(target, _printed_log_delta(x)), near, digits)
+    return digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
+
+
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = ANSWER_DIGITS) -> float:
     """A number of so many digits that passes, while the one before it does not, near this one; ``inf`` for none.
 
@@ -134,7 +152,7 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
     low = high = digits_above(max(near, LEAST_ROUNDED), digits)
     # Less than the distance of two numbers; the steps are ever larger ones.
     finer = 10.0 ** -(digits + 2)
-    least = step = high * finer
+    first = step = high * finer
     if passes(high):
         while True:
             low = digits_below(high - step, digits)
@@ -149,7 +167,7 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
             if high > LARGEST_TRIED:
                 return math.inf
             low, step = high, 4.0 * (high - low)
-    while (after := digits_above(low + max(least, low * finer), digits)) < high:
+    while (after := digits_above(low + (low * finer or first), digits)) < high:
         middle = max(after, digits_below(0.5 * (low + high), digits))
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high

@@ -203,3 +203,30 @@ def test_an_epsilon_asked_at_the_end_of_a_curve_at_zero_is_found():
 def test_a_printed_log10_delta_asks_for_the_log_it_stands_for(log_delta):
     upper = read_log_delta(Steep(log_delta), 1.0).upper
     assert floor_log_delta(delta_target(None, log10_value(upper))) >= upper
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "asked"),
+    [
+        (privproj.Wishart(dim=391, rank=177, misalignment=5e-9), {"bound": "quantile", "steps": 3}),
+        (privproj.M2(dim=2048, rank=16, noise_multiplier=0.5, change_rank=2), {"bound": "good-event", "split": 0.5}),
+    ],
+)
+def test_both_laws_hold_for_a_rule_that_leads_with_epsilon(mechanism, asked):
+    draw = random.Random(8)
+    for _ in range(150):
+        delta = 10 ** draw.uniform(-8, -1)
+        delta = draw.choice([delta, 1.0 - delta])
+        eps = privproj.epsilon(mechanism, delta=delta, **asked).value
+        assert privproj.delta(mechanism, epsilon=eps, **asked).value <= delta
+        back = privproj.delta(mechanism, epsilon=1.1 * eps, **asked).value
+        assert back == 1.0 or privproj.epsilon(mechanism, delta=back, **asked).value <= 1.1 * eps
+
+
+def test_no_delta_of_a_good_event_is_above_that_of_ever_being_sampled():
+    mechanism = privproj.M2(dim=840, rank=1, noise_multiplier=0.0365721, change_rank=1)
+    asked = {"bound": "good-event", "steps": 86, "sampling_rate": 1.6e-9}
+    for eps in (0.0, 0.2, 5.0):
+        back = privproj.delta(mechanism, epsilon=eps, **asked).value
+        assert back <= 86 * 1.6e-9 * (1.0 + 1e-9)
+        assert privproj.epsilon(mechanism, delta=back, **asked).value <= eps
