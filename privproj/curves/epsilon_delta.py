@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from privproj.curves.inversion import LARGEST_INVERSE_LOG
 from privproj.errors import Refused
 from privproj.numerics.enclosure import Enclosure, next_up
 from privproj.numerics.search import find_crossing, minimise
@@ -17,9 +18,6 @@ LEAST_INVERSE_LOG = 1e-3
 That is below 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is
 answered, which is sound. Contract.
 """
-
-LARGEST_INVERSE_LOG = 1e9
-"""Largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered. Contract."""
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:

@@ -15,7 +15,6 @@ a search is read the other way round: the digits are those of ``x = 1/ln(1/delta
 import math
 from collections.abc import Callable
 
-from privproj.curves.epsilon_delta import LARGEST_INVERSE_LOG
 from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics.enclosure import (
     ANSWER_DIGITS,
@@ -36,6 +35,9 @@ LEAST_LOG_VALUE = math.log(1e-300)
 
 LARGEST_TRIED = 1e18
 """Largest number that is tried where those nearer to a curve's own inverse do not pass. Contract."""
+
+LARGEST_INVERSE_LOG = 1e9
+"""Largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered. Contract."""
 
 LOG_ROUNDING = 4e-15
 """How far, relative, the log of a printed delta may be from the log that it stands for, with room. Soundness."""
