@@ -9,10 +9,15 @@ import pytest
 import privproj
 from privproj import M2, Gaussian
 from privproj.accounting.shuffling import ShuffledEpochs, fixed_shift, random_shift
-from privproj.mechanisms.m2.rank_free import law
+from privproj.laws.squared_shift import ScaledBeta
 from privproj.runs.sampling import NeighbouringRelation
 
 ZERO_OUT, REPLACE = NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE
+
+
+def law(mechanism):
+    """The law of the squared shift of a known projection."""
+    return ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2)
 
 
 def sound(z, epochs, delta):
