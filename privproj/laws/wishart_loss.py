@@ -82,7 +82,8 @@ class VectorWishart:
 
     def profile(self) -> PrivacyProfile:
         """Return its profile."""
-        return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0)
+        # With more digits a search goes to and fro in the rounding of panels. Speed only.
+        return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0, digits=12)
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
