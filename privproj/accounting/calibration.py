@@ -406,9 +406,8 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         noise, fall = search.least(guess, rtol=rtol, **limits)
     else:
-        # Aimed so far below the target that the first look passes at every door (C24): a few widths of an enclosure in
-        # delta, and one number of those that are answered in epsilon;
-        # where enclosures are wide the former costs more. Speed only.
+        # Aimed so far below the target that the first look passes at every door (C24): one number of those that are
+        # answered in epsilon, and in delta a few widths of an enclosure where it is not too wide for that. Speed only.
         before, width = number_before(first, target.epsilon), at(guess).upper - at(guess).lower
         aim = target.log_delta - ANSWER_STEP - (12.0 * width if width < 1e-9 else 0.0)
         near = find_crossing(lambda z: search.curve(z).log_delta(before).upper - aim, guess, rtol=rtol, **limits).upper

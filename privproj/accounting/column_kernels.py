@@ -20,7 +20,7 @@ from typing import Any
 
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import Kernel, KernelColumns
-from privproj.curves.inversion import LOG_ROUNDING, is_within
+from privproj.curves.inversion import is_within
 from privproj.curves.profile import Curve, amplified_epsilon
 from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import (
@@ -40,6 +40,9 @@ WIDTHS_ABOVE = 2.0
 It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
 Soundness.
 """
+
+LOG_ROUNDING = 4e-15
+"""How far, relative, the log of a printed delta may be from the log that it stands for, with room. Soundness."""
 
 MOST_TRIES = 60
 """How often a row is looked at anew before it is left to the scalar search. Speed only."""

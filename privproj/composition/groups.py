@@ -38,7 +38,6 @@ next.
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -313,9 +312,7 @@ class _GroupCurve:
     def __init__(self, stepwise: Curve | None, single: Curve, size: int) -> None:
         self.stepwise, self.single, self.size = stepwise, single, size
         self.digits = digits_of(stepwise or single)
-        # Where an inverse is searched for, its accuracy is that of the curve that is asked.
-        convert = lru_cache(maxsize=256)(self.convert)
-        self.converted = PrivacyProfile(convert, guess=self.guess, guess_spread=0.05)
+        self.converted = PrivacyProfile(self.convert, digits=self.digits, guess=self.guess, guess_spread=0.05)
 
     @property
     def numerics(self) -> dict[str, object]:

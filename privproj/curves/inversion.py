@@ -39,9 +39,6 @@ LARGEST_TRIED = 1e18
 LARGEST_INVERSE_LOG = 1e9
 """Largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered. Contract."""
 
-LOG_ROUNDING = 4e-15
-"""How far, relative, the log of a printed delta may be from the log that it stands for, with room. Soundness."""
-
 
 def delta_value(log_delta: float) -> float:
     """The delta that is printed for a log delta ``h``: ``e^h`` rounded up, at most 1 and at least 1e-300."""
@@ -104,7 +101,7 @@ def read_log_delta(curve: Curve, eps: float) -> Enclosure:
     if leads_with_epsilon(curve) and upper < 0.0:
         near, digits = _inverse_log(upper), digits_of(curve)
         x = _least_passing(lambda x: curve.epsilon(_log_delta_of(x)).upper <= cut, near, digits)
-        upper = _printed_log_delta(x)
+        upper = _log_delta_of(x)
     return LateEnclosure(lambda: (ends if cut == eps else curve.log_delta(eps)).lower, upper)
 
 
@@ -133,16 +130,11 @@ def _log_delta_of(x: float) -> float:
     return -1.0 / x
 
 
-def _printed_log_delta(x: float) -> float:
-    """The log of the delta that is printed for this ``x``: raised by what the log of one that is printed may be off."""
-    return _log_delta_of(x) * (1.0 - LOG_ROUNDING)
-
-
 def _inverse_log_within(target: Target, digits: int) -> float:
     """The largest ``x`` of so many digits whose delta is printed as at most the target's (C24)."""
     # Beyond the largest x that is searched a delta is answered by 1.
     near = min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
-    above = _least_passing(lambda x: not _is_printed_within(target, _printed_log_delta(x)), near, digits)
+    above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
     return digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
 
 

@@ -172,7 +172,7 @@ class PrivacyProfile:
                 lambda e: self.log_delta(e).lower - log_delta,
                 safe,
                 spread=10.0 * rtol,
-                rtol=max(0.1 * rtol, 2.0**-53),
+                rtol=0.1 * rtol,
                 **_PROFILE_RANGE,
             ).lower
 

@@ -9,9 +9,13 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
+from privproj.accounting.column_kernels import answers_of
 from privproj.accounting.question import ask_by_name
+from privproj.curves.gaussian import GAUSSIAN_COLUMNS
+from privproj.curves.inversion import delta_value
 from privproj.mechanisms.registry import registry
 from privproj.numerics import compiled
+from privproj.numerics.enclosure import digits_above, rounded_log_delta
 
 KINDS = {
     "gaussian": lambda rng: {},
@@ -354,3 +358,42 @@ def test_columns_become_a_frame_with_what_was_asked(run):
     assert len(repr(found)) < 300
     many = privproj.epsilons(Gaussian(noise_multiplier=np.linspace(1, 2, 1000)), delta=1e-5)
     assert len(repr(many)) < 300
+
+
+def rows_of(law, count=150, seed=3):
+    """The two answers of columns over the profile of a law, this profile, and rows with a log delta each."""
+    draw = random.Random(seed)
+    delta_of, epsilon_of = answers_of(law)
+    rows = [(10.0 ** draw.uniform(-0.7, 0.7), 1.0) for _ in range(count)]
+    return delta_of, epsilon_of, [(row, math.log(10.0 ** draw.uniform(-12, -1))) for row in rows]
+
+
+def test_what_columns_answer_leaves_room_for_an_enclosure_of_another_arithmetic():
+    """One that is half as wide again, wherever it holds the truth (C24, "Columns")."""
+    delta_of, epsilon_of, asked = rows_of(GAUSSIAN_COLUMNS)
+    for row, log_delta in asked:
+        eps = epsilon_of(log_delta, row)[1]
+        lower, upper = GAUSSIAN_COLUMNS.log_delta(eps, row[:1])
+        wide = 1.5 * (upper - lower)
+        # The scalar door, and columns, which raise their upper end by two widths.
+        for other in (upper + wide, upper + wide + 2.0 * wide):
+            assert rounded_log_delta(other) <= log_delta
+        assert delta_of(eps, row)[1] >= rounded_log_delta(upper + wide)
+
+
+def test_a_delta_that_is_all_but_a_multiple_of_the_step_is_not_passed_in_print():
+    """Numbers between which ln delta falls by less than a step leave the answer at the last one up to the target."""
+    _, epsilon_of, asked = rows_of(GAUSSIAN_COLUMNS, 400)
+    for row, log_delta in asked:
+        delta = math.exp(rounded_log_delta(log_delta))
+        eps = epsilon_of(math.log(delta), row)[1]
+        upper = rounded_log_delta(GAUSSIAN_COLUMNS.log_delta(eps, row[:1])[1])
+        assert delta_value(upper) <= delta
+
+
+def test_noise_of_columns_leaves_the_next_epsilon_within_its_target():
+    rng = random.Random(8)
+    eps, deltas = [10.0 ** rng.uniform(-1, 1) for _ in range(60)], [10.0 ** rng.uniform(-9, -2) for _ in range(60)]
+    noises = privproj.sigmas(Gaussian, epsilon=eps, delta=deltas).value
+    found = privproj.epsilons(Gaussian, noise_multiplier=noises, delta=deltas).value
+    assert all(digits_above(x * (1.0 + 1e-14)) <= limit for x, limit in zip(found.tolist(), eps, strict=True))

@@ -8,6 +8,7 @@ import pytest
 from helpers import GUARANTEES, RUNS, ids, mechanism_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath import mp
 
 import privproj
 from privproj import Refused
@@ -142,6 +143,14 @@ def test_a_number_is_between_its_neighbours_of_so_many_digits(x, digits):
 def test_a_number_that_is_written_with_ten_digits_is_itself(x):
     written = float(f"{x:.12e}")
     assert digits_below(written) == written == digits_above(written)
+
+
+@settings(max_examples=200, deadline=None)
+@given(log_delta=st.floats(-690.0, -1e-8))
+def test_what_is_printed_for_a_log_delta_is_not_below_it(log_delta):
+    with mp.workdps(50):
+        assert mp.mpf(delta_value(log_delta)) >= mp.exp(log_delta)
+        assert mp.mpf(log10_value(log_delta)) >= mp.mpf(log_delta) / mp.log(10)
 
 
 @settings(max_examples=200, deadline=None)
