@@ -11,11 +11,12 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
 from privproj.accounting.column_kernels import answers_of
 from privproj.accounting.question import ask_by_name
+from privproj.curves.columns import KernelColumns
 from privproj.curves.gaussian import GAUSSIAN_COLUMNS
 from privproj.curves.inversion import delta_value
 from privproj.mechanisms.registry import registry
 from privproj.numerics import compiled
-from privproj.numerics.enclosure import digits_above, rounded_log_delta
+from privproj.numerics.enclosure import ANSWER_STEP, digits_above, rounded_log_delta
 
 KINDS = {
     "gaussian": lambda rng: {},
@@ -381,14 +382,16 @@ def test_what_columns_answer_leaves_room_for_an_enclosure_of_another_arithmetic(
         assert delta_of(eps, row)[1] >= rounded_log_delta(upper + wide)
 
 
-def test_a_delta_that_is_all_but_a_multiple_of_the_step_is_not_passed_in_print():
-    """Numbers between which ln delta falls by less than a step leave the answer at the last one up to the target."""
-    _, epsilon_of, asked = rows_of(GAUSSIAN_COLUMNS, 400)
-    for row, log_delta in asked:
-        delta = math.exp(rounded_log_delta(log_delta))
-        eps = epsilon_of(math.log(delta), row)[1]
-        upper = rounded_log_delta(GAUSSIAN_COLUMNS.log_delta(eps, row[:1])[1])
-        assert delta_value(upper) <= delta
+def test_a_delta_that_is_a_multiple_of_the_step_is_not_passed_in_print():
+    """What is printed for such a log is above its exponential: an upper end that is moved up to it is no answer."""
+    logs = [k * ANSWER_STEP for k in range(-700_000_000_000, -1_000_000_000, 7_000_000_001)]
+    logs = [h for h in logs if math.log(math.exp(h)) >= h]
+    assert len(logs) > 20
+    for h in logs:
+        delta, upper = math.exp(h), h - 6.5e-12
+        assert delta_value(h) > delta
+        law = KernelColumns(lambda eps, row, upper=upper: (upper - 1e-12, upper), lambda log_delta, row: (1.0, 0.0))
+        assert answers_of(law)[1](math.log(delta), (1.0, 1.0))[1] == math.inf
 
 
 def test_noise_of_columns_leaves_the_next_epsilon_within_its_target():
