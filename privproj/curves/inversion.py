@@ -15,7 +15,7 @@ a search is read the other way round: the digits are those of ``x = 1/ln(1/delta
 import math
 from collections.abc import Callable
 
-from privproj.curves.profile import Curve, log_delta_unless
+from privproj.curves.profile import Curve, PrivacyProfile, log_delta_unless
 from privproj.numerics.enclosure import (
     ANSWER_DIGITS,
     ANSWER_STEP,
@@ -90,6 +90,8 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     if near < 1e-6 and passes(0.0):
         return Enclosure(0.0, 0.0)
     eps = near if near == math.inf else _least_passing(passes, near, digits_of(curve))
+    if isinstance(curve, PrivacyProfile) and 0.0 < eps < math.inf:
+        return LateEnclosure(lambda: curve.epsilon_below(target.log_delta, eps), eps)
     return LateEnclosure(lambda: curve.epsilon(target.log_delta).lower, eps)
 
 

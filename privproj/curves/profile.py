@@ -166,17 +166,14 @@ class PrivacyProfile:
         safe = digits_above(find_crossing(excess, start, spread=spread, rtol=rtol, **_PROFILE_RANGE).upper, self.digits)
         if not 0.0 < safe < math.inf:
             return Enclosure(0.0, safe)
+        return LateEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
 
-        def find_lower() -> float:
-            return find_crossing(
-                lambda e: self.log_delta(e).lower - log_delta,
-                safe,
-                spread=10.0 * rtol,
-                rtol=0.1 * rtol,
-                **_PROFILE_RANGE,
-            ).lower
-
-        return LateEnclosure(find_lower, safe)
+    def epsilon_below(self, log_delta: float, near: float) -> float:
+        """A lower end of ``eps(delta)``, sought from this epsilon on: there the profile's lower end is above delta."""
+        # A tenth of the last digit that is answered. Speed only.
+        rtol = 0.1 * 10.0**-self.digits
+        limits = {"spread": 100.0 * rtol, "rtol": rtol, **_PROFILE_RANGE}
+        return find_crossing(lambda e: self.log_delta(e).lower - log_delta, near, **limits).lower
 
 
 Phases = list[tuple[PrivacyProfile, Run]]
