@@ -25,12 +25,12 @@ from privproj.accounting.first_guess import (
 from privproj.accounting.phase import check_mechanism, numerics_of
 from privproj.accounting.question import Question, answer, ask_by_name
 from privproj.accounting.remarks import with_lower_bound
-from privproj.curves.inversion import leads_with_epsilon, log_excess, meets, number_before
+from privproj.curves.inversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before
 from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread, risk_of
 from privproj.errors import InvalidParameter, NotConverged, Unanswered
 from privproj.mechanisms import Mechanism
-from privproj.numerics.enclosure import ANSWER_STEP, Enclosure
+from privproj.numerics.enclosure import Enclosure
 from privproj.numerics.search import find_crossing, largest_integer, minimise
 from privproj.result import Outcome, Result, Side
 from privproj.runs import Run, RunOptions, without_batch_sizes
@@ -278,9 +278,15 @@ class Search:
         self.curve = lru_cache(maxsize=KEPT_CURVES)(lambda x: question_at(x).curve())
         self.excess = cache(self._excess)
 
-    def _excess(self, x: Any) -> float:
+    def _target_at(self, x: Any, margin: float) -> FullTarget | RiskTarget:
+        """The target, whose epsilon is lowered by the relative ``margin`` where the run at ``x`` is composed (C24)."""
+        if margin and not isinstance(self.target, RiskTarget) and numerics_of(self.curve(x)):
+            return replace(self.target, epsilon=self.target.epsilon * (1.0 - margin))
+        return self.target
+
+    def _excess(self, x: Any, margin: float = 0.0) -> float:
         """How far the log of delta at ``x``, or that of the spread of a risk, is above the target's."""
-        target = self.target
+        target = self._target_at(x, margin)
         if not isinstance(target, RiskTarget):
             return log_excess(self.curve(x), target)
         try:
@@ -294,11 +300,9 @@ class Search:
 
         Every search ends with this check. A composed epsilon must be below by the relative ``margin``.
         """
-        question, target, curve = self.question_at(x), self.target, self.curve(x)
+        question, target, curve = self.question_at(x), self._target_at(x, margin), self.curve(x)
         if isinstance(target, RiskTarget):
             return risk_of(curve, target) <= target.value
-        if numerics_of(curve):
-            target = replace(target, epsilon=target.epsilon * (1.0 - margin))
         return meets(curve, target) and (not question.is_plain or meets_in_columns(question.only, target, curve))
 
     def answer(self, quantity: str, x: Any, value: float, lower: float | None, **details: Any) -> Result:
@@ -321,8 +325,8 @@ class Search:
 
         It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
         """
-        crossing, fall = find_crossing_by_secants(self.excess, guess, low=low, high=high, rtol=rtol, fall=fall)
-        passes = partial(self.meets, margin=MACHINE_MARGIN)
+        excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
+        crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
         return _smallest_passing(passes, crossing, max(1e-2 * rtol, FIRST_STEP), high), fall
 
     def last_whole(
@@ -409,7 +413,7 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         # Aimed so far below the target that the first look passes at every door (C24): one number of those that are
         # answered in epsilon, and in delta a few widths of an enclosure where it is not too wide for that. Speed only.
         before, width = number_before(first, target.epsilon), at(guess).upper - at(guess).lower
-        aim = target.log_delta - ANSWER_STEP - (12.0 * width if width < 1e-9 else 0.0)
+        aim = target.log_delta - 2.0 * SPARE_LOG - (12.0 * width if width < 1e-9 else 0.0)
         near = find_crossing(lambda z: search.curve(z).log_delta(before).upper - aim, guess, rtol=rtol, **limits).upper
         noise = _smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
     if noise == math.inf:

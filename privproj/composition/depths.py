@@ -77,6 +77,9 @@ class DepthCurve:
     any grid, ``first`` says so.
     """
 
+    digits = 11
+    """Significant digits of an epsilon: a search on a grid ends by so much above its root (NEWTON_RTOL). Speed only."""
+
     def __init__(
         self, first: GridCurve | PrecisionLimit, phases: Phases, step: float | None, *, is_shallow: bool = False
     ) -> None:
