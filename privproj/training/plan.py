@@ -275,8 +275,7 @@ class Plan:
     @property
     def noise_multiplier(self) -> float:
         """The noise multiplier ``z``: standard deviation of the noise over the sensitivity, no unit."""
-        # z = 1/mu.
-        return 1.0 / self.mechanism.mu
+        return self.mechanism.z
 
     @property
     def noise_over_clip(self) -> float:

@@ -195,19 +195,19 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path, capsys, rows):
 
     draw, file = np.random.default_rng(0), tmp_path / "records.npz"
     x = draw.normal(size=(2000, 5))
-    np.savez(file, x=x, y=(x[:, 0] > 0).astype(int))
+    np.savez(file, x=x, y=(x[:, 0] > 0).astype(int), test_x=x[:9], test_y=np.ones(9, int))
     settings = classifier.Settings(data=str(file), mechanism="dp-sgd", epsilon=2.0, steps=60, batch_size=50)
     classifier.begin_run(settings, tmp_path / "run")
     run = classifier.ClassifierTraining(settings, tmp_path / "run")
     run.step(next(iter(run.loader)))
     run.optimizer.close()
     x = draw.normal(size=(rows, 5))
-    np.savez(file, x=x, y=(x[:, 0] > 0).astype(int))
+    np.savez(file, x=x, y=(x[:, 0] > 0).astype(int), test_x=x[:9], test_y=np.ones(9, int))
     ledger = tmp_path / "run" / "ledger.jsonl"
     before = ledger.read_bytes()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert ("300 records in place of 1500" if rows == 400 else "other contents") in said and said.count("\n") == 1
+    assert ("400 records in place of 2000" if rows == 400 else "other contents") in said and said.count("\n") == 1
     (tmp_path / "run" / "ledger.jsonl.data").unlink()
     assert exit_code(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "without ledger.jsonl.data; put it back" in capsys.readouterr().err
@@ -331,6 +331,24 @@ def test_shuffled_batches_are_refused_and_leave_no_file(tmp_path, monkeypatch, c
     assert exit_code(line.split()) == 3
     said = capsys.readouterr().err
     assert "--sampling shuffle" in said and "balls-in-bins" in said and list(tmp_path.iterdir()) == []
+
+
+def test_one_record_less_moves_no_other_between_training_and_test(tmp_path):
+    from privproj.training.classifier import load
+
+    x, file = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32), tmp_path / "records.npz"
+    sizes = set()
+    for left_out in (None, 0, 100, 199):
+        rest = x if left_out is None else np.delete(x, left_out, axis=0)
+        np.savez(file, x=rest, y=np.zeros(len(rest), int))
+        train, test = ({tuple(row) for row in part.tolist()} for part in (load(str(file)).x, load(str(file)).test_x))
+        if left_out is None:
+            all_train, all_test = train, test
+            assert 0.15 < len(test) / 200 < 0.35 and not train & test
+        lost = {tuple(x[left_out].tolist())} if left_out is not None else set()
+        assert train == all_train - lost and test == all_test - lost
+        sizes.add(len(train))
+    assert len(sizes) == 2  # a record of each part was left out
 
 
 @pytest.mark.parametrize("arrays", [{"x": np.ones((4, 2))}, {"x": np.ones(4), "y": np.ones(4, int)},

@@ -32,6 +32,9 @@ def test_the_event_comes_from_what_is_trained():
     for algorithm in ("m2-projected-clip", "m1"):
         plan = private(mlp(), x, y, algorithm=algorithm, rank=4, noise_multiplier=1.0)[1]._plan
         assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.0)
+    # Told to the last bit, so that a run that is given it again goes on: 1 / (1 / z) is another number for this one.
+    z = 3.987624891323114
+    assert private(mlp(), x, y, noise_multiplier=z)[1].noise_multiplier == z != 1.0 / (1.0 / z)
 
 
 @pytest.mark.full
