@@ -112,11 +112,23 @@ def _is_as_given(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
-    """Every part of a batch, with how often it was written and, where that is at hand, a sum of what it holds."""
-    parts = parts_of(batch)
-    tensors = [(part, (part._version, _sum_of(part))) for part in parts if isinstance(part, Tensor)]
-    arrays = [(part, sha256(part.tobytes()).digest()) for part in parts if isinstance(part, np.ndarray)]
-    return [*tensors, *arrays, *((None, repr(part)) for part in parts if isinstance(part, NUMBERS))]
+    """Every part of a batch, with what it holds: of a tensor how often it was written and, where at hand, a sum.
+
+    Of any other object, such as a record of a class of one's own, it is what its attributes are and hold.
+    """
+    states = []
+    for part in parts_of(batch):
+        inside = getattr(part, "__dict__", None)
+        for leaf in (part, *(parts_of(inside) if isinstance(inside, dict) else ())):
+            if isinstance(leaf, Tensor):
+                states.append((leaf, (leaf._version, _sum_of(leaf))))
+            elif isinstance(leaf, np.ndarray):
+                states.append((leaf, sha256(leaf.tobytes()).digest()))
+            elif isinstance(leaf, (*NUMBERS, str, bytes)):
+                states.append((None, repr(leaf)))
+            else:
+                states.append((leaf, None))
+    return states
 
 
 def _sum_of(part: Tensor) -> int | None:
@@ -230,7 +242,7 @@ class PrivateLoader(BatchState):
         # The batches of one record and of two tell what counts records.
         with secret_numbers(streams.forward):
             pair = [self.dataset[0], self.dataset[1 % len(self.dataset)]]
-            self.joined = self.join_few(copy.deepcopy(pair[:1])), self.join_few(pair)
+            self.joined = self.join_few(self.copied(pair[:1])), self.join_few(pair)
         self.collate = partial(_join, self.join, self.joined)
 
     @property
@@ -261,6 +273,9 @@ class PrivateLoader(BatchState):
             remedy = "load the weights of that run, or name another ledger, and both add up"
             raise Refused(f"all {self.plan.steps} planned steps were released, and nothing left to train; {remedy}")
         self.used = True
+        if len(self.dataset) != self.plan.dataset_size:
+            expected = f"the {self.plan.dataset_size} records that make_private has seen"
+            raise InvalidParameter("data_loader", f"{len(self.dataset)} records", expected, "call it again for others")
         if self.columns is None:
             # Indices of a Subset, or a list, may be others by now.
             check_distinct(self.dataset)
@@ -361,6 +376,16 @@ class PrivateLoader(BatchState):
             remedy = "take what it leaves out of the data set, before make_private"
             raise InvalidParameter("data_loader", f"{type(error).__name__}: {error}", expected, remedy) from error
 
+    def copied(self, records: list[Any]) -> list[Any]:
+        """Copies of records, which joining may change; raises :class:`InvalidParameter` where they cannot be copied."""
+        try:
+            return copy.deepcopy(records)
+        except Exception as error:
+            words = "records that can be copied, for joining may change them"
+            remedy = "let them hold numbers: no features with a graph (detach them), locks, files or generators"
+            actual = f"{type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else 'no copy'}"
+            raise InvalidParameter("data_loader", actual, words, remedy) from error
+
     @property
     def samples(self) -> Samples:
         """One record and two, joined as the batch is; None for a batch that was not drawn here."""
@@ -391,7 +416,7 @@ class PrivateLoader(BatchState):
         with secret_numbers(self.streams.forward), Still(level) as still:
             still.seed = None  # those of joining are the seeds of this check
             records = [dataset[number] for number in numbers]
-            self._check_ways(lambda some: copy.deepcopy(records[:some]), len(numbers), alone=alone)
+            self._check_ways(lambda some: self.copied(records[:some]), len(numbers), alone=alone)
             # So do torch's loaders read, where they can.
             read = None if type(dataset) is Subset else getattr(dataset, "__getitems__", None)
             if read is not None and not alone:

@@ -141,6 +141,11 @@ class IndependenceCheck:
                 self.state.drop_gradients(every=True)
             self.drawn = number_states(self.taps.device) != states
             self.noisy_sum.add(records)
+            if is_compared and self.drawn and not (self.checks_more or alone) and self.is_silent():
+                # A loss of nothing for a whole part may be what one of its records has caused.
+                self.checks_more, order = True, list(range(records))
+                self.base = take(part, torch.tensor(order), records, self.loader.samples)
+                self.state.note()
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
                 self.check_apart()
@@ -150,6 +155,12 @@ class IndependenceCheck:
         # Outputs of first layers are among them, which nothing needs any more.
         self.state.others.clear()
         return losses.detach().sum()
+
+    def is_silent(self) -> bool:
+        """True where what came back to the last layer that was used is all zero or not finite, or nothing did."""
+        captured = (tap.captured() for tap in reversed(self.taps.taps))
+        back = next((gradients[0] for gradients in captured if gradients is not None), None)
+        return back is None or (isinstance(back, Tensor) and not bool(back.nan_to_num(0.0, 0.0, 0.0).any()))
 
     def check_apart(self) -> None:
         """Raise where what is computed apart is another one than beside others.
@@ -515,9 +526,17 @@ class ModuleState:
         self.drop_gradients(every=True)
         tensors = self.check_trained()
         self.is_noted, self.is_restored, self.types = False, False, {tensor.dtype for _, tensor in tensors}
-        now = self.states(tensors, self.read(tensors) - self.released.keys())
+        unwritten = {id(t) for _, t in tensors if id(t) in self.released and t._version == self.released[id(t)][2]}
+        now = self.states(tensors, self.read(tensors) - unwritten)
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
-        remedy = "take other optimizers off them; weights from elsewhere come in by module.load_state_dict"
+        # What was written and holds what it held is as it was: weights that came back after an evaluation of others.
+        for key, (name, place, _, asks, number) in self.drawn.items():
+            if number is not None and number == now[key][4]:
+                self.drawn[key] = name, place, now[key][2], asks, number
+        remedy = (
+            "take other optimizers off them; weights from elsewhere come in by module.load_state_dict, and what clamps "
+            "or averages them goes into optimizer.attach_step_hook"
+        )
         expected = "trained tensors that releases alone change"
         _check_same(self.drawn, now, "changed since the last release", expected, remedy)
 

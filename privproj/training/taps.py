@@ -255,6 +255,7 @@ class _ReplayedTap(AnyTap):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module, _trained_tensors(module))
+        self.shared: set[int | str] = set()
 
     @property
     def shape(self) -> tuple[int]:
@@ -272,7 +273,11 @@ class _ReplayedTap(AnyTap):
         values = {**values, seen: x if x.dim() == values[seen] else x[0]}
         values = {key: _as_float(value, dtype) for key, value in values.items()}
         parameters = {n: p for n, p in module.named_parameters() if any(p is one for one in self.parameters)}
-        rows_of = {key: value for key, value in values.items() if _has_rows(key, value, len(g))}
+        # What once had another size is shared by all records also where it happens to have theirs.
+        tensors = {key: value for key, value in values.items() if isinstance(value, Tensor) and value.dim()}
+        self.shared |= {key for key, value in tensors.items() if len(value) != len(g)}
+        self.shared |= {key for key in SHARED_ARGUMENTS if key in tensors and tensors[key].dim() == 2}
+        rows_of = {key: value for key, value in tensors.items() if key not in self.shared}
 
         def product(tensors: dict[str, Tensor], rows: dict[int | str, Tensor], one_g: Tensor) -> Tensor:
             arguments = values | {key: row[None] for key, row in rows.items()}
@@ -324,12 +329,6 @@ def used_inside(module: nn.Module) -> list[nn.Module]:
         return [*module.modules()][1:]
     lists = [part for part in module.children() if isinstance(part, nn.ParameterList | nn.ParameterDict)]
     return [part for container in lists for part in container.modules()]
-
-
-def _has_rows(key: int | str, value: Any, records: int) -> bool:
-    """True for an argument of a call that has one row for each record."""
-    tensor = isinstance(value, Tensor) and value.dim() and value.shape[0] == records
-    return bool(tensor) and not (key in SHARED_ARGUMENTS and value.dim() == 2)
 
 
 def _as_float(value: Any, dtype: torch.dtype) -> Any:
@@ -437,12 +436,13 @@ def _check_layer_kind(name: str, module: nn.Module, trained: Iterable[nn.Paramet
         raise InvalidParameter(name, kind, "an embedding without max_norm, scale_grad_by_freq and sparse", remedy)
     for parameter in trained:
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            remedy = "it would see gradients without noise: optimizer.register_step_pre_hook changes released ones"
+            remedy = (
+                "it would see gradients without noise: register_step_pre_hook changes released ones, on the optimizer "
+                "that make_private is given"
+            )
             raise InvalidParameter(name, "a hook on a gradient", "trained tensors without hooks", remedy)
         if parameter.dtype not in FLOATS:
-            remedy = (
-                "convert it with float(); frozen layers may stay in half precision, under torch.autocast if need be"
-            )
+            remedy = "convert it with float(); frozen layers may stay in half precision, under torch.autocast too"
             raise InvalidParameter(name, parameter.dtype, "trained tensors in float32 or float64", remedy)
 
 

@@ -17,7 +17,7 @@ from privproj.records.ledger import Account, read_ledger
 
 torch = needs("torch", "opacus")
 
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, TensorDataset, random_split  # noqa: E402
 from training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
 
 from privproj.training.dataset import Identity, Sidecar, check_distinct, identity  # noqa: E402
@@ -38,6 +38,26 @@ class Listed(Dataset):
 
     def __getitem__(self, number):
         return self.change(self.records[number])
+
+
+class Around(Dataset):
+    """A data set of one's own around another one."""
+
+    def __init__(self, inside):
+        self.inside = inside
+
+    def __len__(self):
+        return len(self.inside)
+
+    def __getitem__(self, number):
+        return self.inside[number]
+
+
+class Person:
+    """A record of a class of one's own."""
+
+
+ANN = Person()
 
 
 class Made(list):
@@ -68,6 +88,12 @@ TEXTS = Listed([{"text": f"record {i}", "label": i % 2} for i in range(150)])
         ConcatDataset([Subset(TEXTS, torch.arange(9)), TEXTS]),
         [(X[i], 0) for i in range(9)][:5] * 2,
         Subset([X[i] for i in range(4)] * 2, [1, 2, 5]),
+        [ANN, Person(), ANN],
+        [X.numpy()] * 2,
+        Around(ConcatDataset([D, D])),
+        Around(Around(Subset(D, [1, 2, 1]))),
+        StackDataset(Subset(D, [4, 4]), TensorDataset(X[:2])),
+        StackDataset(x=Subset(D, [4, 4]), y=Subset(D, [4, 4])),
     ],
 )
 def test_one_record_twice_is_refused(repeated):
@@ -84,6 +110,11 @@ def test_make_private_refuses_one_record_twice():
         )  # fmt: skip
 
 
+def test_other_records_that_wrap_or_repeat_no_one_are_taken():
+    for dataset in (Around(D), [X[0].numpy(), X[1].numpy()], ["yes", "yes", None, None], StackDataset(D, D)):
+        check_distinct(dataset)
+
+
 def test_indices_that_change_are_looked_at_with_every_pass():
     """Hard examples more often from the second pass on: one record was in the sum 31 times."""
     module, subset = mlp(), Subset(D, list(range(40)))
@@ -96,6 +127,10 @@ def test_indices_that_change_are_looked_at_with_every_pass():
     subset.indices = [39 - index for index in subset.indices]
     for batch in loader:
         optimizer.step_on(own(module), batch)
+    subset.indices.append(39)
+    with pytest.raises(InvalidParameter, match=r"expected the 40 records .* got data_loader=41 records"):
+        next(iter(loader))
+    subset.indices.pop()
     subset.indices[:30] = [7] * 30
     with pytest.raises(InvalidParameter, match="a record 31 times"):
         next(iter(loader))

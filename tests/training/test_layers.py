@@ -199,6 +199,37 @@ def test_as_many_positions_as_records_are_still_positions():
         assert all(torch.allclose(own, g) for own, g in zip(found, expected, strict=True))
 
 
+def test_an_argument_for_all_is_told_from_one_with_as_many_rows_as_records():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(6))
+
+        def forward(self, x, table):
+            return x * self.scale * table
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scaled = Scaled()
+
+        def forward(self, x):
+            table = torch.linspace(1.0, 2.0, x.shape[1] * 6, dtype=x.dtype).view(x.shape[1], 6)
+            return self.scaled(x, table).pow(2).sum(-1)
+
+    model = Model().double()
+    _, optimizer, _ = private(model, torch.zeros(5), torch.zeros(5))
+    (tap,) = optimizer._taps.taps
+    # Parts of 3 and then of 4 records, of 4 tokens each.
+    for records in (3, 4):
+        x = torch.randn(records, 4, 6, dtype=torch.double)
+        with optimizer._taps.armed(records):
+            model(x).sum().backward()
+            rows = [tap.gradient_of(slice(j, j + 1), torch.ones(1))[0] for j in range(records)]
+        for row, g in zip(rows, alone(model, optimizer._taps, lambda m, b: m(b).sum(1), x, records), strict=True):
+            assert torch.allclose(row, g[0])
+
+
 def test_many_positions_are_told_from_numbers_of_records_at_once():
     torch.manual_seed(0)
     model = Text(1).double()
