@@ -278,17 +278,15 @@ class Search:
         self.curve = lru_cache(maxsize=KEPT_CURVES)(lambda x: question_at(x).curve())
         self.excess = cache(self._excess)
 
-    def _target_at(self, x: Any, margin: float) -> FullTarget | RiskTarget:
-        """The target, whose epsilon is lowered by the relative ``margin`` where the run at ``x`` is composed (C24)."""
-        if margin and not isinstance(self.target, RiskTarget) and numerics_of(self.curve(x)):
-            return replace(self.target, epsilon=self.target.epsilon * (1.0 - margin))
-        return self.target
+    def _margin(self, x: Any, margin: float) -> float:
+        """The relative margin below the epsilon of the target where the run at ``x`` is composed on a grid; else 0."""
+        return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
         """How far the log of delta at ``x``, or that of the spread of a risk, is above the target's."""
-        target = self._target_at(x, margin)
+        target = self.target
         if not isinstance(target, RiskTarget):
-            return log_excess(self.curve(x), target)
+            return log_excess(self.curve(x), replace(target, epsilon=target.epsilon * (1.0 - self._margin(x, margin))))
         try:
             spread = gaussian_spread(risk_of(self.curve(x), target), target.fpr)
         except Unanswered:  # so little noise that nothing is known
@@ -300,10 +298,12 @@ class Search:
 
         Every search ends with this check. A composed epsilon must be below by the relative ``margin``.
         """
-        question, target, curve = self.question_at(x), self._target_at(x, margin), self.curve(x)
+        question, target, curve = self.question_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
             return risk_of(curve, target) <= target.value
-        return meets(curve, target) and (not question.is_plain or meets_in_columns(question.only, target, curve))
+        if not meets(curve, target, self._margin(x, margin)):
+            return False
+        return not question.is_plain or meets_in_columns(question.only, target, curve)
 
     def answer(self, quantity: str, x: Any, value: float, lower: float | None, **details: Any) -> Result:
         """The result at ``x``, with how its curve was computed where a grid was asked for."""

@@ -202,7 +202,7 @@ class GridCurve:
         epsilon_of: Callable[[Enclosure], float],
         enough: float = -math.inf,
     ) -> Enclosure:
-        """What ``read`` finds on the first curve that raises no :class:`GridLimit`; the last one may raise it.
+        """What ``read`` finds on the first curve that raises no :class:`PrecisionLimit`; the last one may raise it.
 
         Where that is above ``enough`` and loose at the epsilon of what it finds, the next that answers is asked too, as
         long as this finds less, and the least counts. Near an epsilon from which on it is loose, the two readings may
@@ -215,18 +215,21 @@ class GridCurve:
                 if not self.level(self.used).is_loose(epsilon_of(ends)):
                     break
                 level, other = self.first_answer(read, self.used + 1)
-                if other.upper >= ends.upper:
+                if other.upper > ends.upper:
                     break
                 self.used, ends = level, other
         first = self.used
         return LateEnclosure(lambda: self.answer_below(ends, read, first), ends.upper)
 
     def first_answer(self, read: Callable[[ComposedCurve], Enclosure], level: int) -> tuple[int, Enclosure]:
-        """The first level from this one on that raises no :class:`GridLimit`, and what ``read`` finds there."""
+        """The first level from this one on that raises no :class:`PrecisionLimit`, and what ``read`` finds there.
+
+        On a coarser lattice fewer losses may count as infinite.
+        """
         while True:
             try:
                 return level, read(self.level(level))
-            except GridLimit:
+            except PrecisionLimit:
                 level += 1
                 if level == len(self.steps):
                     raise

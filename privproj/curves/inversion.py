@@ -49,7 +49,8 @@ LARGEST_INVERSE_LOG = 1e9
 
 def delta_value(log_delta: float) -> float:
     """The delta that is printed for a log delta ``h``: ``e^h`` rounded up, at most 1 and at least 1e-300."""
-    return min(1.0, next_up(math.exp(max(log_delta, LEAST_LOG_VALUE))))
+    # ln 1e-300 is not exact in double precision.
+    return 1e-300 if log_delta < LEAST_LOG_VALUE - 1e-12 else min(1.0, next_up(math.exp(log_delta)))
 
 
 def log10_value(log_delta: float) -> float:
@@ -67,7 +68,7 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
-    if target.delta is None or target.log_delta <= LEAST_LOG_VALUE + 1e-12:
+    if target.delta is None or target.log_delta < LEAST_LOG_VALUE - 1e-12:
         return log_delta <= target.log_delta
     return delta_value(log_delta) <= target.delta
 
@@ -176,16 +177,18 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
     return high
 
 
-def meets(curve: Curve, target: FullTarget) -> bool:
-    """True where both readings keep to the target, ``epsilon(d) <= e`` and ``delta(e) <= d`` (C24, "Calibration")."""
+def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
+    """True where both readings keep to the target, ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24)."""
+    most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
-        # D(number before e) <= ln d - 2^-34 saves the search for epsilon(d).
-        point, before = floor_log_delta(target), number_before(curve, target.epsilon)
-        if before > 0.0 and log_delta_unless(curve, before, point) <= point - SPARE_LOG:
-            return True
+        point = floor_log_delta(target)
         if log_delta_unless(curve, digits_below(target.epsilon, digits_of(curve)), point) > point:
             return False
-    return read_epsilon(curve, target).upper <= target.epsilon
+        # D(number before e) <= ln d - 2^-34 saves the search for epsilon(d) in a profile of one release.
+        before = number_before(curve, most)
+        if isinstance(curve, PrivacyProfile) and before > 0.0 and curve.log_delta(before).upper <= point - SPARE_LOG:
+            return True
+    return read_epsilon(curve, target).upper <= most
 
 
 def log_excess(curve: Curve, target: FullTarget) -> float:

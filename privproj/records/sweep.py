@@ -401,7 +401,7 @@ def run_sweep(
     check_output(str(out), "--output")
     path, journal = Path(out), Path(f"{out}.journal")
     if path.exists() and not journal.exists():
-        if not _is_table_of(grid, path):
+        if not path.is_file() or not _is_table_of(grid, path):
             expected = "a new file, or the table of this very grid"
             raise InvalidParameter("--output", path, expected, "name another file")
     else:

@@ -100,7 +100,8 @@ def load(name: str) -> Data:
         tested = np.array(bytes_of) < TEST_SHARE * 256
         train, test = np.flatnonzero(~tested), np.flatnonzero(tested)
     if not len(train) or not len(test):
-        raise InvalidParameter("data", f"{len(x)} records", "more records, or arrays test_x and test_y")
+        actual = f"{len(train)} of {len(x)} records to train on"
+        raise InvalidParameter("data", actual, "some to train on and some to test", "give arrays test_x and test_y")
     return Data(x[train], y[train], x[test], y[test])
 
 
@@ -121,11 +122,13 @@ def _checked_tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """Features (records x width) and classes as tensors; raises :class:`InvalidParameter` for any others."""
     numbers = x.dtype.kind in "fiu" and y.dtype.kind in "iu"
     fit = numbers and x.ndim == 2 and x.size and y.shape == x.shape[:1]
-    if not fit or not np.isfinite(x).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
+    with np.errstate(over="ignore"):
+        features = x.astype(np.float32) if numbers else x
+    if not fit or not np.isfinite(features).all() or y.min() < 0 or y.max() > LARGEST_CLASS:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         words = "x as finite numbers (records x width) and y as whole class numbers from 0 to 1e6 (records)"
         raise InvalidParameter("data", shapes, words)
-    return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
+    return torch.from_numpy(features), torch.from_numpy(y.astype(np.int64))
 
 
 def _network(data: Data, settings: Settings, device: torch.device) -> nn.Module:

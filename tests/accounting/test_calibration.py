@@ -91,6 +91,20 @@ def test_joint_calibrations_keep_to_their_target(seed):
 
 
 @pytest.mark.full
+def test_steps_keep_to_an_epsilon_above_which_rare_losses_are_lumps():
+    """There a finer grid has too many infinite losses for delta: epsilon was 5.7e7 of a run that fits into 2000."""
+    mechanism, run = PublicSketch(rank=1, noise_multiplier=0.1), {"bound": "exact-rank1", "sampling_rate": 3e-5}
+    steps = privproj.steps(mechanism, epsilon=2000.0, delta=0.002, **run).value
+    assert privproj.epsilon(mechanism, delta=0.002, steps=steps, **run).value <= 2000.0
+    assert privproj.delta(mechanism, epsilon=2000.0, steps=steps, **run).value <= 0.002
+
+
+def test_the_least_delta_that_is_printed_is_met():
+    noise = privproj.sigma(Gaussian(), steps=620, epsilon=1000.0, delta=1e-300).value
+    assert privproj.delta(Gaussian(noise_multiplier=noise), steps=620, epsilon=1000.0).value <= 1e-300
+
+
+@pytest.mark.full
 def test_sigma_inverts_epsilon_of_a_run():
     target = eps_of(m2(0.3))
     found = privproj.sigma(M2(dim=2048, rank=16), epsilon=target, delta=1e-5, **RUN)

@@ -356,6 +356,7 @@ def test_one_record_less_moves_no_other_between_training_and_test(tmp_path):
                                     {"x": np.ones((4, 2)), "y": np.ones(4)},
                                     {"x": np.ones((4, 2)), "y": -np.ones(4, int)},
                                     {"x": np.ones((1, 2)), "y": np.ones(1, int)},
+                                    {"x": np.full((4, 2), 1e300), "y": np.ones(4, int)},
                                     {"x": np.ones((4, 2)), "y": np.ones(4, int), "test_x": np.ones((4, 3)),
                                      "test_y": np.ones(4, int)}])  # fmt: skip
 def test_bad_features_are_said(tmp_path, capsys, arrays):
@@ -363,6 +364,18 @@ def test_bad_features_are_said(tmp_path, capsys, arrays):
     line = f"train --data {tmp_path / 'bad.npz'} --mechanism dp-sgd --epsilon 8"
     assert train(line, tmp_path / "run") == 2
     assert "expected" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kinds", [(np.longdouble, np.int64), (">f8", ">i4"), (np.float16, np.uint8)])
+def test_numbers_of_any_width_and_order_of_bytes_are_read(tmp_path, kinds):
+    from privproj.training.classifier import load
+
+    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float16), np.arange(60) % 2
+    plain, other = tmp_path / "plain.npz", tmp_path / "other.npz"
+    np.savez(plain, x=x.astype(np.float32), y=y)
+    np.savez(other, x=x.astype(kinds[0]), y=y.astype(kinds[1]))
+    one, two = load(str(plain)), load(str(other))
+    assert all(np.array_equal(*pair) for pair in zip(vars(one).values(), vars(two).values(), strict=True))
 
 
 def test_a_file_that_is_no_archive_is_not_told_to_be_loaded_unsafely(tmp_path, capsys):
