@@ -126,20 +126,9 @@ def minimise(
     values = [f(x) for x in scan]
     best = min(range(points), key=values.__getitem__)
     left, right = max(0, best - 1), min(points - 1, best + 1)
-    return _descend(f, *((scan[i], values[i]) for i in (left, best, right)), rtol=rtol)
-
-
-def _descend(
-    f: Callable[[float], float],
-    left: tuple[float, float],
-    best: tuple[float, float],
-    right: tuple[float, float],
-    *,
-    rtol: float,
-) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the bottom of a valley from three of its points: parabolas, else golden sections."""
-    (a, _), (x, at_x), (b, _) = left, best, right
-    (w, at_w), (v, at_v) = sorted((left, right), key=lambda pair: pair[1])
+    a, x, b, at_x = scan[left], scan[best], scan[right], values[best]
+    # The points next in value to the best one, through all of which parabolas go.
+    (w, at_w), (v, at_v) = sorted(((scan[i], values[i]) for i in (left, right)), key=lambda pair: pair[1])
     floor = LEAST_RELATIVE_VALLEY * (b - a)
     step = before = b - a
     while True:

@@ -57,7 +57,7 @@ class EpochGrid:
         return arb(2) ** self.level
 
 
-class BallEpochs:
+class BallEpochs(Releases):
     """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
 
     Every grid gives bounds of its own, of which the best count: a coarse grid reaches far, a fine one is close nearby.
