@@ -12,8 +12,8 @@ from clock import best_of, timed
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
-from privproj.numerics import kernels
 from privproj.numerics.compiled import compiled
+from privproj.numerics.kernels import beta_tail_epsilon
 
 
 def scipy_epsilon(d, r, k, mu, delta):
@@ -34,6 +34,12 @@ def scipy_epsilon(d, r, k, mu, delta):
     return minimize_scalar(at, bounds=(low, -1e-12), method="bounded", options={"xatol": 1e-7}).fun
 
 
+def beta_tail_epsilons(a, b, k, mu, log_delta, sharp, out):
+    """Write the epsilon of every row of equally long sequences into ``out``; it is a kernel."""
+    for i in range(len(out)):
+        out[i] = beta_tail_epsilon(a[i], b[i], k[i], mu[i], log_delta[i], sharp)
+
+
 def parameters(points):
     """Columns of random settings."""
     draw = random.Random(1)
@@ -49,12 +55,12 @@ def main():
     points = int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000
     columns = parameters(points)
     d, r, k, mu, delta = (np.array(c, dtype=float) for c in columns)
-    run, out = compiled(kernels.beta_tail_epsilons), np.empty(points)
+    run, out = compiled(beta_tail_epsilons), np.empty(points)
     compiling, _ = timed(run, r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
     fast, _ = best_of(lambda: run(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out), 3)
     few, plain_values = [c[:300] for c in columns], np.empty(300)
     rows = [c[:300].tolist() for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-    plain, _ = best_of(lambda: kernels.beta_tail_epsilons(*rows, False, plain_values), 1)
+    plain, _ = best_of(lambda: beta_tail_epsilons(*rows, False, plain_values), 1)
     slow, rival = best_of(lambda: [scipy_epsilon(*row) for row in zip(*few, strict=True)], 1)
     per_fast, per_plain, per_slow = fast / points, plain / 300, slow / 300
     errors = [(o - s) / s for o, s in zip(out[:300], rival, strict=True)]

@@ -91,14 +91,14 @@ def own_beta_compiled(n, rows):
 
 def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: the kernel call alone is timed
     import numpy as np
+    from beta_tail import beta_tail_epsilons
 
-    from privproj.numerics import kernels
     from privproj.numerics.compiled import compiled
 
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
         state["columns"] = [np.ascontiguousarray(c) for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-        state["kernel"], state["out"] = compiled(kernels.beta_tail_epsilons), np.empty(len(rows))
+        state["kernel"], state["out"] = compiled(beta_tail_epsilons), np.empty(len(rows))
     state["kernel"](*state["columns"], False, state["out"])
     return state["out"]
 

@@ -162,13 +162,6 @@ def poisoned(
     return np.array(scores[0::2]), np.array(scores[1::2])
 
 
-def _separates(area: float, members: int, others: int, confidence: float) -> bool:
-    """True if an AUC is above 1/2 beyond chance; its variance is at most ``A (1 - A)/min(n, m)``."""
-    # sqrt(A (1 - A)/min(n, m)).
-    deviation = math.sqrt(area * (1.0 - area) / min(members, others))
-    return area - float(special.ndtri(confidence)) * deviation > 0.5
-
-
 def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
     """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, and whether the AUC is beyond chance.
 
@@ -179,11 +172,10 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
     """
     x, y, other_x, other_y = game.problem()
     n = len(x)
-    reference = replace(game, noise_multiplier=0.0)
     half = len(other_x) // 2
     aux_x, aux_y, out_x, out_y = other_x[:half], other_y[:half], other_x[half:], other_y[half:]
     module, _ = game.train_model(x, y, torch.ones(n), game.seed)
-    basis, _ = reference.train_model(aux_x, aux_y, torch.ones(len(aux_x)), 0)
+    basis, _ = replace(game, noise_multiplier=0.0).train_model(aux_x, aux_y, torch.ones(len(aux_x)), 0)
 
     def scores(features: Tensor, labels: Tensor) -> Array:
         with torch.no_grad():
@@ -200,4 +192,6 @@ def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float,
         ends = {"low": clopper_pearson_lower(hits, n, error), "high": clopper_pearson_upper(hits, n, error)}
         rates.append({"at": level, "value": hits / n, **ends})
     area = auc(inside, outside)
-    return area, rates, _separates(area, n, len(outside), confidence)
+    # The variance of an AUC is at most A (1 - A)/min(n, m).
+    deviation = math.sqrt(area * (1.0 - area) / min(n, len(outside)))
+    return area, rates, area - float(special.ndtri(confidence)) * deviation > 0.5

@@ -453,17 +453,16 @@ def one_run(
     data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
     batches = PoissonBatches(rate=1.0)
     optimizer, _ = _real_run(module, data, mechanism.noise_multiplier, seed, steps=1, batches=batches)
-    included = np.flatnonzero(rng.random(count) < 0.5)
+    inside = rng.random(count) < 0.5
     noisy_sum = optimizer._noisy_sum
     (view,) = noisy_sum.views
     # Canaries that go through the release code together; bounds memory. Speed only.
-    for rows in torch.as_tensor(included).split(256):
+    for rows in torch.as_tensor(np.flatnonzero(inside)).split(256):
         g = nn.functional.one_hot(rows, count).double()
         view.tap.keep((view.tap.modules[0],), torch.ones(len(rows), 1, dtype=torch.float64), g)
         noisy_sum.add(len(rows))
         view.tap.clear()
     scores = noisy_sum.release()[0][:, 0].numpy()
-    inside = np.isin(np.arange(count), included)
     order = inside[np.argsort(scores)]
     right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
     # The p-value of Steinke, Nasr, Jagielski 2023 at this number of right guesses, and at no wrong one.

@@ -454,39 +454,37 @@ def _asking_for(event: dp_event.DpEvent) -> Iterator[None]:
 # --- who composes a run that has events --------------------------------------------------------------
 
 
-class DpAccounting:
-    """The accountant of runs that have events of dp-accounting."""
+def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Phases, of which some are events, each by a bound that one accountant takes with all others.
 
-    def accounted(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
-        """Phases, of which some are events, each by a bound that one accountant takes with all others.
+    They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
+    Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
+    relation.
+    """
+    _check_scales(phases)
+    relation = _relation_of(phases)
+    lacks = [(phase, *_find_lacks(phase, relation)) for phase in phases]
+    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
+    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
+    if no_law and no_curve:
+        raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
+    return tuple(_by_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
-        They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
-        Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
-        relation.
-        """
-        _check_scales(phases)
-        relation = _relation_of(phases)
-        lacks = [(phase, *_find_lacks(phase, relation)) for phase in phases]
-        no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
-        no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
-        if no_law and no_curve:
-            raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
-        return tuple(_by_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
-    def curve(self, phases: Sequence[Phase], step: float | None = None) -> Curve:
-        """The joint curve of phases of which some are events, by dp-accounting.
+def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
+    """The joint curve of phases of which some are events, by dp-accounting.
 
-        ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :meth:`accounted` does.
-        """
-        accounted, relation = self.accounted(phases), _relation_of(phases)
-        leaves = merged(leaf for phase in accounted for leaf in _leaves_of(phase))
-        if not all(is_private(leaf) for leaf, _ in leaves):
-            return NO_PRIVACY
-        released: list[Any] = [phase.release() for phase in accounted if phase.accountant is None]
-        curves = [form.over_run(run) for form, run in released if not isinstance(form, PrivacyProfile)]
-        if curves or not all(has_loss_distribution(leaf, relation) for leaf, _ in leaves):
-            return add_divergences(curves, leaves, relation)
-        return compose_losses(released, leaves, relation, step)
+    ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :func:`accounted` does.
+    """
+    by_one, relation = accounted(phases), _relation_of(phases)
+    leaves = merged(leaf for phase in by_one for leaf in _leaves_of(phase))
+    if not all(is_private(leaf) for leaf, _ in leaves):
+        return NO_PRIVACY
+    released: list[Any] = [phase.release() for phase in by_one if phase.accountant is None]
+    curves = [form.over_run(run) for form, run in released if not isinstance(form, PrivacyProfile)]
+    if curves or not all(has_loss_distribution(leaf, relation) for leaf, _ in leaves):
+        return add_divergences(curves, leaves, relation)
+    return compose_losses(released, leaves, relation, step)
 
 
 NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))

@@ -59,9 +59,9 @@ class _EventPhase(Phase):
     @property
     def accountant(self) -> Any:
         """Who composes a run that has such a phase."""
-        from privproj.extensions.event_composition import DpAccounting
+        from privproj.extensions import event_composition
 
-        return DpAccounting()
+        return event_composition
 
     @property
     def run_assumes(self) -> tuple[str, ...]:

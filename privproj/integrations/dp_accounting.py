@@ -33,7 +33,7 @@ from privproj.curves.profile import PrivacyProfile
 from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.extensions.by_dp_accounting import distributions_of
-from privproj.extensions.event_composition import RELATIONS, event_from, nodes_of, parts_of, with_noise
+from privproj.extensions.event_composition import RELATIONS, Relation, event_from, nodes_of, parts_of, with_noise
 from privproj.extensions.events import Event
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound, renyi_bound
@@ -45,9 +45,6 @@ __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccoun
 
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 """What an accountant of dp-accounting returns for an event that it does not take."""
-
-Relation = privacy_accountant.NeighboringRelation
-"""The neighbouring relations of dp-accounting."""
 
 
 @attrs.frozen

@@ -123,22 +123,23 @@ def digits_below(x: float, digits: int = ANSWER_DIGITS) -> float:
     """Return the largest number of so many significant digits up to ``x >= 0``: ``x`` itself if it is one; a kernel."""
     if not LEAST_ROUNDED <= x < math.inf:
         return x if x > 1.0 else 0.0
-    power = digits - 1 - math.floor(math.log10(x))
-    # A number of so many digits, times this power, is whole but for a few roundings.
-    count = math.floor(_times_power_of_ten(x, power) + 1e-2)
-    near = _times_power_of_ten(count, -power)
-    return near if near <= x else _times_power_of_ten(count - 1.0, -power)
+    return _digits_beside(x, digits, 1.0)
 
 
 def digits_above(x: float, digits: int = ANSWER_DIGITS) -> float:
     """Return the least number of so many significant digits from ``x >= 0`` on: ``x`` itself if it is one; a kernel."""
     if not 0.0 < x < math.inf:
         return x
-    x = max(x, LEAST_ROUNDED)
+    return _digits_beside(max(x, LEAST_ROUNDED), digits, -1.0)
+
+
+def _digits_beside(x: float, digits: int, side: float) -> float:
+    """The number of so many digits next to ``x``, not above it for a ``side`` of 1 and not below it for one of -1."""
     power = digits - 1 - math.floor(math.log10(x))
-    count = math.ceil(_times_power_of_ten(x, power) - 1e-2)
+    # A number of so many digits, times this power, is whole but for a few roundings.
+    count = side * math.floor(side * _times_power_of_ten(x, power) + 1e-2)
     near = _times_power_of_ten(count, -power)
-    return near if near >= x else _times_power_of_ten(count + 1.0, -power)
+    return near if side * near <= side * x else _times_power_of_ten(count - side, -power)
 
 
 def _times_power_of_ten(x: float, power: int) -> float:

@@ -84,13 +84,7 @@ def deviance(w: Array) -> Array:
     """Return ``D(w) = e^w - 1 - w`` at every entry, without cancellation near 0."""
     small = np.abs(w) < SERIES_RANGE
     v = np.where(small, w, 0.0)
-    series = np.full_like(v, SERIES_COEFFICIENTS[0])
-    for coefficient in SERIES_COEFFICIENTS[1:]:
-        series *= v
-        series += coefficient
-    series *= v
-    series *= v
-    return np.where(small, series, np.expm1(w) - w)
+    return np.where(small, np.polyval(SERIES_COEFFICIENTS, v) * v * v, np.expm1(w) - w)
 
 
 def gauss_error(count: int, ellipse: Array | float) -> Array | float:
@@ -299,10 +293,8 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
     """
     near, far = (low, high) if sign > 0.0 else (high, low)
     half = 0.5 * (high - low)
-    beyond, height = (
-        0.5 * half * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0),
-        0.5 * half * (PANEL_ELLIPSE - 1.0 / PANEL_ELLIPSE),
-    )
+    beyond = 0.5 * half * (PANEL_ELLIPSE + 1.0 / PANEL_ELLIPSE - 2.0)
+    height = 0.5 * half * (PANEL_ELLIPSE - 1.0 / PANEL_ELLIPSE)
     turn = np.cos(height) if sign > 0.0 else np.ones_like(half)
     (top, steep, _), (largest, bent, _), (least, flat, _) = (
         _mills_ratios(k, sign, w) for w in (near - sign * beyond + np.log(turn), near, far)

@@ -536,12 +536,6 @@ def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
     return high
 
 
-def beta_tail_epsilons(a, b, k, mu, log_delta, sharp, out):
-    """Write :func:`beta_tail_epsilon` of every row of equally long sequences into ``out``."""
-    for i in range(len(out)):
-        out[i] = beta_tail_epsilon(a[i], b[i], k[i], mu[i], log_delta[i], sharp)
-
-
 def add_laws(x, p, y, q, square, points, mass, above, below):
     """Add up the atoms ``x_i + y_j`` of mass ``p_i q_j`` between the increasing ``points``; return those beyond.
 

@@ -1,6 +1,5 @@
 """Integrals of smooth functions with one hill, in logs, with an error that two Gauss rules show."""
 
-import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -64,7 +63,7 @@ def _gauss_rule_sum(
         heights = np.exp(np.minimum(700.0, log_f(places) - reference)).reshape(len(low), n)
         return math.fsum((heights * weights * width[:, None]).ravel().tolist())
     total = 0.0
-    for left, right in itertools.pairwise(edges):
+    for left, right in pairwise(edges):
         width = right - left
         total += width * math.fsum(
             w * math.exp(min(700.0, log_f(left + x * width) - reference)) for x, w in gauss_legendre(n)
@@ -83,9 +82,12 @@ def log_integral(
     integral far below anything representable, its height times its width is returned, with an error of three in the
     log. Where it fails elsewhere, :class:`NotConverged` is raised. It is faster where ``log_f`` also ``takes_arrays``.
     """
-    edges, peak = _hill_panels(log_f, start, step, high)
+    top, peak = _climb_hill(log_f, min(start, high - 0.01 * step), step, high)
     if peak == -math.inf:
         return -math.inf, 0.0
+    left = _find_drop_off(log_f, top, peak, -step, -math.inf)
+    right = _find_drop_off(log_f, top, peak, step, high)
+    edges = [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right]
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
         # Gauss nodes of a panel whose sum is the value. Speed only.
@@ -94,20 +96,12 @@ def log_integral(
         if error <= enough:
             break
         edges = sorted({*edges, *(0.5 * (a + b) for a, b in pairwise(edges))})
-    if not error <= max(LARGEST_QUADRATURE_ERROR, enough) and peak < LOG_NEGLIGIBLE_HEIGHT:
-        width = max(edges[-1] - edges[0], 1e-15 * abs(edges[0]) + 1e-300)
-        return peak + math.log(width), 3.0
     if not error <= max(LARGEST_QUADRATURE_ERROR, enough):
-        raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
+        if not peak < LOG_NEGLIGIBLE_HEIGHT:
+            raise NotConverged(f"the quadrature reached only a relative {error:.1e}; please report these parameters")
+        width = max(right - left, 1e-15 * abs(left) + 1e-300)
+        return peak + math.log(width), 3.0
     return peak + math.log(fine), max(error, enough - QUADRATURE_GOAL)
-
-
-def _hill_panels(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[list[float], float]:
-    """Return the edges of panels around the hill of ``log_f`` on ``(-inf, high]``, and (nearly) its height."""
-    top, peak = _climb_hill(log_f, min(start, high - 0.01 * step), step, high)
-    left = _find_drop_off(log_f, top, peak, -step, -math.inf)
-    right = _find_drop_off(log_f, top, peak, step, high)
-    return [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right], peak
 
 
 def _climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:

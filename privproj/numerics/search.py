@@ -48,17 +48,12 @@ def find_crossing(
         at_far = checked(far)
         # Largest factor from one look to the next while a bracket is sought. Speed only.
         factor = min(factor**3, 1e60)
-    ends = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
-    return _shrink_bracket(checked, *ends, rtol=rtol)
-
-
-def _shrink_bracket(
-    f: Callable[[float], float], x1: float, f1: float, x2: float, f2: float, *, rtol: float
-) -> Enclosure:
-    """Return a bracket of relative width ``rtol`` within a wider one, by halving and Chandrupatla's method."""
+    x1, f1, x2, f2 = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
+    # The bracket is halved in logs, and where it is short narrowed by Chandrupatla's method.
     while x2 > 4.0 * x1:
-        middle = math.sqrt(x1) * math.sqrt(x2)
-        x1, f1, x2, f2 = _update_bracket(x1, f1, x2, f2, middle, f(middle))
+        x = math.sqrt(x1) * math.sqrt(x2)
+        value = checked(x)
+        x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
     last, at_last, share = x1, f1, 0.5
     while x2 - x1 > rtol * x2:
         x = x1 + share * (x2 - x1)
@@ -66,19 +61,12 @@ def _shrink_bracket(
             x = x1 + 0.5 * (x2 - x1)
         if not x1 < x < x2:
             break
-        value = f(x)
+        value = checked(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
-        x1, f1, x2, f2 = _update_bracket(x1, f1, x2, f2, x, value)
+        x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
         # Least relative distance of the next look from the ends of a bracket. Speed only.
         share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
     return Enclosure(x1, x2)
-
-
-def _update_bracket(
-    x1: float, f1: float, x2: float, f2: float, x: float, value: float
-) -> tuple[float, float, float, float]:
-    """Return the bracket ``(x1, f1, x2, f2)`` with the end where ``f`` has the sign of ``value`` moved to ``x``."""
-    return (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
 
 
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
@@ -126,20 +114,9 @@ def minimise(
     values = [f(x) for x in scan]
     best = min(range(points), key=values.__getitem__)
     left, right = max(0, best - 1), min(points - 1, best + 1)
-    return _descend(f, *((scan[i], values[i]) for i in (left, best, right)), rtol=rtol)
-
-
-def _descend(
-    f: Callable[[float], float],
-    left: tuple[float, float],
-    best: tuple[float, float],
-    right: tuple[float, float],
-    *,
-    rtol: float,
-) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the bottom of a valley from three of its points: parabolas, else golden sections."""
-    (a, _), (x, at_x), (b, _) = left, best, right
-    (w, at_w), (v, at_v) = sorted((left, right), key=lambda pair: pair[1])
+    a, x, b, at_x = scan[left], scan[best], scan[right], values[best]
+    # The points next in value to the best one, through all of which parabolas go.
+    (w, at_w), (v, at_v) = sorted(((scan[i], values[i]) for i in (left, right)), key=lambda pair: pair[1])
     floor = LEAST_RELATIVE_VALLEY * (b - a)
     step = before = b - a
     while True:

@@ -57,7 +57,7 @@ class EpochGrid:
         return arb(2) ** self.level
 
 
-class BallEpochs:
+class BallEpochs(Releases):
     """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
 
     Every grid gives bounds of its own, of which the best count: a coarse grid reaches far, a fine one is close nearby.
@@ -90,7 +90,8 @@ def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tup
     h = grid.step
     knots = [_knot(release, cell - unit, cell * h) for cell in grid.knots]
     pair = pair_below(knots) if unit in grid.knots[2:-2] else None
-    return pair and _sum_below(pair, unit, batches, grid), _sum_above(pair_above(knots), unit, batches, grid)
+    below = pair and _Sum(pair, unit, batches, grid, above=False)
+    return below, _Sum(pair_above(knots), unit, batches, grid, above=True)
 
 
 def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
@@ -102,47 +103,34 @@ def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
     return Knot(cell, t, (1 - t + t * low.max(arb(0))).lower(), (1 - t + t * high).min(arb(1)).upper())
 
 
-def _sum_above(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Sum":
-    """Return the sum of a pair that dominates a release."""
-    cells, masses = _ratios(pair, unit, grid)
-    # q_0 = (1 - sum_j q_j)_+, so that |Q| >= 1
-    masses = [(1 - sum(masses, arb(0))).max(arb(0)), *masses]
-    # m |Q|^(t - 1) to the right, (m + sum_j p_j - 1) |Q|^(t - 1) to the left
-    growth = sum(masses, arb(0)) ** (batches - 1)
-    spare = (pair.rest + sum(pair.masses, arb(0)) - 1).max(arb(0))
-    return _Sum((0, *cells), masses, batches, grid, (pair.rest * growth, spare * growth), above=True)
-
-
-def _sum_below(pair: BallPair, unit: int, batches: int, grid: EpochGrid) -> "_Sum":
-    """Return the sum of a pair whose profile is at most that of a release and its rest."""
-    cells, masses = _ratios(pair, unit, grid)
-    # Scaled so that |Q| <= 1.
-    scale = (1 / sum(masses, arb(0)).max(arb(1))).lower()
-    # The rest to the right, 1 + rest - sum_j p_j to the left
-    spare = 1 + pair.rest - scale * sum(pair.masses, arb(0))
-    return _Sum(cells, [mass * scale for mass in masses], batches, grid, (pair.rest, spare), above=False)
-
-
-def _ratios(pair: BallPair, unit: int, grid: EpochGrid) -> tuple[tuple[int, ...], list[arb]]:
-    """Return the cells of ``W > 0`` and their masses ``q_j = p_j / t_j`` under ``Q``."""
-    cells, h = tuple(cell + unit for cell in pair.cells), grid.step
-    return cells, [p / (cell * h) for cell, p in zip(cells, pair.masses, strict=True)]
-
-
 class _Sum:
     """The law of ``S`` of one pair on a window, what may lie elsewhere, and both parts of the excess on a safe side.
 
-    The ``costs`` of the right and the left part are added from above, and subtracted from below.
+    The pair dominates a release if ``above``; else its profile is at most that of a release and its rest. The costs of
+    the right and the left part are added from above, and subtracted from below.
     """
 
-    def __init__(
-        self, cells: tuple[int, ...], masses: list[arb], batches: int, grid: EpochGrid, costs: Ends, *, above: bool
-    ) -> None:
-        window, step = grid.window, 2.0**grid.level
-        composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], step, window)
+    def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
+        self.batches, self.h, self.above, window = batches, grid.step, above, grid.window
+        # The cells of W > 0 and their masses q_j = p_j / t_j under Q
+        cells = tuple(cell + unit for cell in pair.cells)
+        masses = [p / (cell * self.h) for cell, p in zip(cells, pair.masses, strict=True)]
+        finite, total = sum(pair.masses, arb(0)), sum(masses, arb(0))
+        if above:
+            # q_0 = (1 - sum_j q_j)_+, so that |Q| >= 1
+            cells, masses = (0, *cells), [(1 - total).max(arb(0)), *masses]
+            # m |Q|^(t - 1) to the right, (m + sum_j p_j - 1) |Q|^(t - 1) to the left
+            growth = sum(masses, arb(0)) ** (batches - 1)
+            self.costs = pair.rest * growth, (pair.rest + finite - 1).max(arb(0)) * growth
+        else:
+            # Scaled so that |Q| <= 1.
+            scale = (1 / total.max(arb(1))).lower()
+            masses = [mass * scale for mass in masses]
+            # The rest to the right, 1 + rest - sum_j p_j to the left
+            self.costs = pair.rest, 1 + pair.rest - scale * finite
+        composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], 2.0**grid.level, window)
         # S >= 0
         self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
-        self.batches, self.h, self.costs, self.above = batches, grid.step, costs, above
         self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
         # Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only.
         with ctx.workprec(64):

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 from flint import acb, arb, ctx
 
@@ -23,29 +22,25 @@ Ends = tuple[arb, arb]
 """A lower and an upper bound of one number."""
 
 
-class Releases(Protocol):
+class Releases:
     """Releases of one kind in a run: how many, and the excess of one of them, whose bounds the class guarantees."""
 
-    @property
-    def steps(self) -> int:
-        """How many releases there are."""
-        ...
+    steps: int
+    """How many releases there are."""
 
-    @property
-    def one_sided(self) -> bool:
-        """True where both orders must be composed."""
-        ...
+    one_sided: bool
+    """True where both orders must be composed."""
 
     def excess(self, cell: int, h: arb) -> Ends:
         """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown.
 
         Where both orders are alike only cells from 0 on are asked.
         """
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class BallPhase:
+class BallPhase(Releases):
     """Releases of one profile on the whole data set, or each on a batch at a rate."""
 
     profile: BallProfile
@@ -67,7 +62,7 @@ class BallPhase:
 
 
 @dataclass(frozen=True)
-class BallGroup:
+class BallGroup(Releases):
     """Poisson steps of Gaussian noise for a person with ``size`` records, whose shifts are all alike (C37)."""
 
     noise_multiplier: float
@@ -267,15 +262,14 @@ def _lower_hull(points: Sequence[Point]) -> list[Point]:
     """Return the corners of the lower convex hull of these points, as far as the balls can tell."""
     hull: list[Point] = []
     for point in points:
-        while len(hull) > 1 and not _turns_up(hull[-2], hull[-1], point):
+        while len(hull) > 1:
+            (_, t, value), (_, next_t, next_value), (_, last_t, last_value) = hull[-2], hull[-1], point
+            # The polygon through these three is certainly convex at the middle one.
+            if (next_value - value) * (last_t - next_t) < (last_value - next_value) * (next_t - t):
+                break
             hull.pop()
         hull.append(point)
     return hull
-
-
-def _turns_up(one: Point, two: Point, three: Point) -> bool:
-    """Return True if the polygon through three points is certainly convex at the middle one."""
-    return bool((two[2] - one[2]) * (three[1] - two[1]) < (three[2] - two[2]) * (two[1] - one[1]))
 
 
 def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from flint import arb
 
 from privproj.errors import PrecisionLimit
+from privproj.numerics.search import largest_integer
 from privproj.rigorous.balls import GOAL_BITS, log_of_upper_end
 
 FIRST_NATS = 16.0
@@ -17,6 +18,9 @@ MOST_NATS = 1e5
 
 MOST_NODES = 2_000_000
 """Nodes of a rule after which the certificate is refused. Contract."""
+
+FARTHEST_PLACE = 2**22 - 2
+"""Nodes that are looked at in search of an end of a rule, more than :data:`MOST_NODES`. Speed only."""
 
 REMEDY = "ask for a larger delta, or a smaller epsilon"
 """What makes an integral easier to enclose. Contract."""
@@ -87,12 +91,6 @@ class Line(NamedTuple):
 
 
 def _last_place(place: int, holds: Callable[[int], bool]) -> int:
-    """Return a place up to which a condition seems to hold: by strides that double, and then by bisection."""
-    stride = 1
-    while stride < MOST_NODES and holds(place + stride):
-        place, stride = place + stride, 2 * stride
-    end = place + stride
-    while end - place > 1:
-        middle = (place + end) // 2
-        place, end = (middle, end) if holds(middle) else (place, middle)
-    return place
+    """Return a place, this one or a later one, up to which a condition seems to hold."""
+    last = largest_integer(holds, place, place + FARTHEST_PLACE)
+    return place if last is None else last

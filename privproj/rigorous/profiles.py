@@ -76,11 +76,9 @@ class BallBetaTail(BallProfile):
         """Return the ``tau`` that the optimisation in floating point finds."""
         from privproj.numerics import kernels
 
-        if self.dim == self.rank:
+        if self.dim == self.rank or (eps == 0.0 and not self.sharp):
             return {"tau": 1.0}
         a, b = 0.5 * self.rank, 0.5 * (self.dim - self.rank)
-        if eps == 0.0 and not self.sharp:
-            return {"tau": 1.0}
         t = kernels.beta_tail_delta(a, b, float(self.k), 1.0 / self.noise, eps, self.sharp)[1]
         return {"tau": 1.0 / (1.0 + math.exp(-t))}
 

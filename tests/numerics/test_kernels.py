@@ -90,8 +90,7 @@ def random_columns(rows):
 @pytest.mark.parametrize("sharp", [False, True])
 def test_compiled_kernels_agree_with_plain_ones(sharp):
     d, r, k, mu, delta = map(np.array, random_columns(200))
-    columns = r / 2, (d - r) / 2, k, mu, np.log(delta)
-    plain, fast = np.empty(200), np.empty(200)
-    kernels.beta_tail_epsilons(*columns, sharp, plain)
-    compiled(kernels.beta_tail_epsilons)(*columns, sharp, fast)
-    assert fast.tolist() == pytest.approx(plain.tolist(), rel=1e-10, abs=0)
+    rows = np.stack([r / 2, (d - r) / 2, k, mu, np.log(delta)], 1).tolist()
+    plain = [kernels.beta_tail_epsilon(*row, sharp) for row in rows]
+    run = compiled(kernels.beta_tail_epsilon)
+    assert [run(*row, sharp) for row in rows] == pytest.approx(plain, rel=1e-10, abs=0)
