@@ -39,7 +39,8 @@ LARGEST_TRIED = 1e18
 SPARE_LOG = 2.0**-34
 """How far a log of delta is below the target where no search for epsilon is needed (C24, "Calibration").
 
-It rests on an evaluated profile that rises by less along the numbers of an answer: observed, not proved. Soundness.
+It rests on an evaluated profile that rises by less along the numbers of an answer: observed, not proved.
+Soundness (measured).
 """
 
 LARGEST_INVERSE_LOG = 1e9
