@@ -12,6 +12,7 @@ import flint
 import numpy as np
 
 from privproj.laws.shift_kernels import SHIFT_COLUMNS
+from privproj.numerics.compiled import over_rows
 from privproj.rigorous.profiles import BallAnyRank, BallRandomSensitivity
 
 
@@ -29,10 +30,10 @@ def main():
     rows, eps = np.array([r[0] for r in releases]), np.array([r[3] for r in releases])
     many = -(-3000 // points)
     start = time.process_time()
-    ends = SHIFT_COLUMNS.log_deltas(np.tile(eps, many), np.tile(rows, (many, 1)))
+    ends = over_rows(SHIFT_COLUMNS.log_delta, np.tile(eps, many), np.tile(rows, (many, 1)))
     print(f"first call {time.process_time() - start:.2f} s")
     start = time.process_time()
-    ends = SHIFT_COLUMNS.log_deltas(np.tile(eps, many), np.tile(rows, (many, 1)))
+    ends = over_rows(SHIFT_COLUMNS.log_delta, np.tile(eps, many), np.tile(rows, (many, 1)))
     print(f"{(time.process_time() - start) / many / points * 1e6:.1f} us a row")
     outside, refused = [], 0
     for i, (row, shape, z, at) in enumerate(releases):

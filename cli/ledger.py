@@ -198,7 +198,7 @@ def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: An
         {
             "phase": row.phase.name,
             "more_steps": row.more_steps,
-            "unit": "epochs" if row.phase.run.in_epochs else "steps",
+            "unit": "epochs" if row.phase.run.scheme.counts_epochs else "steps",
             "would_exceed": row.would_exceed,
             "after": [phase.name for phase in (*schedule.done_phases, *row.after)],
         }

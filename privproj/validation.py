@@ -231,11 +231,6 @@ class Parameter:
     key: str = ""
     read: Callable[[Any], Any] = lambda value: value
 
-    @property
-    def may_be_none(self) -> bool:
-        """True if a record may be without a value."""
-        return self.default is None and (self.is_found or not self.is_needed)
-
 
 def parameter(kind: Kind, words: str = "", letter: str | None = None, *, default: Any = None, **more: Any) -> Any:
     """The field of a record that is a parameter, for which see :class:`Parameter`."""
@@ -270,5 +265,6 @@ def check_parameters(record: object) -> None:
     """
     for name, declared in parameters_of(type(record)).items():
         value = getattr(record, name)
-        if value is not None or not declared.may_be_none:
+        may_be_none = declared.default is None and (declared.is_found or not declared.is_needed)
+        if value is not None or not may_be_none:
             object.__setattr__(record, name, declared.kind.check(name, value))

@@ -41,9 +41,6 @@ from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
 
-KEPT_CURVES = 8
-"""Curves that a search keeps for its last checks. Speed only."""
-
 MOST_ALIGNED = 1e15
 """One over the smallest misalignment that the misalignment query tries. Contract."""
 
@@ -118,8 +115,6 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
     question, result = _calibrate("sigma", mechanism, solve_sigma, asked)
-    if not result.usable:
-        return result
     return with_lower_bound(question.with_mechanism(noise_multiplier=result.value).phases, result)
 
 
@@ -275,7 +270,8 @@ class Search:
 
     def __init__(self, question_at: Callable[[Any], Question], target: FullTarget | RiskTarget) -> None:
         self.question_at, self.target = question_at, target
-        self.curve = lru_cache(maxsize=KEPT_CURVES)(lambda x: question_at(x).curve())
+        # How many curves are kept for the last checks. Speed only.
+        self.curve = lru_cache(maxsize=8)(lambda x: question_at(x).curve())
         self.excess = cache(self._excess)
 
     def _margin(self, x: Any, margin: float) -> float:
@@ -472,11 +468,9 @@ def _solve_steps(question: Question, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed."""
     search = Search(lambda count: question.with_run(steps=count), target)
     largest = search.most_steps([], question.only.guess())
-    if largest is None:
-        return _vacuous_answer(question, "steps", side=Side.LOWER, **target.fields())
     if largest == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
-    return search.answer("steps", largest, largest, largest, upper=None, side=Side.LOWER)
+    return _answer_largest(question, "steps", search, largest, largest)
 
 
 def _solve_rate(question: Question, target: FullTarget) -> Result:
@@ -485,7 +479,7 @@ def _solve_rate(question: Question, target: FullTarget) -> Result:
     search = Search(lambda x: question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
     x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
     all_fits = ("even the whole data set at every step meets the target",) if x == 1.0 else ()
-    return _answer_largest(question, "rate", search, x, warnings=(*question.notes, *all_fits))
+    return _answer_largest(question, "rate", search, x, 1.0 / x, warnings=(*question.notes, *all_fits))
 
 
 def _solve_misalignment(question: Question, target: FullTarget) -> Result:
@@ -495,14 +489,16 @@ def _solve_misalignment(question: Question, target: FullTarget) -> Result:
     rough = cache(lambda x: sparse_excess(search.question_at(x).only, target))
     guess, fall = rough_crossing(search.excess if single else rough, 1e4, **limits)
     x, _ = search.least(guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
-    return _answer_largest(question, "misalignment", search, x)
+    return _answer_largest(question, "misalignment", search, x, 1.0 / x)
 
 
-def _answer_largest(question: Question, quantity: str, search: Search, x: float, **details: Any) -> Result:
-    """The answer ``1/x`` of a search over one over a value, the largest that fits."""
-    if x == math.inf:
-        return _vacuous_answer(question, quantity, upper=None, side=Side.LOWER, **search.target.fields())
-    return search.answer(quantity, x, 1.0 / x, 1.0 / x, upper=None, side=Side.LOWER, **details)
+def _answer_largest(
+    question: Question, quantity: str, search: Search, x: Any, value: float | None, **details: Any
+) -> Result:
+    """The answer of a search for the largest value that fits, which ended at ``x``; vacuous where there is none."""
+    if not value:
+        return _vacuous_answer(question, quantity, side=Side.LOWER, **search.target.fields())
+    return search.answer(quantity, x, value, value, upper=None, side=Side.LOWER, **details)
 
 
 def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
@@ -549,12 +545,3 @@ def _solve_sigma_at_risk(question: Question, target: RiskTarget, search: Search)
 def gaussian_mu(curve: Curve) -> float | None:
     """The ``mu`` of a curve that is exactly the profile of two Gaussians at this distance; None for any other."""
     return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None
-
-
-def read_risk(question: Question, target: RiskTarget) -> Result:
-    """The risk of a question, of the kind that the target is about, as a result."""
-    curve = question.curve()
-    value = risk_of(curve, target)
-    outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
-    fields: dict[str, Any] = {"outcome": outcome, "numerics": numerics_of(curve), **target.fields()}
-    return question.result("advantage" if target.fpr is None else "tpr", value, None, **fields)

@@ -30,12 +30,6 @@ LEAST_GAMMA = 0.01
 LARGEST_GAMMA = 1e9
 """Largest ``gamma`` that is tried. Contract."""
 
-ROUGH = 1e-3
-"""Relative accuracy of the ``gamma`` by which the noise of the eigenvalue is chosen. Speed only."""
-
-NARROW = 0.02
-"""Least ``eigen_noise`` over that at which the first stage alone meets the target. Speed only."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
@@ -356,12 +350,14 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
 
     def rough_gamma(log_noise: float) -> float:
         noise = math.exp(log_noise)
-        return find_crossing(search_at(noise).excess, 8.0 * noise, rtol=ROUGH, **limits).upper
+        # Relative accuracy of the gamma by which the noise of the eigenvalue is chosen. Speed only.
+        return find_crossing(search_at(noise).excess, 8.0 * noise, rtol=1e-3, **limits).upper
 
     # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
     scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
     ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
-    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=NARROW, points=5)[0]
+    # Accuracy of the log of the noise of the eigenvalue. Speed only.
+    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=0.02, points=5)[0]
     noise = math.exp(log_noise)
     gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
     if gamma == math.inf:

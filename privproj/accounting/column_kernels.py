@@ -12,17 +12,15 @@ A row is that of the law, and after it the sampling rate.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from privproj.accounting.phase import Phase
 from privproj.curves.columns import Kernel, KernelColumns
 from privproj.curves.inversion import is_within
 from privproj.curves.profile import Curve, amplified_epsilon
-from privproj.mechanisms import Mechanism
 from privproj.numerics.enclosure import (
     ANSWER_STEP,
     FUNCTION_RELATIVE_ERROR,
@@ -123,37 +121,39 @@ def answers_of(profile: KernelColumns) -> tuple[Kernel, Kernel]:
     return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
 
 
-@dataclass(frozen=True)
-class RowShape:
-    """Rows that differ in noise and target alone: what neighbours see of them, and a curve of one of them."""
+class RowShape(NamedTuple):
+    """Rows that differ in noise and target alone."""
 
-    phase: Phase
-    seen: Mechanism
-    rate: float
     profile: KernelColumns
-    curve: Curve
+    """What answers them."""
 
-    def row_at(self, noise: Any) -> tuple[Any, ...]:
-        """The row at a noise multiplier; its entries may be arrays where that is one."""
-        profile_and_row = self.phase.bound.law_row and self.phase.bound.law_row(self.seen, 1.0 / noise)
-        assert profile_and_row is not None
-        return *profile_and_row[1], self.rate
+    row_at: Callable[[Any], tuple[Any, ...]]
+    """The row at a noise multiplier; its entries may be arrays where that is one."""
+
+    curve: Curve
+    """The curve of one of them."""
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     """The shape of the rows that are like this phase, whose curve may be known; None where columns say nothing."""
-    run, bound = phase.run, phase.bound
-    if bound.law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
+    run, bound, law_row = phase.run, phase.bound, phase.bound.law_row
+    if law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
     if run.discretization is not None or run.scheme.is_shuffled or run.allocates:
         return None
     if not bound.guarantees(phase.mechanism):
         return None
     seen, run = phase.for_relation()
-    profile_and_row = bound.law_row(seen, 1.0)
+    profile_and_row = law_row(seen, 1.0)
     if profile_and_row is None:
         return None
-    return RowShape(phase, seen, run.sampling_rate, profile_and_row[0], phase.curve() if curve is None else curve)
+
+    def row_at(noise: Any) -> tuple[Any, ...]:
+        at_noise = law_row(seen, 1.0 / noise)
+        assert at_noise is not None
+        return *at_noise[1], run.sampling_rate
+
+    return RowShape(profile_and_row[0], row_at, phase.curve() if curve is None else curve)
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:

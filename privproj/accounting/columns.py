@@ -21,7 +21,7 @@ from privproj.accounting.calibration import require_unset
 from privproj.accounting.column_kernels import MOST_TRIES, RowShape, answers_of, shape_of
 from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import Phase
-from privproj.accounting.question import answer, ask_by_name, question_about
+from privproj.accounting.question import answer, ask_by_name, each_once, question_about
 from privproj.accounting.spec import SOLVERS
 from privproj.curves.columns import Kernel
 from privproj.curves.inversion import LEAST_LOG_VALUE
@@ -50,9 +50,6 @@ within it, as another arithmetic may answer that (C24). Soundness."""
 
 FIRST_STEP_DOWN = 2.0**-33
 """First relative step of the search for a lower end. Speed only."""
-
-MOST_BLIND = 8
-"""After so many looks a noise below which columns have no answer is not sought among them. Speed only."""
 
 ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
 """What a row costs, over what that of an epsilon costs. Speed only."""
@@ -344,16 +341,14 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
     """What all rows rest on together: every promise and assumption of one, the weakest status and side."""
-    promises = [words for phase in phases for words in phase.promises]
-    statuses = [Status.PROVED, *(phase.status for phase in phases)]
     assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
         "bound": bound.name,
         "bound_version": bound.version,
-        "status": max(statuses, key=list(Status).index),
-        "promises": tuple(dict.fromkeys(promises)),
-        "assumes": tuple(dict.fromkeys(assumes)),
+        "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
+        "promises": each_once(words for phase in phases for words in phase.promises),
+        "assumes": each_once(assumes),
         "source": bound.citation,
     }
 
@@ -447,9 +442,9 @@ def read_columns(
             continue
         if shape is None:
             continue
-        rows = _Rows(shape, threads)
+        of_delta, of_epsilon = (partial(_run, shape, threads, kernel) for kernel in answers_of(shape.profile))
         if quantity == "delta":
-            lower, logs = rows.deltas(**at)
+            lower, logs = of_delta(at["noise_multiplier"], at["epsilon"])
             logs = np.where(logs < math.inf, logs, 0.0)
             # e^h rounded up, by more than at the scalar door, as numpy's exp is not that of math
             value = np.exp(np.maximum(logs, LEAST_LOG_VALUE))
@@ -459,8 +454,11 @@ def read_columns(
             # h / ln 10 rounded up, as log10_value has it
             numbers["log10_delta"][where] = np.minimum(0.0, logs / math.log(10.0) + 8e-16 * np.abs(logs))
         else:
-            value = rows.epsilons(**at) if quantity == "epsilon" else _least_noises(rows, **at)
-            find_lower = partial(_lower_ends, rows, SOUGHT[quantity], value, at)
+            if quantity == "epsilon":
+                _, value = of_epsilon(at["noise_multiplier"], at["log_delta"])
+            else:
+                value = _least_noises(of_epsilon, at["epsilon"], at["log_delta"])
+            find_lower = partial(_lower_ends, of_delta, SOUGHT[quantity], value, at)
         # An epsilon of 0 has a note, which is that of the scalar door.
         answered = (value > 0.0) & (value < NO_ANSWER[quantity])
         answers.value[where] = value
@@ -488,34 +486,23 @@ def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
         yield from (np.asarray(where[i : i + 2**15]) for i in range(0, len(where), 2**15))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The kernels of a shape, run over arrays of noise multipliers and targets."""
-
-    shape: RowShape
-    threads: int
-
-    def _run(self, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
-        """Both values of the kernel for every row."""
-        laws = np.stack(np.broadcast_arrays(*self.shape.row_at(noises)), axis=1)
-        return over_rows(kernel, asked, laws, self.threads, self.shape.profile.weight)
-
-    def deltas(self, noise_multiplier: Array, epsilon: Array, **others: Array) -> tuple[Array, Array]:
-        """A lower end of ``ln delta`` of every row, and the log that is answered; ``inf`` where none is known."""
-        return self._run(answers_of(self.shape.profile)[0], noise_multiplier, epsilon)
-
-    def epsilons(self, noise_multiplier: Array, log_delta: Array, **others: Array) -> Array:
-        """The epsilon of every row, ``inf`` where columns have no answer."""
-        eps = self._run(answers_of(self.shape.profile)[1], noise_multiplier, log_delta)[1]
-        return np.where(eps < math.inf, eps, math.inf)
+_Answered = Callable[[Array, Array], tuple[Array, Array]]
+"""From noise multipliers and targets to both values of a kernel."""
 
 
-def _lower_ends(rows: _Rows, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
+def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
+    """Both values of the kernel at these noise multipliers and targets; the second is ``inf`` for no answer."""
+    laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
+    first, answered = over_rows(kernel, asked, laws, threads, shape.profile.weight)
+    return first, np.where(answered < math.inf, answered, math.inf)
+
+
+def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
     """Below each epsilon (at its noise) or noise (at its epsilon) the first number whose delta is above the target."""
 
     def is_above(where: Places, x: Array) -> Any:
         tried = {name: column[where] for name, column in at.items()} | {sought: x}
-        return rows.deltas(**tried)[0] > tried["log_delta"]
+        return of_delta(tried["noise_multiplier"], tried["epsilon"])[0] > tried["log_delta"]
 
     start = np.where(value < math.inf, value * (1.0 - FIRST_STEP_DOWN), 0.0)
     return _moved_until(is_above, start, -2.0 * FIRST_STEP_DOWN, 0.0)
@@ -533,7 +520,7 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
     return moved
 
 
-def _least_noises(rows: _Rows, epsilon: Array, log_delta: Array, **others: Array) -> Array:
+def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
     """Nearly the least noise multipliers that meet each target, ``inf`` where none is found.
 
     They are sought by secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end each is asked for its epsilon as
@@ -543,11 +530,11 @@ def _least_noises(rows: _Rows, epsilon: Array, log_delta: Array, **others: Array
 
     def excess(where: Places, noises: Array) -> Array:
         with np.errstate(divide="ignore"):
-            return np.log(rows.epsilons(noises, log_delta[where])) - np.log(most[where]) + CALIBRATION_STEP
+            return np.log(of_epsilon(noises, log_delta[where])[1]) - np.log(most[where]) + CALIBRATION_STEP
 
     def is_met(where: Places, noises: Array) -> Any:
         inside = noises <= LARGEST_NOISE
-        return inside & (rows.epsilons(np.where(inside, noises, 1.0), log_delta[where]) <= most[where])
+        return inside & (of_epsilon(np.where(inside, noises, 1.0), log_delta[where])[1] <= most[where])
 
     # As classical_noise has it.
     z = np.clip(np.sqrt(2.0 * math.log(1.25) - 2.0 * log_delta) / epsilon, SMALLEST_NOISE, LARGEST_NOISE)
@@ -568,7 +555,8 @@ def _least_noises(rows: _Rows, epsilon: Array, log_delta: Array, **others: Array
         inside = (a <= moved) & (moved <= b) & ((turn % 4 < 3) | (np.abs(step) <= CALIBRATION_STEP))
         z[waiting] = np.where(inside, moved, np.sqrt(a) * np.sqrt(b))
         is_open = (np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)
-        waiting = waiting[is_open & ~(blind[waiting] & (turn > MOST_BLIND))]
+        # After so many looks a noise below which columns have no answer is not sought among them. Speed only.
+        waiting = waiting[is_open & ~(blind[waiting] & (turn > 8))]
         if not waiting.size:
             break
     z[waiting] = high[waiting]

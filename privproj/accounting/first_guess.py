@@ -6,15 +6,13 @@ Speed only: a guess decides how long a search takes, never what it answers.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 from privproj.accounting.phase import Phase
+from privproj.curves.gaussian import find_noise
 from privproj.curves.inversion import log_excess
 from privproj.curves.profile import PrivacyProfile, Representation
 from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
-from privproj.mechanisms import Mechanism
-from privproj.numerics import kernels
 from privproj.numerics.search import find_crossing
 from privproj.runs import Run
 from privproj.runs.targets import FullTarget, RiskTarget
@@ -50,13 +48,8 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
     """The ``mu`` of a Gaussian release that just meets the target, roughly."""
     if isinstance(target, RiskTarget):
         return gaussian_spread(target.value, target.fpr)
-    noise = find_crossing(
-        lambda s: kernels.log_gaussian_delta(target.epsilon, 1.0 / s) - target.log_delta,
-        min(classical_noise(target), LARGEST_NOISE) if target.epsilon else 1.0,
-        low=SMALLEST_NOISE,
-        high=LARGEST_NOISE,
-        rtol=1e-3,
-    )
+    near = classical_noise(target) if target.epsilon else 1.0
+    noise = find_noise(target.epsilon, target.log_delta, rtol=1e-3, near=near)
     return 1.0 / min(noise.upper, LARGEST_NOISE)
 
 
@@ -124,7 +117,6 @@ def find_crossing_by_secants(
     Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth, and fewer where it is
     known how fast the excess falls.
     """
-    excess = cache(excess)
     # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
     fall = 10.0 if fall is None else fall
     x, last, step = min(max(guess, low), high), None, math.inf
@@ -154,16 +146,9 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 
     It only tells a search where to look. Every answer is evaluated with the full table afterwards.
     """
-    representation = phase.bound.representation
-
-    def sparse(mechanism: Mechanism) -> Representation:
-        form = representation(mechanism)
-        # Values of the profile per standard deviation of the loss. Speed only.
-        return replace(form, resolution=3.0) if isinstance(form, PrivacyProfile) else form
-
     try:
-        curve = replace(phase, bound=replace(phase.bound, representation=sparse)).curve()
-        return log_excess(curve, target)
+        # Values of the profile per standard deviation of the loss. Speed only.
+        return log_excess(phase.curve(resolution=3.0), target)
     except PrivprojError:
         return math.inf
 

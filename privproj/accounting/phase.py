@@ -10,6 +10,7 @@ from privproj.assumptions import (
     FRESH_PROJECTION_PER_BATCH,
     INDEPENDENT_LAYER_PROJECTIONS,
     PROMISE_OF_EVERY_BATCH,
+    PUBLIC_RECORD_COUNT,
     REPLACE_SENSITIVITY,
     plan_fixed,
 )
@@ -106,8 +107,8 @@ class Phase:
         reason = bound.refuses(self.mechanism)
         if reason:
             raise Refused(reason)
-        in_epochs = self.run.in_epochs
-        if self.reuses_projection and (in_epochs or self.run.steps > 1):
+        if self.reuses_projection and self.run.is_planned:
+            in_epochs = self.run.scheme.counts_epochs
             many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
             raise Refused(
                 f"{bound.name} needs a fresh projection for {many}: with a fixed one "
@@ -250,9 +251,14 @@ class Phase:
                 raise Refused(f"{self.bound.name} has no amplification by subsampling")
         return form, run
 
-    def curve(self) -> Curve:
-        """The bound of the whole phase: composed from a profile, or in the bound's own terms."""
+    def curve(self, resolution: float | None = None) -> Curve:
+        """The bound of the whole phase: composed from a profile, or in the bound's own terms.
+
+        A ``resolution`` in place of that of the profile makes it rougher and faster: it is no answer.
+        """
         form, run = self.release()
+        if resolution is not None and isinstance(form, PrivacyProfile):
+            form = replace(form, resolution=resolution)
         if run.allocates and not run.single and not isinstance(form, PrivacyProfile):
             raise Refused(
                 f"{self.bound.name} has no theorem for balls-in-bins, as it accounts for runs in its own terms; "
@@ -303,13 +309,15 @@ class Phase:
         run, values = self.run, self.bound.promises_values(self.mechanism)
         projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.holds_for_fixed_projection
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values
-        triggers = (
+        sentences = (
+            (run.scheme.assumes, bool(run.scheme.assumes)),
+            (PUBLIC_RECORD_COUNT, run.public_size),
             (plan_fixed(adapts=self.mechanism.adapts_clip), run.is_planned),
-            (FRESH_PROJECTION_PER_BATCH, projects and run.in_epochs),
+            (FRESH_PROJECTION_PER_BATCH, projects and run.scheme.counts_epochs),
             (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
             (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
         )
-        return (*run.assumes, *(words for words, present in triggers if present))
+        return tuple(words for words, is_said in sentences if is_said)
 
     @property
     def status(self) -> Status:

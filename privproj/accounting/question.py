@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for
-from privproj.accounting.remarks import remark_on_batches, remark_on_delta, with_alternatives, with_lower_bound
+from privproj.accounting.remarks import (
+    known_size,
+    remark_on_batches,
+    warnings_of_delta,
+    with_alternatives,
+    with_lower_bound,
+)
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
-from privproj.curves.inversion import (
-    LEAST_LOG_VALUE,
-    delta_value,
-    log10_value,
-    read_epsilon,
-    read_log_delta,
-)
+from privproj.curves.inversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
 from privproj.curves.profile import Curve
 from privproj.errors import PrecisionLimit, Unanswered, within
 from privproj.mechanisms import Mechanism
@@ -64,12 +64,8 @@ class Question:
         return replace(self, phases=(self.only.with_mechanism(**changes),))
 
     def with_run(self, **changes: object) -> "Question":
-        """The question with these parameters of the run of its only phase changed."""
-        return replace(self, phases=(self.only.with_run(**changes),))
-
-    def with_runs(self, changed: Callable[[Run], Run]) -> "Question":
-        """The question with the run of each phase changed by a function."""
-        return replace(self, phases=tuple(replace(phase, run=changed(phase.run)) for phase in self.phases))
+        """The question with these parameters of the run of each phase changed."""
+        return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
         """Raise :class:`InvalidParameter` or :class:`Refused` unless each bound answers for its phase soundly."""
@@ -105,8 +101,7 @@ class Question:
         from privproj.composition.groups import curve_of_group
 
         is_true = all(phase.is_truth for phase in self.phases)
-        of_record = self.with_runs(lambda run: replace(run, group_size=1))
-        return curve_of_group(self._composed, of_record._composed, size, is_true=is_true)
+        return curve_of_group(self._composed, self.with_run(group_size=1)._composed, size, is_true=is_true)
 
     def _composed(self) -> Curve:
         """The joint curve of what the phases release."""
@@ -128,13 +123,13 @@ class Question:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any number for this question should know, in words, each note once."""
-        return _each_once(note for phase in self.phases for note in phase.notes)
+        return each_once(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
         """What makes epsilon smaller in any of the phases, in words for a message."""
         caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
-        return " or ".join(_each_once((*(phase.mechanism.remedy for phase in self.phases), *caps)))
+        return " or ".join(each_once((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
@@ -145,16 +140,16 @@ class Question:
         plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
         of_phases = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
-        return _each_once((*self.assumes, *of_phases, *planned))
+        return each_once((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
         """The fields of a result that say what was asked: mechanism, run, bound and source, in words and values."""
         phases, words = self.phases, self.run_assumes
-        assumes = _each_once(words for phase in phases for words in phase.mechanism_assumes)
+        assumes = each_once(words for phase in phases for words in phase.mechanism_assumes)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
             "run": {**run, "assumes": words},
-            "source": "; ".join(_each_once(phase.bound.citation for phase in phases)),
+            "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
             mechanism = self.only.mechanism
@@ -162,7 +157,7 @@ class Question:
             fields |= {"bound": self.only.bound.name, "noise_multiplier": mechanism.noise_multiplier}
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
-            fields["bound"] = " + ".join(_each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
+            fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
         return {"mechanism": {**released, "assumes": assumes}, **fields}
 
     def result(
@@ -184,12 +179,13 @@ class Question:
             **self.named(),
             "bound_version": max((phase.bound.version for phase in phases), default=1),
             "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-            "promises": _each_once(promise for phase in phases for promise in phase.promises),
+            "promises": each_once(promise for phase in phases for promise in phase.promises),
             "outcome": Outcome.OK,
             "warnings": self.notes,
         }
-        remarked = remark_on_delta(phases, self.remarked({**fields, **details}))
-        refuted = _each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
+        remarked = self.remarked({**fields, **details})
+        remarked["warnings"] += warnings_of_delta(known_size(phases), remarked.get("delta"))
+        refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
         if refuted and value is not None:
             warnings = (*remarked["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
             remarked.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
@@ -210,7 +206,7 @@ def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
     return run | {"public_size": any(phase.run.public_size for phase in phases)}
 
 
-def _each_once(items: Iterable[str]) -> tuple[str, ...]:
+def each_once(items: Iterable[str]) -> tuple[str, ...]:
     """The items without repetitions, in the order of their first occurrence."""
     return tuple(dict.fromkeys(items))
 
@@ -303,19 +299,17 @@ def solve_epsilon(question: Question, target: Target) -> Result:
     """Answer :func:`privproj.epsilon` for a question that is already parsed."""
     curve = question.curve()
     interval = read_epsilon(curve, target)
-    result_details: dict = {**target.fields(), "epsilon": interval.upper}
-    result_details.update(numerics=numerics_of(curve), side=question.side(curve))
+    fields = {**target.fields(), "epsilon": interval.upper, "numerics": numerics_of(curve)}
     if interval.upper == math.inf:
         note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {question.remedy}"
-        result_details.update(outcome=Outcome.VACUOUS, warnings=(*question.notes, note))
+        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*question.notes, note)}
     if interval.upper == 0.0:
-        result_details["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
-    return question.result(
-        "epsilon",
-        interval.upper,
-        lambda: interval.lower if 0.0 <= interval.lower < math.inf else None,
-        **result_details,
-    )
+        fields["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
+
+    def lower() -> float | None:
+        return interval.lower if 0.0 <= interval.lower < math.inf else None
+
+    return question.result("epsilon", interval.upper, lower, side=question.side(curve), **fields)
 
 
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:

@@ -169,16 +169,14 @@ def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
 
-    def in_bins(run: Run) -> Run:
-        return replace(run, sampling=Sampling.BALLS_IN_BINS) if run.scheme.is_shuffled else run
+    def in_bins(phase: Phase) -> Phase:
+        return phase.with_run(sampling=Sampling.BALLS_IN_BINS)
 
-    def in_poisson_batches(run: Run) -> Run:
-        if not run.scheme.is_shuffled:
-            return run
+    def in_poisson_batches(phase: Phase) -> Phase:
         # As many batches, of the same size on average
-        count = run.batches or 1
-        steps = run.steps * count
-        return replace(run, sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)
+        count = phase.run.batches or 1
+        steps = phase.run.steps * count
+        return phase.with_run(sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)
 
     beside, warnings = dict(result.alternatives), list(result.warnings)
     for name, changed, words in (
@@ -186,7 +184,8 @@ def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:
-            other = ask(question.with_runs(changed))
+            phases = (changed(phase) if phase.run.scheme.is_shuffled else phase for phase in question.phases)
+            other = ask(replace(question, phases=tuple(phases)))
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
@@ -208,21 +207,16 @@ def remark_on_batches(question: Any, fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "lower_bound": least, "alternatives": caps, "warnings": (*fields["warnings"], *cut, *shuffled)}
 
 
-def remark_on_delta(phases: Sequence[Phase], fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a result with a warning where its delta is not below one over the number of records."""
-    return {**fields, "warnings": (*fields["warnings"], *warnings_of_delta(known_size(phases), fields.get("delta")))}
-
-
 def known_size(phases: Sequence[Phase]) -> int:
     """The largest number of records that any phase says; 0 where none does."""
     return max((phase.run.dataset_size or 0 for phase in phases), default=0)
 
 
-def warnings_of_delta(size: int, delta: float | None) -> list[str]:
+def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
     """A warning where this delta is not below one over the number of records; 0 records are unknown ones."""
     if not size or (delta or 0.0) < 1.0 / size:
-        return []
-    return [f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record"]
+        return ()
+    return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
 
 
 def _capped(question: Any, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
@@ -235,7 +229,7 @@ def _capped(question: Any, fields: dict[str, Any]) -> tuple[dict[str, object], l
     log_delta = goal = fields["log10_delta"] * math.log(10.0)
     if fields["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
         try:
-            goal = question.with_runs(without_cap).curve().log_delta(fields["epsilon"]).upper
+            goal = question.with_run(**WHOLE_BATCHES).curve().log_delta(fields["epsilon"]).upper
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]
@@ -255,7 +249,10 @@ def _cap_words(run: Run, log_delta: float) -> str:
     if log_cut == -math.inf:
         return f"no batch has more than {run.max_batch_size} records, so that none is cut"
     if log_cut >= log_delta:
-        return f"{taken} takes all of delta: its probability is up to {_power(log_cut)}"
+        # As a power of ten where it is below double precision.
+        power = f"10^{math.ceil(log_cut / math.log(10.0))}"
+        most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
+        return f"{taken} takes all of delta: its probability is up to {most}"
     return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
 
 
@@ -280,13 +277,5 @@ def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBou
     return LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS), [NO_AMPLIFICATION]
 
 
-def without_cap(run: Run) -> Run:
-    """The run with whole batches."""
-    return replace(run, max_batch_size=None, dataset_size=None)
-
-
-def _power(log_value: float) -> str:
-    """A probability by its natural log, rounded up, as a power of ten where it is below double precision."""
-    if log_value > LEAST_LOG_VALUE:
-        return round_outward(math.exp(log_value))
-    return f"10^{math.ceil(log_value / math.log(10.0))}"
+WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
+"""The parameters of a run whose batches are not cut."""

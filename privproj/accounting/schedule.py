@@ -4,20 +4,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from privproj.accounting.calibration import COMPOSED_RTOL, Search, read_risk, sigma
-from privproj.accounting.phase import (
-    Phase,
-    cut_batches,
-    phase_for,
-    remedy_for_fixed_projection,
-)
+from privproj.accounting.calibration import COMPOSED_RTOL, Search, sigma
+from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
 from privproj.accounting.question import Question, ask, solve_delta, solve_epsilon
 from privproj.assumptions import PUBLIC_SUBSPACE
 from privproj.curves.inversion import meets
 from privproj.curves.profile import Curve
+from privproj.curves.tradeoff import risk_of
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
-from privproj.result import Result, risk_words
+from privproj.result import Outcome, Result, risk_words
 from privproj.runs import Run
 from privproj.runs.targets import (
     RiskTarget,
@@ -262,7 +258,11 @@ class Schedule(Question):
             InvalidParameter: A value is outside its domain, or it is not one target.
             Refused: A phase has no privacy profile.
         """
-        return read_risk(self, risk_target(advantage, tpr, fpr))
+        target, curve = risk_target(advantage, tpr, fpr), self.curve()
+        value = risk_of(curve, target)
+        outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
+        fields = {"outcome": outcome, "numerics": numerics_of(curve), **target.fields()}
+        return self.result("advantage" if target.fpr is None else "tpr", value, None, **fields)
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Return True if the schedule answers no more than ``(epsilon, delta)`` to both questions (C24).

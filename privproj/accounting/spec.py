@@ -142,8 +142,7 @@ def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[
 
 def question_from(entry: Mapping[str, Any], query: str = "") -> Question:
     """The question that an entry puts, whose keys were checked."""
-    mechanism, bound, run = mechanism_bound_and_run(entry, query)
-    return ask_by_name(mechanism, bound, run)
+    return ask_by_name(*mechanism_bound_and_run(entry, query))
 
 
 def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:

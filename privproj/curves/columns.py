@@ -36,15 +36,6 @@ class KernelColumns:
     weight: float = 1.0
     """What a row costs plain Python, over what one of M2 costs. Speed only."""
 
-    def log_deltas(self, eps: "Array", laws: "Array", threads: int = 1, share: float = 1.0) -> "tuple[Array, Array]":
-        """Return ``(lower, upper)`` of ``ln delta`` at ``eps >= 0``, of shape ``(n,)``, for ``laws`` of ``(n, k)``.
-
-        ``share`` is that of :attr:`weight` which a row costs.
-        """
-        from privproj.numerics.compiled import over_rows
-
-        return over_rows(self.log_delta, eps, laws, threads, share * self.weight)
-
 
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
     """Return the profile of one release whose two readings are these kernels at this row.
@@ -58,8 +49,11 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     def log_deltas(eps: "Array") -> "tuple[Array, Array]":
         import numpy as np
 
+        from privproj.numerics.compiled import over_rows
+
         # What a delta of M2 costs, over what an epsilon does. Speed only.
-        lower, upper = columns.log_deltas(eps, np.broadcast_to(row, (len(eps), len(row))), share=0.2)
+        weight = 0.2 * columns.weight
+        lower, upper = over_rows(columns.log_delta, eps, np.broadcast_to(row, (len(eps), len(row))), weight=weight)
         # Where machine code knows nothing it may say nan: then delta is at most 1.
         return np.where(np.isnan(lower), -math.inf, lower), np.where(np.isnan(upper), 0.0, np.minimum(upper, 0.0))
 

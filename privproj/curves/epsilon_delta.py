@@ -109,10 +109,8 @@ class ComposedRule:
     leads_with_epsilon: ClassVar[bool] = True
     """Delta is searched for as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
 
-    @property
-    def numerics(self) -> dict[str, object]:
-        """How the run was composed, for an answer to say."""
-        return {"composition": "the smaller of basic and advanced"}
+    numerics: ClassVar[dict[str, object]] = {"composition": "the smaller of basic and advanced"}
+    """How the run was composed, for an answer to say."""
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """``eps(delta)`` of the run in nats; the lower end is not known."""

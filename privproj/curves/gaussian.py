@@ -46,11 +46,14 @@ GAUSSIAN_COLUMNS = KernelColumns(_gaussian_log_delta, _gaussian_root, weight=0.0
 """The profile over columns, a row ``(mu,)`` for each release."""
 
 
-def find_noise(eps: float, log_delta: float, rtol: float = 1e-12) -> Enclosure:
-    """``1/mu`` between which ``ln G_mu(eps)`` was evaluated to cross a number, as :func:`find_crossing` returns it."""
+def find_noise(eps: float, log_delta: float, rtol: float = 1e-12, near: float = 1.0) -> Enclosure:
+    """``1/mu`` between which ``ln G_mu(eps)`` was evaluated to cross a number, as :func:`find_crossing` returns it.
+
+    It is sought from ``near`` on.
+    """
     # Every mu from 1e-12 to 1e12 is sought. Contract.
     range_of_noise = {"low": 1e-12, "high": 1e12, "rtol": rtol}
-    return find_crossing(lambda z: log_gaussian_delta(eps, 1.0 / z) - log_delta, 1.0, **range_of_noise)
+    return find_crossing(lambda z: log_gaussian_delta(eps, 1.0 / z) - log_delta, near, **range_of_noise)
 
 
 def gaussian_profile(mu: float) -> PrivacyProfile:

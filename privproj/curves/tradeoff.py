@@ -17,9 +17,6 @@ from privproj.numerics.enclosure import next_up
 from privproj.numerics.search import minimise
 from privproj.runs.targets import RiskTarget
 
-READ_STEP = math.exp(0.5)
-"""Factor between the epsilons of the first scan. Speed only."""
-
 LARGEST_READ_EPSILON = 700.0
 """Epsilons from here on are not read, as ``e^eps`` would overflow. Contract."""
 
@@ -45,20 +42,9 @@ def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0)
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
 
-def _delta_above(curve: Curve, eps: float) -> float:
-    """An upper bound of ``delta(eps)``, at least 1e-300."""
-    return delta_value(curve.log_delta(eps).upper)
-
-
-def tradeoff(curve: Curve, rates: Sequence[float], epsilons: Sequence[float] | None = None) -> list[float]:
-    """A lower bound of the false negative rate ``f(a)`` of every test, at each of these false positive rates ``a``.
-
-    The curve is read at ``epsilons`` (nats) alone where they are given. It is as sound as the curve, whatever they are.
-    """
-    if epsilons is None:
-        return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
-    points = [(eps, _delta_above(curve, eps)) for eps in epsilons if eps < LARGEST_READ_EPSILON]
-    return [max(0.0, 1.0 - min(_true_positive_rate_at(*point, rate) for point in points) - UNIT) for rate in rates]
+def tradeoff(curve: Curve, rates: Sequence[float]) -> list[float]:
+    """A lower bound of the false negative rate ``f(a)`` of every test, at each of these false positive rates ``a``."""
+    return [max(0.0, 1.0 - hit - UNIT) for hit in true_positive_rates(curve, rates)]
 
 
 def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
@@ -124,7 +110,7 @@ def _reader(curve: Curve) -> Callable[[float], float]:
     @cache
     def read(eps: float) -> float:
         try:
-            return _delta_above(curve, eps)
+            return delta_value(curve.log_delta(eps).upper)
         except PrivprojError:
             return 1.0
 
@@ -138,7 +124,9 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
         return risk_at(eps, read(eps))
 
     risks = {0.0: at(0.0)}
-    for factor in (READ_STEP, 1.0 / READ_STEP):
+    # The factor between the epsilons of the scan. Speed only.
+    step = math.exp(0.5)
+    for factor in (step, 1.0 / step):
         # Where the search for the best epsilon begins, in nats. Speed only.
         eps, rises, least = 1.0, 0, math.inf
         # The scan ends where the risk has risen twice in a row, as of a convex profile it falls and then rises;

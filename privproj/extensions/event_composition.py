@@ -34,7 +34,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase
-from privproj.accounting.remarks import without_cap
+from privproj.accounting.remarks import WHOLE_BATCHES
 from privproj.assumptions import NOISE_OVER_CLIP
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
@@ -534,7 +534,7 @@ def _by_renyi_bound(phase: Phase, why: str) -> Phase:
     if phase.accountant is not None:
         return phase
     try:
-        asked = replace(renyi_curve(replace(phase, run=without_cap(phase.run)))[0], run=phase.run)
+        asked = replace(renyi_curve(phase.with_run(**WHOLE_BATCHES))[0], run=phase.run)
         asked.check()
         return asked
     except PrivprojError as error:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
-from privproj.assumptions import PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
 from privproj.runs.sampling import (
     IN_EPOCHS,
@@ -182,7 +181,6 @@ class Run:
 
     def _parse_batches(self, scheme: Sampling) -> None:
         """Check the numbers of batches and the largest batch, which belong to one scheme each."""
-        set_field = object.__setattr__
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
@@ -198,7 +196,7 @@ class Run:
         if self.max_batch_size is not None and self.dataset_size is None:
             raise InvalidParameter("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
         if self.dataset_size is not None:
-            set_field(self, "public_size", True)
+            object.__setattr__(self, "public_size", True)
             if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
                 expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
                 raise InvalidParameter("dataset_size", self.dataset_size, expected)
@@ -236,25 +234,14 @@ class Run:
         return scheme_of(self.sampling)
 
     @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the run takes for granted of the program, whatever is released."""
-        sentences = (self.scheme.assumes, PUBLIC_RECORD_COUNT if self.public_size else "")
-        return tuple(words for words in sentences if words)
-
-    @property
-    def in_epochs(self) -> bool:
-        """True if a step is an epoch of several batches."""
-        return self.scheme.counts_epochs
-
-    @property
     def is_planned(self) -> bool:
         """True if there is more than one release, so that a plan of them has to be fixed."""
-        return self.in_epochs or self.steps > 1
+        return self.scheme.counts_epochs or self.steps > 1
 
     @property
     def in_batches(self) -> bool:
         """True if a release sees a batch and not the whole data set."""
-        return self.sampling_rate < 1.0 or self.in_epochs
+        return self.sampling_rate < 1.0 or self.scheme.counts_epochs
 
     @property
     def allocates(self) -> bool:
@@ -275,9 +262,6 @@ class Run:
         values = {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}
         return {name: value for name, value in values.items() if name in always or value is not None}
 
-
-BATCH_KEYS = ("batch_size", "dataset_size", "epochs")
-"""What people have instead of a rate and a number of steps: the sizes of a batch and of the data, and the epochs."""
 
 _BATCH_SIZE = whole_number("a whole number batch_size >= 1")
 """The range of a batch size."""
@@ -308,20 +292,18 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
     if len(sizes) == 2:  # a batch above the data is wrong whatever else is missing
         rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], keys.get("epochs", 1))
     _check_batches(keys, query)
-    run: Any = {name: keys[name] for name in RUN_PARAMETERS if name in keys and name not in BATCH_KEYS}
-    if "dataset_size" in keys:
-        run |= {"dataset_size": keys["dataset_size"], "public_size": True}
-    whole_epochs = math.ceil(EPOCHS.check("epochs", keys.get("epochs", 1)))
+    run: Any = {name: keys[name] for name in RUN_PARAMETERS if name in keys and name not in ("batch_size", "epochs")}
+    if len(sizes) < 2 or keys.get("sampling") in IN_EPOCHS:
+        rate, steps = 1.0, math.ceil(EPOCHS.check("epochs", keys.get("epochs", 1)))
     if "epochs" in keys:
-        run["steps"] = whole_epochs
-    if "batch_size" not in keys:
-        return run
-    if keys.get("sampling") in IN_EPOCHS:
-        if keys["sampling"] != "partition":
+        run["steps"] = steps
+    if sizes:
+        run["public_size"] = True
+    if "batch_size" in keys:
+        run["sampling_rate"] = rate
+        if keys.get("sampling") in IN_EPOCHS and keys["sampling"] != "partition":
             run["batches"] = rate_and_steps_from_batches(sizes[0], sizes[1])[1]
-        rate, steps = 1.0, whole_epochs
-    counted = {"steps": steps} if "epochs" in keys else {}
-    return {**run, **counted, "sampling_rate": rate, "public_size": True}  # pyright: ignore[reportReturnType]
+    return run
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:

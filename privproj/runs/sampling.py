@@ -5,12 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from privproj.assumptions import (
-    BATCHES_PICKED_BY_RECORDS,
-    FIXED_SIZE_BATCHES,
-    PARTITION_OF_POSITIONS,
-    POISSON_BATCHES,
-)
+from privproj.assumptions import BATCHES_PICKED_BY_RECORDS, FIXED_SIZE_BATCHES, PARTITION_OF_POSITIONS, POISSON_BATCHES
 from privproj.errors import unknown_name
 
 RelationName = Literal["add-remove", "replace", "zero-out"]

@@ -50,7 +50,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any
 def test_a_row_is_the_release(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12)
     eps, log_delta = 10 ** draw.uniform(-2, 1, 12), -(10 ** draw.uniform(-1, 2, 12))
-    deltas, roots = profile.log_deltas(eps, rows), over_rows(profile.root, log_delta, rows)[0]
+    deltas, roots = over_rows(profile.log_delta, eps, rows), over_rows(profile.root, log_delta, rows)[0]
     for i, one in enumerate(some):
         scalar = bound.representation(one)
         assert scalar.log_delta(float(eps[i])) == (deltas[0][i], deltas[1][i])
@@ -66,9 +66,9 @@ def test_an_epsilon_is_an_evaluated_crossing(kind, name):
     lower, upper = np.array(ends).T
     slack = 1e-13 * (1.0 - log_delta)
     assert np.all(lower <= upper)
-    assert np.all(profile.log_deltas(upper, rows)[1] <= log_delta + slack)
+    assert np.all(over_rows(profile.log_delta, upper, rows)[1] <= log_delta + slack)
     positive = lower > 0.0
-    assert np.all((profile.log_deltas(lower, rows)[0] >= log_delta - slack)[positive])
+    assert np.all((over_rows(profile.log_delta, lower, rows)[0] >= log_delta - slack)[positive])
 
 
 @pytest.mark.full
@@ -80,7 +80,9 @@ def test_machine_code_says_the_same(kind, name):
     log_delta = np.resize(-(10 ** draw.uniform(-1, 2, 40)), len(rows))
     eps = over_rows(profile.root, log_delta, rows)[0]
     np.testing.assert_allclose(eps[:40], over_rows(profile.root, log_delta[:40], rows[:40])[0], rtol=1e-12, atol=0.0)
-    for one, other in zip(profile.log_deltas(eps, rows), profile.log_deltas(eps[:40], rows[:40]), strict=True):
+    for one, other in zip(
+        over_rows(profile.log_delta, eps, rows), over_rows(profile.log_delta, eps[:40], rows[:40]), strict=True
+    ):
         np.testing.assert_allclose(one[:40], other, rtol=1e-12, atol=0.0)
 
 
