@@ -7,7 +7,7 @@ import pytest
 from helpers import RUN, RUNS, eps_of, m2
 
 import privproj
-from privproj import M2, Gaussian, Wishart
+from privproj import M2, Gaussian, PublicSketch, Wishart
 from privproj.accounting.calibration import ROUGH_NOISE_RTOL, solve_sigma
 from privproj.accounting.question import ask_by_name
 from privproj.accounting.schedule import dp_sft

@@ -56,6 +56,8 @@ def test_a_finished_sweep_is_left_alone_and_another_one_is_not_overwritten(tmp_p
         with pytest.raises(privproj.InvalidParameter, match="new file"):
             run_sweep(grid_from(other), out)
     assert (out.read_bytes(), out.stat().st_mtime_ns) == before
+    with pytest.raises(privproj.InvalidParameter, match="new file"):
+        run_sweep(grid_from(GRID), "/dev/zero")
     lines = before[0].decode().splitlines(keepends=True)
     *cells, _ = lines[-1].split(",")
     unknown = lines[-1].replace(table(out)[-1]["outcome"], "fine")
