@@ -38,7 +38,9 @@ def delete_mechanism(folder, name, kind):
         among_others = re.compile(rf', "?{word}"?(?=[,)\n])')
         path.write_text(whole.sub("", among_others.sub("", path.read_text())))
     for place in TABLES:
-        entries = re.split(r"^(?=\[\[)", (folder / place).read_text(), flags=re.MULTILINE)
+        # A word about several names it beside them.
+        text = re.sub(rf"(?:,| and) {word}", "", (folder / place).read_text())
+        entries = re.split(r"^(?=\[\[)", text, flags=re.MULTILINE)
         (folder / place).write_text("".join(entry for entry in entries if not re.search(word, entry)))
 
 
