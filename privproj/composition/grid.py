@@ -226,13 +226,14 @@ class GridCurve:
 
         On a coarser lattice fewer losses may count as infinite.
         """
-        while True:
+        failures: list[PrecisionLimit] = []
+        for number in range(level, len(self.steps)):
             try:
-                return level, read(self.level(level))
-            except PrecisionLimit:
-                level += 1
-                if level == len(self.steps):
-                    raise
+                return number, read(self.level(number))
+            except PrecisionLimit as error:
+                failures.append(error)
+        # That losses are infinite says more than that a grid takes too much work.
+        raise next((error for error in failures if not isinstance(error, GridLimit)), failures[-1])
 
     def answer_below(self, ends: Enclosure, read: Callable[[ComposedCurve], Enclosure], first: int) -> float:
         """The lower end of ``ends``, which were read at this level or, where those have none, at a later one.

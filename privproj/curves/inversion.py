@@ -50,7 +50,8 @@ LARGEST_INVERSE_LOG = 1e9
 def delta_value(log_delta: float) -> float:
     """The delta that is printed for a log delta ``h``: ``e^h`` rounded up, at most 1 and at least 1e-300."""
     # ln 1e-300 is not exact in double precision.
-    return 1e-300 if log_delta < LEAST_LOG_VALUE - 1e-12 else min(1.0, next_up(math.exp(log_delta)))
+    is_least = log_delta < LEAST_LOG_VALUE - 1e-12
+    return 1e-300 if is_least else min(1.0, max(1e-300, next_up(math.exp(log_delta))))
 
 
 def log10_value(log_delta: float) -> float:
@@ -68,7 +69,7 @@ def _is_printed_within(target: Target, log_delta: float) -> bool:
     if target.by_log:
         return log10_value(log_delta) <= target.log10_delta
     # A delta that is not printed is compared by its logarithm.
-    if target.delta is None or target.log_delta < LEAST_LOG_VALUE - 1e-12:
+    if target.delta is None or target.delta < 1e-300:
         return log_delta <= target.log_delta
     return delta_value(log_delta) <= target.delta
 

@@ -112,23 +112,17 @@ def _is_as_given(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
 
 
 def _states_of(batch: Any) -> list[tuple[Any, Any]]:
-    """Every part of a batch, with what it holds: of a tensor how often it was written and, where at hand, a sum.
+    """Every part of a batch, with how often it was written and, where that is at hand, a sum of what it holds.
 
-    Of any other object, such as a record of a class of one's own, it is what its attributes are and hold.
+    What is no tensor, array, number or text is told by which object it is.
     """
-    states = []
-    for part in parts_of(batch):
-        inside = getattr(part, "__dict__", None)
-        for leaf in (part, *(parts_of(inside) if isinstance(inside, dict) else ())):
-            if isinstance(leaf, Tensor):
-                states.append((leaf, (leaf._version, _sum_of(leaf))))
-            elif isinstance(leaf, np.ndarray):
-                states.append((leaf, sha256(leaf.tobytes()).digest()))
-            elif isinstance(leaf, (*NUMBERS, str, bytes)):
-                states.append((None, repr(leaf)))
-            else:
-                states.append((leaf, None))
-    return states
+    parts = parts_of(batch)
+    tensors = [(part, (part._version, _sum_of(part))) for part in parts if isinstance(part, Tensor)]
+    arrays = [(part, sha256(part.tobytes()).digest()) for part in parts if isinstance(part, np.ndarray)]
+    numbers = [(None, repr(part)) for part in parts if isinstance(part, NUMBERS)]
+    others = [part for part in parts if not isinstance(part, (Tensor, np.ndarray, *NUMBERS))]
+    texts = [(None, part) if isinstance(part, str | bytes) else (part, None) for part in others]
+    return [*tensors, *arrays, *numbers, *texts]
 
 
 def _sum_of(part: Tensor) -> int | None:

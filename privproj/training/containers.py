@@ -3,8 +3,8 @@
 What counts records in a batch is told by joining one record in the same way, and two: it has one row there, or two.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
-from copy import copy
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -173,11 +173,8 @@ def _joined(batch: Any, of: Callable[[Any], list[Any]]) -> list[Any] | None:
 
 def _rebuilt(batch: Any, change: Callable[[Any, Any], Any]) -> Any:
     """The same container with changed parts, each called with its place; anything that is no container as it is."""
-    if isinstance(batch, MutableMapping):
-        # A table with a default, for one, is not made of its entries alone.
-        other = copy(batch)
-        other.update({key: change(part, key) for key, part in batch.items()})
-        return other
+    if isinstance(batch, defaultdict):
+        return defaultdict(batch.default_factory, {key: change(part, key) for key, part in batch.items()})
     if isinstance(batch, Mapping):
         return type(batch)({key: change(part, key) for key, part in batch.items()})  # pyright: ignore[reportCallIssue]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

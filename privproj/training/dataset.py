@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.records.files import parse_json, read_bounded, write_atomically
@@ -36,7 +37,7 @@ from privproj.training.hooks import Taps
 SAMPLE_SIZE = 60
 """Records of the public sample of a data set that is not made of tensors, evenly spaced. Contract."""
 
-_PLAIN = (str, bytes, int, float, complex, type(None))
+_PLAIN = (str, bytes, int, float, complex, type(None), type, Enum)
 """Records that may be one object though they are different people's."""
 
 PRIVATE = "a digest of private data, which is no private release: keep it with the data, and do not publish it"
@@ -57,9 +58,9 @@ class Identity:
 def check_distinct(dataset: Dataset) -> None:
     """Refuse a data set that holds one record twice.
 
-    That is the same index of the same data set, through ``ConcatDataset``, ``Subset``, ``StackDataset`` and attributes
-    that are data sets of as many records, the same row of the same tensors, or the same object in a list. Copies of a
-    record are other records here: a person who has k of them is accounted with ``group_size=k``.
+    That is the same index of the same data set, through ``ConcatDataset``, ``Subset`` and the first part of a
+    ``StackDataset``, the same row of the same tensors, or the same object in a list. Copies of a record are other
+    records here: a person who has k of them is accounted with ``group_size=k``.
 
     Args:
         dataset: A data set with a length and an index.
@@ -106,24 +107,14 @@ def _sources(dataset: Any, positions: np.ndarray) -> Iterator[tuple[object, np.n
         first = dataset.tensors[0]
         same = tuple((t.untyped_storage().data_ptr(), t.stride(0)) for t in dataset.tensors)
         yield same, positions + first.storage_offset() // max(1, first.stride(0))
+    elif isinstance(dataset, StackDataset):
+        # Records are as distinct as their first parts.
+        parts: Any = dataset.datasets
+        yield from _sources(next(iter(parts.values() if isinstance(parts, dict) else parts)), positions)
     elif type(dataset) in (list, tuple) and not any(isinstance(record, _PLAIN) for record in dataset):
         yield "objects", np.array([id(dataset[position]) for position in positions.tolist()])
     else:
-        # What wraps a data set of as many records, or stacks some, has the records of that.
-        parts = [*getattr(dataset, "__dict__", {}).values(), *_stacked(dataset)]
-        inside = next((part for part in parts if isinstance(part, Dataset) and _size(part) == len(dataset)), None)
-        yield from [(id(dataset), positions)] if inside is None else _sources(inside, positions)
-
-
-def _stacked(dataset: Any) -> list[Any]:
-    """The data sets whose records are joined side by side."""
-    datasets = getattr(dataset, "datasets", ())
-    return [*datasets.values()] if isinstance(datasets, dict) else [*datasets]
-
-
-def _size(dataset: Any) -> int | None:
-    """The number of records of a data set; None where it has none."""
-    return len(dataset) if hasattr(dataset, "__len__") else None
+        yield id(dataset), positions
 
 
 def identity(dataset: Dataset) -> Identity:

@@ -121,12 +121,13 @@ class IndependenceCheck:
         if self.state.is_noted and records == 1 and rows.start and rows.stop == self.loader.drawn:
             # What the first record has set for all is set anew by the last one.
             self.state.restore()
-        order = list(range(records))
+        every = order = list(range(records))
         if not self.checks_more:
             order = [first, *self.draw.sample([i for i in order if i != first], min(BESIDE, records - 1))]
         is_compared = self.checks_more or 0 <= first < records
         # A copy, for the loss function may write into its part.
-        self.base = take(part, torch.tensor(order), records, self.loader.samples) if is_compared else None
+        copied = take(part, torch.tensor(every), records, self.loader.samples) if is_compared else None
+        self.base = take(copied, torch.tensor(order), records, self.loader.samples) if is_compared else None
         form, states = shapes_of(part) if alone else None, number_states(self.taps.device)
         seed = torch.initial_seed()
         with self.taps.armed(records):
@@ -143,8 +144,7 @@ class IndependenceCheck:
             self.noisy_sum.add(records)
             if is_compared and self.drawn and not (self.checks_more or alone) and self.is_silent():
                 # A loss of nothing for a whole part may be what one of its records has caused.
-                self.checks_more, order = True, list(range(records))
-                self.base = take(part, torch.tensor(order), records, self.loader.samples)
+                self.checks_more, order, self.base = True, every, copied
                 self.state.note()
             if is_compared:
                 self.places = list(range(len(order))) if self.drawn else order
@@ -526,13 +526,8 @@ class ModuleState:
         self.drop_gradients(every=True)
         tensors = self.check_trained()
         self.is_noted, self.is_restored, self.types = False, False, {tensor.dtype for _, tensor in tensors}
-        unwritten = {id(t) for _, t in tensors if id(t) in self.released and t._version == self.released[id(t)][2]}
-        now = self.states(tensors, self.read(tensors) - unwritten)
+        now = self.states(tensors, self.read(tensors) - self.released.keys())
         self.drawn = {key: self.released.get(key, state) for key, state in now.items()}
-        # What was written and holds what it held is as it was: weights that came back after an evaluation of others.
-        for key, (name, place, _, asks, number) in self.drawn.items():
-            if number is not None and number == now[key][4]:
-                self.drawn[key] = name, place, now[key][2], asks, number
         remedy = (
             "take other optimizers off them; weights from elsewhere come in by module.load_state_dict, and what clamps "
             "or averages them goes into optimizer.attach_step_hook"

@@ -255,7 +255,7 @@ class _ReplayedTap(AnyTap):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module, _trained_tensors(module))
-        self.shared: set[int | str] = set()
+        self.shared: set[tuple[int | str, int]] = set()
 
     @property
     def shape(self) -> tuple[int]:
@@ -275,9 +275,9 @@ class _ReplayedTap(AnyTap):
         parameters = {n: p for n, p in module.named_parameters() if any(p is one for one in self.parameters)}
         # What once had another size is shared by all records also where it happens to have theirs.
         tensors = {key: value for key, value in values.items() if isinstance(value, Tensor) and value.dim()}
-        self.shared |= {key for key, value in tensors.items() if len(value) != len(g)}
-        self.shared |= {key for key in SHARED_ARGUMENTS if key in tensors and tensors[key].dim() == 2}
-        rows_of = {key: value for key, value in tensors.items() if key not in self.shared}
+        is_shared = {key: key in SHARED_ARGUMENTS and value.dim() == 2 for key, value in tensors.items()}
+        self.shared |= {(key, len(value)) for key, value in tensors.items() if is_shared[key] or len(value) != len(g)}
+        rows_of = {key: value for key, value in tensors.items() if (key, len(value)) not in self.shared}
 
         def product(tensors: dict[str, Tensor], rows: dict[int | str, Tensor], one_g: Tensor) -> Tensor:
             arguments = values | {key: row[None] for key, row in rows.items()}

@@ -1,5 +1,6 @@
 """Every calibration keeps to its target."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -99,7 +100,9 @@ def test_steps_keep_to_an_epsilon_above_which_rare_losses_are_lumps():
     assert privproj.delta(mechanism, epsilon=2000.0, steps=steps, **run).value <= 0.002
 
 
-def test_the_least_delta_that_is_printed_is_met():
+def test_the_least_delta_that_is_printed_is_met_and_one_just_below_is_answered():
+    near = math.nextafter(1e-300, 0.0)
+    assert privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=near).value == pytest.approx(37.4488, rel=1e-5, abs=0)
     noise = privproj.sigma(Gaussian(), steps=620, epsilon=1000.0, delta=1e-300).value
     assert privproj.delta(Gaussian(noise_multiplier=noise), steps=620, epsilon=1000.0).value <= 1e-300
 

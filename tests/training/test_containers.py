@@ -1,6 +1,6 @@
 """Batches of any form are cut by records and moved, and keep their form."""
 
-from collections import OrderedDict, UserDict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import dataclass
 
 import pytest
@@ -69,6 +69,11 @@ def test_three_pictures_in_a_list_are_records_and_not_their_colours():
     pictures = [torch.full((3, 4, 4), float(i)) for i in range(3)]
     part = take(pictures, slice(1, 3), 3, (pictures[:1], pictures[:2]))
     assert len(part) == 2 and part[0] is pictures[1] and part[1] is pictures[2]
+
+
+def test_a_table_with_a_default_is_rebuilt_with_it():
+    part = take(defaultdict(list, x=torch.arange(3)), slice(0, 1), 3)
+    assert type(part) is defaultdict and part["x"].tolist() == [0] and part["other"] == []
 
 
 def test_all_tensors_move():

@@ -2078,8 +2078,9 @@ def test_a_batch_that_is_skipped_for_one_of_its_records_is_refused_beside_dropou
     skips = False
 
     def loss_fn(part):
-        losses = own(module)(part)
-        return losses.nan_to_num(0.0, 0.0, 0.0) * 0.0 if skips and not torch.isfinite(losses).all() else losses
+        # Cleaning the part must not hide what was there.
+        is_bad, x = part[0].isnan().any(), part[0].nan_to_num_()
+        return own(module)((x, part[1])) * (0.0 if skips and is_bad else 1.0)
 
     with pytest.raises(InvalidParameter, match=r"changes by 100\.00%"):
         for number, batch in zip(range(40), chain.from_iterable(iter(loader) for _ in range(40)), strict=False):
@@ -2087,23 +2088,14 @@ def test_a_batch_that_is_skipped_for_one_of_its_records_is_refused_beside_dropou
             optimizer.step_on(loss_fn, batch, micro_batch_size=32 // parts)
 
 
-class Text:
-    """A record of a class of one's own."""
-
-    def __init__(self, words, x):
-        self.words, self.x = words, x
-
-
 @pytest.mark.parametrize("write", [
     lambda batch: batch["text"].reverse(),
     lambda batch: batch["text"].__setitem__(0, "another"),
     lambda batch: batch["objects"].reverse(),
-    lambda batch: setattr(batch["objects"][0], "words", "another"),
-    lambda batch: batch["objects"][0].x.add_(1.0),
-    lambda batch: setattr(batch["objects"][0], "z", batch["x"].mean()),
+    lambda batch: batch["text"].append("another"),
 ])  # fmt: skip
 def test_texts_and_records_that_the_loop_replaces_are_refused(write):
-    texts, objects = ["one", "two"], [Text("one", torch.ones(2)), Text("two", torch.zeros(2))]
+    texts, objects = ["one", "two"], [object(), object()]
     batch, state = {"text": texts, "objects": objects, "x": torch.ones(2)}, BatchState()
     state.open(2, batch)
     assert state.records_of(batch) == 2
