@@ -179,7 +179,10 @@ def _least_passing(passes: Callable[[float], bool], near: float, digits: int = A
 
 
 def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
-    """True where both readings keep to the target, ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24)."""
+    """True where both readings keep to the target, ``delta(e) <= d`` and ``epsilon(d) <= e (1 - margin)`` (C24).
+
+    A rule that leads with epsilon is asked for epsilon alone.
+    """
     most = target.epsilon * (1.0 - margin)
     if not leads_with_epsilon(curve):
         point = floor_log_delta(target)
@@ -195,7 +198,8 @@ def meets(curve: Curve, target: FullTarget, margin: float = 0.0) -> bool:
 def log_excess(curve: Curve, target: FullTarget) -> float:
     """``ln delta(eps) - ln delta`` at a target, from above; where it is below 0, any bound of it that is so too.
 
-    Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta) - ln eps``.
+    Of a rule that leads with epsilon, whose delta is a search, it is ``ln epsilon(delta)`` less the log of the number
+    before ``eps``.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
         # An answer is raised by a digit: one before is aimed at. The least epsilon guides a search. Speed only.

@@ -98,6 +98,8 @@ def test_steps_keep_to_an_epsilon_above_which_rare_losses_are_lumps():
     steps = privproj.steps(mechanism, epsilon=2000.0, delta=0.002, **run).value
     assert privproj.epsilon(mechanism, delta=0.002, steps=steps, **run).value <= 2000.0
     assert privproj.delta(mechanism, epsilon=2000.0, steps=steps, **run).value <= 0.002
+    delta = privproj.delta(mechanism, epsilon=2000.0, steps=101293, **run).value
+    assert privproj.epsilon(mechanism, delta=delta, steps=101293, **run).value <= 2000.0
 
 
 def test_the_least_delta_that_is_printed_is_met_and_one_just_below_is_answered():
