@@ -12,8 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import privproj
+from privproj.contrib.certify.certificate import _question_of, ball_meets, ball_profile, enclosure, target_field
 from privproj.errors import PrecisionLimit
-from privproj.records.certificate import _question_of, ball_meets, ball_profile, enclosure, target_field
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 PAGE = Path(__file__).parents[1] / "docs" / "certified.md"

@@ -18,15 +18,15 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from privproj.composition.compose import releases_of
-from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
-from privproj.records.certificate import (
+from privproj.contrib.certify.certificate import (
     ball_meets,
     check_provable,
     is_run,
     prove_run,
     target_field,
 )
-from privproj.rigorous.grids import propose_grid
+from privproj.contrib.certify.grids import propose_grid
+from privproj.errors import NotConverged, PrecisionLimit, PrivprojError
 from privproj.schedule import from_data
 
 RESULTS = Path(__file__).parent / "results" / "certified_runs.json"

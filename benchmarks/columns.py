@@ -11,9 +11,9 @@ import time
 import flint
 import numpy as np
 
-from privproj.laws.shift_kernels import SHIFT_COLUMNS
+from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
+from privproj.distributions.density_kernels import SHIFT_COLUMNS
 from privproj.numerics.compiled import over_rows
-from privproj.rigorous.profiles import BallAnyRank, BallRandomSensitivity
 
 
 def main():

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
 sys.path.insert(0, str(ROOT / "tests"))
 TRACED = [
-    "privproj_cli", "privproj.accounting", "privproj.records", "privproj.runs", "privproj.mechanisms",
+    "privproj_cli", "privproj.accounting", "privproj.io", "privproj.run", "privproj.mechanisms",
 ]  # fmt: skip
 """What atheris measures the coverage of: all that reads what people write, not the numerical code."""
 

@@ -12,8 +12,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from privproj.audit.epsilon_lower import auc, balanced_accuracy
-from privproj.audit.membership import Game, poisoned
+from privproj.contrib.audit.epsilon_lower import auc, balanced_accuracy
+from privproj.contrib.audit.membership import Game, poisoned
 
 ROWS = [
     *(("lora-fa", 0.0, rank) for rank in (4, 16, 64)),

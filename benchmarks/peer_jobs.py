@@ -18,7 +18,7 @@ MEMORY_LIMIT, SLOW, BUDGET, MOST = 8 * 2**30, 12.0, 1.5, 40
 
 LOADED = {
     "privproj": (
-        "privproj.accounting.question",
+        "privproj.accounting.query",
         "privproj.composition.compose",
         "privproj.accounting.calibration",
         "scipy.special",
@@ -123,8 +123,8 @@ def own_wishart(n, dim, rank, misalignment, eps):
 
 def own_trade_off(n, z, rates, **run):
     import privproj
-    from privproj.accounting.question import ask_by_name
-    from privproj.curves.tradeoff import tradeoff
+    from privproj.accounting.query import ask_by_name
+    from privproj.profiles.tradeoff import tradeoff
 
     return tradeoff(ask_by_name(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
 

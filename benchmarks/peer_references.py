@@ -9,7 +9,7 @@ from contextlib import suppress
 import mpmath as mp
 
 import privproj
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.interval import Enclosure
 from privproj.numerics.kernels import beta_tail_epsilon
 
 DIGITS = 50
@@ -88,7 +88,9 @@ def beta_tail(rows):
 
 
 def rank_free_delta(dim, rank, z, eps):
-    """``max_c E[h(X); X <= c] + P(X > c) h(E[X | X > c])`` (the dual form, proved in privproj.laws.squared_shift)."""
+    """``max_c E[h(X); X <= c] + P(X > c) h(E[X | X > c])`` (the dual form, proved in
+    privproj.distributions.squared_sensitivity).
+    """
     a, b, eps, scale = mp.mpf(rank) / 2, mp.mpf(dim - rank) / 2, mp.mpf(eps), 1 / mp.mpf(z) ** 2
     front = mp.beta(a, b)
 
@@ -115,7 +117,7 @@ def rank_free_epsilon(dim, rank, z, delta):
 
 
 def wishart_delta(dim, rank, misalignment, eps):
-    """The positive form of privproj.laws.wishart_loss, its inner averages by incomplete gamma functions."""
+    """The positive form of privproj.distributions.wishart_loss, its inner averages by incomplete gamma functions."""
     d, r, m, eps = (mp.mpf(x) for x in (dim, rank, misalignment, eps))
     k, a = (r + d - 1) / 2, (d + 1 - r) / 2
 
@@ -183,8 +185,8 @@ def dp_sgd_sigma(eps, delta, q, T):
 
 def trade_off(z, rates, q, T, grid):
     """Middle of the curves from upper and lower deltas at 3000 epsilons, and half their largest distance."""
-    from privproj.accounting.question import ask_by_name
-    from privproj.curves.tradeoff import tradeoff
+    from privproj.accounting.query import ask_by_name
+    from privproj.profiles.tradeoff import tradeoff
 
     run = {"sampling_rate": q, "steps": T, "discretization": grid / 5}
     curve = ask_by_name(privproj.Gaussian(noise_multiplier=z), None, run).curve()

@@ -16,8 +16,8 @@ from pathlib import Path
 import mpmath as mp
 
 import privproj
-from privproj.curves.epsilon_delta import advanced_epsilon
-from privproj.numerics.enclosure import next_up
+from privproj.numerics.interval import next_up
+from privproj.profiles.approximate_dp import advanced_epsilon
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

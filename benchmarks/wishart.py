@@ -14,7 +14,7 @@ from clock import best_of
 from scipy import special, stats
 from scipy.integrate import quad
 
-from privproj.laws.wishart_loss import VectorWishart
+from privproj.distributions.wishart_loss import VectorWishart
 
 SETTINGS = [(1000, 16, 8e-6, 0.19), (1000, 256, 8e-6, 0.2), (768, 16, 1e-4, 1.0), (10**6, 64, 1e-12, 5e-4)]
 

@@ -173,7 +173,7 @@ WARM["m2 rank-free: epsilons, 400 rows"] = lambda n: columns("epsilons", "m2", r
 
 def sweep(query, count, n):
     """A sweep over a grid of Gaussian releases, from its grid to its table."""
-    from privproj.records.sweep import grid_from, run_sweep
+    from privproj.contrib.sweep.sweep import grid_from, run_sweep
 
     targets = [0.1 * i for i in range(1, 11)] if query == "delta" else [10.0**-i for i in range(1, 11)]
     noises = [n * (0.5 + 1e-4 * i) for i in range(count // 10)]
@@ -187,7 +187,7 @@ WARM |= {f"sweep of 1e5 gaussian {query}s": partial(sweep, query, 10**5) for que
 
 def phases(count, n, mechanism="gaussian", noise_multiplier=1.0, **more):
     """A run of distinct phases."""
-    from privproj.records.run_file import from_data
+    from privproj.io.run_file import from_data
 
     noises = [n * noise_multiplier * (1.0 + 0.5 * i / count) for i in range(count)]
     run = {"sampling_rate": 0.01, "steps": 10}

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from privproj.audit.faults import FAULTS, LOADER_FAULTS
+from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
+from privproj.contrib.sweep.sweep import open_pool, rows_in_order
 from privproj.errors import InvalidParameter
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
-from privproj.records.sweep import open_pool, rows_in_order
+from privproj.parameters import number, probability, whole_number
 from privproj.result import round_outward
-from privproj.runs import percent
+from privproj.run import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-from privproj.validation import number, probability, whole_number
 
 from . import render
 from .options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
 from .output import bar
 
 if TYPE_CHECKING:
-    from privproj.audit import AuditVerdict
+    from privproj.contrib.audit import AuditVerdict
 
 command = Group("audit", help="Attacks that can refute a claimed epsilon; none can confirm one.")
 
@@ -51,7 +51,7 @@ Finding = tuple[dict[str, Any], str, dict[str, Any]]
 
 def needing_torch(name: str) -> Any:
     """Import an audit that runs the training code; where torch is not installed one sentence says what to install."""
-    return import_extra(f"privproj.audit.{name}", "this audit", "torch")
+    return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
@@ -95,7 +95,7 @@ def symmetry(dim: Small = 64, columns: Small = 8, rank: Count = 16, draws: Count
     """
     import numpy as np
 
-    from privproj.audit.symmetry import symmetry_test
+    from privproj.contrib.audit.symmetry import symmetry_test
 
     rng = np.random.default_rng()
     query = rng.standard_normal((dim, columns))
@@ -244,7 +244,7 @@ def membership(
     half = models // 2
     with bar(2 * half, "training shadow models") as step:
         scores = module.poisoned(game, half, workers, None if journal is None else Path(journal), step)
-    from privproj.audit.epsilon_lower import balanced_accuracy, judge
+    from privproj.contrib.audit.epsilon_lower import balanced_accuracy, judge
 
     best, claimed = balanced_accuracy(*scores), game.claim(delta) if claim is None else claim
     verdict = judge(*scores, delta=delta, confidence=confidence, claim=claimed)

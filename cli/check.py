@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter
+from privproj.io.files import read_bounded, read_data, refuse_same_file, write_text
+from privproj.io.regression import Entry, change_words, entries_from
 from privproj.lazy import import_extra
-from privproj.records.files import read_bounded, read_data, refuse_same_file, write_text
-from privproj.records.regression import Entry, change_words, entries_from
 
 from .options import Once, command_with, file_argument, json_option, option
 from .output import complain, one_line, write

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from privproj.accounting.choice import Choice, choose
+from privproj.accounting.utility import Choice, choose
+from privproj.contrib.selection.selection import select
 from privproj.errors import InvalidParameter
-from privproj.extensions.selection import select
 from privproj.mechanisms import M2, Mechanism
+from privproj.parameters import parameters_of
 from privproj.result import Result, round_outward
-from privproj.runs import RunOptions
-from privproj.validation import parameters_of
+from privproj.run import RunOptions
 
 from . import output, render
 from .options import SectionedCommand, option, option_of, options_from

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
 from privproj.accounting.phase import numerics_of, phase_for
-from privproj.accounting.question import Question, answer, ask_by_name, question_about
-from privproj.curves.tradeoff import profile_points, tradeoff
+from privproj.accounting.query import Question, answer, ask_by_name, question_about
 from privproj.errors import InvalidParameter, PrivprojError
-from privproj.extensions.gdp import DEFAULT_SLACK, solve_gdp_mu
+from privproj.io.files import refuse_same_file, write_text
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import bounds_of
-from privproj.records.files import refuse_same_file, write_text
+from privproj.parameters import integer, privacy_epsilon
+from privproj.profiles.tradeoff import profile_points, tradeoff
 from privproj.result import Result, as_plain_value, round_outward
-from privproj.runs import RunOptions
-from privproj.runs.targets import slack_target
-from privproj.validation import integer, privacy_epsilon
+from privproj.run import RunOptions
+from privproj.targets import slack_target
 
 from . import render
 from .options import Once, OneOf, option

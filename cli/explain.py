@@ -9,7 +9,7 @@ import click
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
-from privproj.runs.sampling import SCHEMES, Scheme
+from privproj.sampling import SCHEMES, Scheme
 
 from . import render
 from .options import command_with, completing, json_option

@@ -5,11 +5,11 @@ from typing import Any
 
 from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
+from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.errors import InvalidParameter, Refused, Unanswered
-from privproj.extensions.filter import LARGEST_BUDGET, Filter
-from privproj.records.files import read_bounded, read_data
-from privproj.records.ledger import LARGEST_LEDGER, Account, parse_begun
-from privproj.records.run_file import from_data
+from privproj.io.files import read_bounded, read_data
+from privproj.io.ledger import LARGEST_LEDGER, Account, parse_begun
+from privproj.io.run_file import from_data
 from privproj.result import Result, round_outward
 
 from . import render

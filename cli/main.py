@@ -9,7 +9,7 @@ from itertools import filterfalse
 import click
 
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, nearest_names
-from privproj.validation import is_printable
+from privproj.parameters import is_printable
 from privproj.version import __version__
 
 from .options import Group
@@ -200,7 +200,7 @@ def usage_words(error: click.ClickException) -> str:
     if isinstance(context.command, Group) and context.parent:
         expected = f"{context.command.members} right after `{path}`"
         return f"expected {expected}, got {error.option_name}; `{path} --help` lists them"
-    from privproj.accounting.question import SOLVED_FOR
+    from privproj.accounting.query import SOLVED_FOR
 
     option, names = error.option_name, options_of(context)
     ours = USUAL_NAMES.get(option)

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from privproj.errors import InvalidParameter, unknown_name
-from privproj.validation import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
+from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
 
 
 def parse_number(option: str, text: str) -> float:

@@ -72,7 +72,7 @@ def draw(
     import_extra("matplotlib", "--plot", "plot").use("Agg")
     from matplotlib import pyplot
 
-    from privproj.records.files import write_atomically
+    from privproj.io.files import write_atomically
 
     drawn, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
     for i, (name, values) in enumerate(columns.items()):

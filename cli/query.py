@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import privproj
-from privproj.accounting.question import SOLVED_FOR
+from privproj.accounting.query import SOLVED_FOR
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
-from privproj.runs import RUN_PARAMETERS, RunOptions, run_from
-from privproj.runs.sampling import NeighbouringRelation
-from privproj.runs.targets import RISKS, TARGET_PARAMETERS
-from privproj.validation import parameters_from, parameters_of, real
+from privproj.run import RUN_PARAMETERS, RunOptions, run_from
+from privproj.sampling import NeighbouringRelation
+from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .main import ONE_NUMBER
@@ -26,7 +26,7 @@ from .options import Group, Once, SectionedCommand, completing, json_option, opt
 from .output import complain, write
 
 if TYPE_CHECKING:
-    from privproj.accounting.choice import Worth
+    from privproj.accounting.utility import Worth
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -197,7 +197,7 @@ def with_proof(result: Result, certify: bool, path: str | None) -> Result:
     """Return the result, where it is asked for with its certificate, which goes to a file where one is named."""
     if not certify and path is None:
         return result
-    from privproj.records.certificate import prove
+    from privproj.contrib.certify.certificate import prove
 
     try:
         proved, certificate = prove(result)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.mechanisms.registry import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.runs import RunOptions, percent, run_words
+from privproj.run import RunOptions, percent, run_words
 
 if TYPE_CHECKING:
-    from privproj.accounting.choice import Worth
     from privproj.accounting.comparison import Comparison
+    from privproj.accounting.utility import Worth
     from privproj.mechanisms import Mechanism
     from privproj.mechanisms.bound import Bound
 
@@ -281,7 +281,7 @@ def worth_words(worth: "Worth") -> str:
 
 def run_text(result: Result) -> str:
     """Say the number of a run file, then every phase."""
-    from privproj.records.run_file import what_was_run
+    from privproj.io.run_file import what_was_run
 
     lines = [headline(result), *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
     phases: Any = result.mechanism["phases"]

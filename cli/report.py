@@ -11,19 +11,19 @@ from typing import Any
 
 import click
 
+from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
-from privproj.accounting.remarks import known_size, warnings_of_delta
 from privproj.accounting.schedule import phase_of
-from privproj.curves.tradeoff import profile_points
+from privproj.contrib.statement import statement as statements
+from privproj.contrib.statement.statement import BEGIN, END, Statement
 from privproj.errors import InvalidParameter
+from privproj.io.files import digest_of, read_data, refuse_same_file, write_text
+from privproj.io.run_file import from_data
 from privproj.mechanisms import Mechanism
-from privproj.records import statement as statements
-from privproj.records.files import digest_of, read_data, refuse_same_file, write_text
-from privproj.records.run_file import from_data
-from privproj.records.statement import BEGIN, END, Statement
+from privproj.profiles.tradeoff import profile_points
 from privproj.result import round_outward
-from privproj.runs import RunOptions
-from privproj.runs.targets import delta_target
+from privproj.run import RunOptions
+from privproj.targets import delta_target
 from privproj.version import __version__
 
 from .ledger import planned_delta, read_begun

@@ -4,14 +4,14 @@ import time
 from functools import partial
 from typing import Any
 
+from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
 from privproj.accounting.schedule import Schedule, dp_sft
+from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from, open_pool, run_sweep
 from privproj.errors import InvalidParameter
-from privproj.extensions.gdp import DEFAULT_SLACK, gdp_mu
-from privproj.records.files import read_data, refuse_same_file, write_data
-from privproj.records.run_file import from_data
-from privproj.records.sweep import MOST_CORNERS, grid_from, open_pool, run_sweep
+from privproj.io.files import read_data, refuse_same_file, write_data
+from privproj.io.run_file import from_data
 from privproj.result import Result
-from privproj.runs.targets import RISKS, TARGET_PARAMETERS
+from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .options import WORKERS, Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
+from privproj.contrib.statement.statement import DIGESTS, account_data, statement_from
 from privproj.errors import InvalidParameter
+from privproj.io.files import digest_of, write_text
 from privproj.lazy import import_extra
-from privproj.records.files import digest_of, write_text
-from privproj.records.statement import DIGESTS, account_data, statement_from
+from privproj.parameters import parameters_of
 from privproj.result import round_outward
 from privproj.training.settings import Settings
-from privproj.validation import parameters_of
 
 from . import render
 from .options import Once, command_with, json_option, option, option_of

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
+from privproj.contrib.certify.certificate import Certificate, CertificateVerdict, read_certificate, verify
+from privproj.contrib.statement import statement as statements
+from privproj.contrib.statement.statement import DIGESTS, AgreementVerdict, StatementVerdict
 from privproj.errors import InvalidParameter, Unanswered
-from privproj.records import statement as statements
-from privproj.records.certificate import Certificate, CertificateVerdict, read_certificate, verify
-from privproj.records.files import LARGEST_FILE, Verdict, digest_of, read_bounded
-from privproj.records.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
-from privproj.records.run_file import listed, what_was_run
-from privproj.records.statement import DIGESTS, AgreementVerdict, StatementVerdict
+from privproj.io.files import LARGEST_FILE, Verdict, digest_of, read_bounded
+from privproj.io.ledger import LARGEST_LEDGER, LedgerVerdict, planned_releases, verify_ledger
+from privproj.io.run_file import listed, what_was_run
 from privproj.result import Result, round_outward
 
 from . import render

@@ -12,13 +12,13 @@ from typing import Any
 from privproj_cli.main import exit_code
 
 from privproj.accounting.phase import phase_for
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import GUARANTEES, Bound
 from privproj.mechanisms.registry import registry
+from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.result import Status
-from privproj.runs import Run
+from privproj.run import Run
 
 DOCS = Path(__file__).parent
 PAGES = DOCS / "bounds"

@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from privproj.accounting.spec import ALIASES, keys_of
+from privproj.accounting.config import ALIASES, keys_of
+from privproj.io.run_file import FOR_ALL, PHASE_KEYS
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
-from privproj.records.run_file import FOR_ALL, PHASE_KEYS
-from privproj.runs import RUN_PARAMETERS
-from privproj.runs.sampling import Sampling
-from privproj.validation import Parameter, parameters_of
+from privproj.parameters import Parameter, parameters_of
+from privproj.run import RUN_PARAMETERS
+from privproj.sampling import Sampling
 
 SCHEMA = Path(__file__).parents[1] / "privproj" / "run_schema.json"
 RESULTS = SCHEMA.with_name("schema.json")

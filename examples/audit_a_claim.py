@@ -13,7 +13,7 @@ under the curve of 1 for the Wishart matrix: every single release tells the two 
 import numpy as np
 
 from privproj import M2
-from privproj.audit import Scene, judge_scene, symmetry_test
+from privproj.contrib.audit import Scene, judge_scene, symmetry_test
 
 RELEASE, STEPS, DELTA, CONFIDENCE = M2(dim=64, rank=2, noise_multiplier=1.0), 4, 1e-3, 0.999
 RUNS = 600  # with the canary, and as many without

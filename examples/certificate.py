@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import privproj
-from privproj.records import certify, load_certificate, verify
+from privproj.contrib.certify import certify, load_certificate, verify
 
 
 def main() -> None:

@@ -5,16 +5,16 @@ from privproj.accounting.calibration import (
     sigma as sigma,
     steps as steps,
 )
-from privproj.accounting.choice import choose as choose, mixing_plan as mixing_plan, worth as worth
-from privproj.accounting.columns import deltas as deltas, epsilons as epsilons, sigmas as sigmas
+from privproj.accounting.utility import choose as choose, mixing_plan as mixing_plan, worth as worth
+from privproj.accounting.vectorized import deltas as deltas, epsilons as epsilons, sigmas as sigmas
 from privproj.accounting.comparison import compare as compare
-from privproj.accounting.question import delta as delta, epsilon as epsilon
-from privproj.accounting.spec import evaluate as evaluate
+from privproj.accounting.query import delta as delta, epsilon as epsilon
+from privproj.accounting.config import evaluate as evaluate
 from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
-from privproj.extensions.filter import Filter as Filter
-from privproj.extensions.gdp import gdp_mu as gdp_mu
-from privproj.extensions.privacy_loss import convert as convert
-from privproj.extensions.selection import draw_trials as draw_trials, select as select
+from privproj.contrib.filters.filter import Filter as Filter
+from privproj.accounting.gdp import gdp_mu as gdp_mu
+from privproj.contrib.losses.privacy_loss import convert as convert
+from privproj.contrib.selection.selection import draw_trials as draw_trials, select as select
 from privproj.mechanisms import (
     M1 as M1,
     M2 as M2,
@@ -29,6 +29,6 @@ from privproj.mechanisms import (
     Wishart as Wishart,
     WishartMatrix as WishartMatrix,
 )
-from privproj.records.run_file import Accountant as Accountant
+from privproj.io.run_file import Accountant as Accountant
 from privproj.result import Outcome as Outcome, Result as Result, Side as Side, Status as Status
 from privproj.version import __version__ as __version__

@@ -102,7 +102,7 @@ def run(capsys):
 def release():
     """The audit of the release code."""
     needs("torch", "opacus").set_num_threads(1)
-    from privproj.audit import scenes
+    from privproj.contrib.audit import scenes
 
     return scenes
 
@@ -111,6 +111,6 @@ def release():
 def membership(release):
     """The audit of trained models."""
     needs("sklearn")
-    from privproj.audit import membership
+    from privproj.contrib.audit import membership
 
     return membership

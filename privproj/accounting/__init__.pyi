@@ -1,4 +1,4 @@
-from privproj.accounting.choice import Choice as Choice, Worth as Worth
-from privproj.accounting.columns import ColumnResult as ColumnResult
+from privproj.accounting.utility import Choice as Choice, Worth as Worth
+from privproj.accounting.vectorized import ColumnResult as ColumnResult
 from privproj.accounting.comparison import Comparison as Comparison
 from privproj.result import LowerBound as LowerBound, Rows as Rows

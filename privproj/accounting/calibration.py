@@ -1,7 +1,7 @@
 """Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``, or a risk.
 
 Every value is returned at its safe end: the last step of each search asks the question as a user would (C24). A risk,
-the advantage or a true positive rate, is met where :func:`privproj.curves.tradeoff.risk_of` says so, the function by
+the advantage or a true positive rate, is met where :func:`privproj.profiles.tradeoff.risk_of` says so, the function by
 which every door shows it (C30).
 """
 
@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Any, NotRequired, Unpack
 
-from privproj.accounting.column_kernels import meets_in_columns
 from privproj.accounting.first_guess import (
     MOST_STEPS,
     Releases,
@@ -22,21 +21,22 @@ from privproj.accounting.first_guess import (
     sparse_excess,
     steps_guess,
 )
+from privproj.accounting.lower_bound import with_lower_bound
 from privproj.accounting.phase import check_mechanism, numerics_of
-from privproj.accounting.question import Question, answer, ask_by_name
-from privproj.accounting.remarks import with_lower_bound
-from privproj.curves.inversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before
-from privproj.curves.profile import Curve, PrivacyProfile, Representation
-from privproj.curves.tradeoff import gaussian_spread, risk_of
+from privproj.accounting.query import Question, answer, ask_by_name
+from privproj.accounting.vectorized_kernels import meets_in_columns
 from privproj.errors import InvalidParameter, NotConverged, Unanswered
 from privproj.mechanisms import Mechanism
-from privproj.numerics.enclosure import Enclosure
-from privproj.numerics.search import find_crossing, largest_integer, minimise
+from privproj.numerics.interval import Enclosure
+from privproj.numerics.root_finding import find_crossing, largest_integer, minimise
+from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE
+from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
+from privproj.profiles.tradeoff import gaussian_spread, risk_of
 from privproj.result import Outcome, Result, Side
-from privproj.runs import Run, RunOptions, without_batch_sizes
-from privproj.runs.sampling import IN_EPOCHS
-from privproj.runs.targets import FullTarget, RiskTarget, target_from, target_names
-from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
+from privproj.run import Run, RunOptions, without_batch_sizes
+from privproj.sampling import IN_EPOCHS
+from privproj.targets import FullTarget, RiskTarget, target_from, target_names
 
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
@@ -93,7 +93,7 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
         **asked: ``epsilon``, above 0 and at most 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0. Or, in
             place of these, ``advantage``, the largest true positive rate less false positive rate of any attack; or
             ``tpr``, the largest true positive rate of any attack at the false positive rate ``fpr``. Also ``bound``,
-            the name of a bound of the mechanism, and the run, as :class:`privproj.runs.RunOptions` lists it.
+            the name of a bound of the mechanism, and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon or for the risk at that
@@ -124,7 +124,7 @@ def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     Args:
         mechanism: What is released, its ``rank`` left out.
         **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it.
+            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is a rank: the largest that fits where epsilon grows with the rank (m2, sketch), the
@@ -156,7 +156,7 @@ def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
         **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it, without ``steps``.
+            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without ``steps``.
 
     Returns:
         A result whose ``value`` is a number of releases (of epochs, for partition, balls-in-bins and shuffle). It is
@@ -182,7 +182,7 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     Args:
         mechanism: What is released, with its noise multiplier and its rank.
         **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it, without a
+            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it, without a
             rate.
 
     Returns:
@@ -217,7 +217,7 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
         mechanism: A mechanism whose misalignment is left out: :class:`Wishart`, or :class:`M1` with its bound
             secret-projection.
         **asked: ``epsilon``, from 0 to 1e9, and ``delta``, or ``log10_delta`` from -1e6 to below 0; ``bound``, the name
-            of a bound of the mechanism; and the run, as :class:`privproj.runs.RunOptions` lists it.
+            of a bound of the mechanism; and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         A result whose ``value`` is the largest misalignment that fits: one minus the cosine of neighbouring vectors. No

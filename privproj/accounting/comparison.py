@@ -6,17 +6,17 @@ from functools import partial
 from typing import Any, Unpack
 
 from privproj.accounting.calibration import solve_sigma
+from privproj.accounting.config import SOLVERS
 from privproj.accounting.phase import Phase, check_mechanism, phase_for
-from privproj.accounting.question import answer, ask_by_name, question_about
-from privproj.accounting.spec import SOLVERS
+from privproj.accounting.query import answer, ask_by_name, question_about
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Baseline, Bound
 from privproj.mechanisms.registry import bounds_of, with_role
 from privproj.result import Result, Rows, Status
-from privproj.runs import RunOptions
-from privproj.runs.sampling import scheme_of
-from privproj.runs.targets import target_from
+from privproj.run import RunOptions
+from privproj.sampling import scheme_of
+from privproj.targets import target_from
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +68,7 @@ def compare(
         delta: The delta at which every bound is asked for epsilon, above 0 and below 1; give either this or
             ``epsilon``.
         epsilon: The epsilon at which every bound is asked for delta, from 0 to 1e9.
-        **run: The run, as :class:`privproj.runs.RunOptions` lists it; none of them: one release on the whole data set.
+        **run: The run, as :class:`privproj.run.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
         A row for each bound, in :class:`privproj.accounting.Rows`: first the proved ones without a promise, then the

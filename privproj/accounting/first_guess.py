@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from privproj.accounting.phase import Phase
-from privproj.curves.gaussian import find_noise
-from privproj.curves.inversion import log_excess
-from privproj.curves.profile import PrivacyProfile, Representation
-from privproj.curves.tradeoff import gaussian_spread
 from privproj.errors import PrivprojError
-from privproj.numerics.search import find_crossing
-from privproj.runs import Run
-from privproj.runs.targets import FullTarget, RiskTarget
-from privproj.validation import LARGEST_NOISE, SMALLEST_NOISE
+from privproj.numerics.root_finding import find_crossing
+from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE
+from privproj.profiles.conversion import log_excess
+from privproj.profiles.gaussian import find_noise
+from privproj.profiles.privacy_profile import PrivacyProfile, Representation
+from privproj.profiles.tradeoff import gaussian_spread
+from privproj.run import Run
+from privproj.targets import FullTarget, RiskTarget
 
 Releases = Sequence[tuple[Representation, Run]]
 """The phases of a run, each as the bound of one release and the run that it is for."""

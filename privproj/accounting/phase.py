@@ -15,16 +15,16 @@ from privproj.assumptions import (
     plan_fixed,
 )
 from privproj.composition.compose import compose
-from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
 from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bounds_of, find_bound
+from privproj.parameters import boolean, is_printable
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Side, Status
-from privproj.runs import Run, RunOptions, without_batch_sizes
-from privproj.runs.sampling import NeighbouringRelation
-from privproj.validation import boolean, is_printable
+from privproj.run import Run, RunOptions, without_batch_sizes
+from privproj.sampling import NeighbouringRelation
 
 SILENT = {"group_size": 1, "public_size": False}
 """Values of a run that the entry of a file does not mention. Contract."""
@@ -221,7 +221,7 @@ class Phase:
         if self.bound.worst_changes is None or not self.is_guarantee:
             return (), self.run
         if self.run.group_size > 1 and self.run.in_batches:
-            from privproj.composition.groups import copies_of_record
+            from privproj.composition.group_privacy import copies_of_record
 
             of_record, _ = self.with_run(group_size=1).worst_changes()
             sure = [change.gaussian_mu for change in of_record if change.gaussian_mu]
@@ -384,7 +384,7 @@ def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
     """One step for a group, Poisson or with a batch of fixed size out of so many records; it is kept."""
-    from privproj.composition.groups import fixed_size_weights, group_step, poisson_weights
+    from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
     def member(count: int) -> PrivacyProfile:
         seen = mechanism.for_group(count)

@@ -6,16 +6,17 @@ from typing import Any, ClassVar
 
 from privproj.accounting.calibration import COMPOSED_RTOL, Search, sigma
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
-from privproj.accounting.question import Question, ask, solve_delta, solve_epsilon
+from privproj.accounting.query import Question, ask, solve_delta, solve_epsilon
 from privproj.assumptions import PUBLIC_SUBSPACE
-from privproj.curves.inversion import meets
-from privproj.curves.profile import Curve
-from privproj.curves.tradeoff import risk_of
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
+from privproj.parameters import integer, probability
+from privproj.profiles.conversion import meets
+from privproj.profiles.privacy_profile import Curve
+from privproj.profiles.tradeoff import risk_of
 from privproj.result import Outcome, Result, risk_words
-from privproj.runs import Run
-from privproj.runs.targets import (
+from privproj.run import Run
+from privproj.targets import (
     RiskTarget,
     delta_target,
     epsilon_target,
@@ -23,7 +24,6 @@ from privproj.runs.targets import (
     privacy_or_risk_target,
     risk_target,
 )
-from privproj.validation import integer, probability
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ def phase_of(mechanism: Mechanism, name: str = "phase", bound: str | None = None
         mechanism: What the phase releases, with its noise multiplier and its rank.
         name: What the phase is called in answers and messages.
         bound: The name of a bound of the mechanism; None takes its default.
-        **run: The run of the phase, as :class:`privproj.runs.RunOptions` lists it.
+        **run: The run of the phase, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         The phase, which is not merely planned.

@@ -26,10 +26,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from privproj.composition.truncated_poisson import LEAST_RATE, log_binomial_tail
-from privproj.laws.squared_shift import ScaledBeta
+from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import (
+from privproj.numerics.interval import (
     NEXT_UP_RELATIVE_STEP,
     Enclosure,
     log1m_exp,
@@ -37,8 +37,8 @@ from privproj.numerics.enclosure import (
     next_up,
     widen_outward,
 )
-from privproj.numerics.search import minimise
-from privproj.runs.sampling import NeighbouringRelation
+from privproj.numerics.root_finding import minimise
+from privproj.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase

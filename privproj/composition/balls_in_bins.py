@@ -40,7 +40,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from privproj.composition.depths import deepened
 from privproj.composition.dominating_pairs import (
     LARGEST_LOSS,
     TRUNCATED_RUN_MASS,
@@ -50,13 +49,14 @@ from privproj.composition.dominating_pairs import (
     outline_step,
     repeat,
 )
-from privproj.curves.profile import LazyBounds, PrivacyProfile
+from privproj.composition.tails import deepened
 from privproj.errors import PrecisionLimit, Refused
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 from privproj.numerics.compiled import compiled
-from privproj.numerics.enclosure import Enclosure
-from privproj.runs import Run
+from privproj.numerics.interval import Enclosure
+from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
+from privproj.run import Run
 
 POINTS_PER_SCORE = 56.0
 """Grid points to one unit of the normal score of a law. Speed only."""

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from privproj.curves.profile import Curve, Phases, PrivacyProfile
 from privproj.errors import PrecisionLimit, Refused
-from privproj.runs import Run
+from privproj.profiles.privacy_profile import Curve, Phases, PrivacyProfile
+from privproj.run import Run
 
 
 def compose(profile: PrivacyProfile, run: Run) -> Curve:
@@ -63,9 +63,9 @@ def compose_on_grid(phases: Phases, step: float | None = None) -> Curve:
     Without ``step`` (nats) the grid is as fine as the profile that needs the finest one is worth. Raises
     :class:`PrecisionLimit` where that takes more memory or time than is allowed.
     """
-    from privproj.composition.depths import DepthCurve
     from privproj.composition.dominating_pairs import outline_step
     from privproj.composition.grid import GridCurve
+    from privproj.composition.tails import DepthCurve
 
     try:
         first: GridCurve | PrecisionLimit = GridCurve([outline_step(*phase) for phase in phases], step)

@@ -44,7 +44,7 @@ where ``m_q`` is the ``Q``-mass at ``-inf``. These are sums of positive terms, r
    from above; from below, no pair is returned.
 
 What is proved holds for the pair with the exact ``c`` and ``p_0``. How far the computed masses may be from it is
-``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.adaptive_grid` account for.
+``rounding``, which :mod:`privproj.composition.fourier` and :mod:`privproj.composition.repeated_squaring` account for.
 """
 
 import math
@@ -56,9 +56,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.curves.profile import LazyBounds, PrivacyProfile
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.runs import Run
+from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
+from privproj.run import Run
 
 FloatArray = NDArray[np.floating[Any]]
 """An array of floats."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.composition.compose import compose
-from privproj.curves.epsilon_delta import log_delta_by_search
-from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import Curve, PrivacyProfile, shallow
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import ANSWER_DIGITS, Enclosure, log_difference, next_up
-from privproj.numerics.search import minimise
-from privproj.runs import Run
+from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, log_difference, next_up
+from privproj.numerics.root_finding import minimise
+from privproj.profiles.approximate_dp import log_delta_by_search
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, shallow
+from privproj.run import Run
 
 KEPT_RUNS = 64
 """How many Gaussian runs are kept for further questions. Speed only."""
@@ -93,7 +93,7 @@ class GoodEventCurve:
         """The log of the probability that the record is in any batch, which delta is never above (C23)."""
         if not self.composed:
             return 0.0
-        from privproj.composition.depths import log_ever_sampled
+        from privproj.composition.tails import log_ever_sampled
 
         return log_ever_sampled([self.run])
 

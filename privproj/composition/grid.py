@@ -2,7 +2,7 @@
 
 :mod:`privproj.composition.dominating_pairs` brackets one step between a dominating and a dominated pair (C18).
 :mod:`privproj.composition.fourier` composes both with every error bounded (C19), so that they enclose the exact value
-of the bound. :mod:`privproj.composition.adaptive_grid` does so where the losses have many scales (C23).
+of the bound. :mod:`privproj.composition.repeated_squaring` does so where the losses have many scales (C23).
 """
 
 import math
@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
-from privproj.composition.adaptive_grid import DoubledCurve, compose_laws, first_bounds, law_from_pair
 from privproj.composition.dominating_pairs import REMEDY, TRUNCATED_RUN_MASS, DominatingPair, Outline
 from privproj.composition.fourier import MOST_FFT_CELLS, QUICK_FFT_CELLS, LatticeComposition
+from privproj.composition.repeated_squaring import DoubledCurve, compose_laws, first_bounds, law_from_pair
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.numerics.enclosure import Enclosure, LateEnclosure, next_up
+from privproj.numerics.interval import Enclosure, LateEnclosure, next_up
 
 LARGEST_GRID_STEP = 10.0
 """Largest distance of two lattice points, in nats; a coarser grid is refused. Contract."""

@@ -23,12 +23,12 @@ from functools import lru_cache
 import numpy as np
 
 from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, has_two_orders
-from privproj.curves.profile import PrivacyProfile
-from privproj.curves.renyi import least_of_valley
 from privproj.numerics.arrays import Array
-from privproj.numerics.enclosure import log1m_exp, next_up
+from privproj.numerics.interval import log1m_exp, next_up
 from privproj.numerics.kernels import log_add
-from privproj.runs import Run
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.profiles.rdp import least_of_valley
+from privproj.run import Run
 
 ORDERS_SPACING = 0.01
 """Spacing of ``ln theta`` on the ladder of orders. It must not change between questions. Soundness."""

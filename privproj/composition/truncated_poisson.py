@@ -14,13 +14,13 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 
-from privproj.curves.inversion import digits_of, leads_with_epsilon
-from privproj.curves.profile import Curve, log_delta_unless
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, LateEnclosure, log_difference
-from privproj.numerics.search import largest_integer
-from privproj.runs import Run
-from privproj.runs.sampling import NeighbouringRelation
+from privproj.numerics.interval import Enclosure, LateEnclosure, log_difference
+from privproj.numerics.root_finding import largest_integer
+from privproj.profiles.conversion import digits_of, leads_with_epsilon
+from privproj.profiles.privacy_profile import Curve, log_delta_unless
+from privproj.run import Run
+from privproj.sampling import NeighbouringRelation
 
 HARMLESS_SHARE = 0.01
 """The largest share of delta that a harmless cap takes. Contract."""

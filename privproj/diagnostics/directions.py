@@ -2,7 +2,7 @@
 
 With ``A`` of shape ``r x m`` a step of LoRA moves the weights along ``q A^T A = q + u`` for each gradient row ``q``:
 ``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). Its entries look Gaussian for large ``r``, with a constant
-in the distance that is left open; that likeness says nothing about privacy (:mod:`privproj.audit.symmetry`).
+in the distance that is left open; that likeness says nothing about privacy (:mod:`privproj.contrib.audit.symmetry`).
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from privproj.errors import InvalidParameter
-from privproj.validation import integer, probability, real
+from privproj.parameters import integer, probability, real
 
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:

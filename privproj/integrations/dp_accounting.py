@@ -2,7 +2,7 @@
 
 ``ReleaseDpEvent(M2(...))`` is one release. It may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``,
 ``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting's composition is not certified
-(see :mod:`privproj.extensions.by_dp_accounting`): for a number with a proved error bound compose a
+(see :mod:`privproj.contrib.events.by_dp_accounting`): for a number with a proved error bound compose a
 :class:`privproj.schedule.Schedule`.
 
 What a noise multiplier is relative to: here it is the sensitivity under the neighbouring relation, ``2C`` under
@@ -29,17 +29,17 @@ from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
-from privproj.curves.profile import PrivacyProfile
-from privproj.curves.renyi import RenyiCurve
+from privproj.contrib.events.by_dp_accounting import distributions_of
+from privproj.contrib.events.event_composition import RELATIONS, Relation, event_from, nodes_of, parts_of, with_noise
+from privproj.contrib.events.events import Event
 from privproj.errors import InvalidParameter, PrivprojError, Refused
-from privproj.extensions.by_dp_accounting import distributions_of
-from privproj.extensions.event_composition import RELATIONS, Relation, event_from, nodes_of, parts_of, with_noise
-from privproj.extensions.events import Event
+from privproj.io.ledger import Account
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound, renyi_bound
-from privproj.records.ledger import Account
-from privproj.runs import Run, RunOptions
-from privproj.runs.sampling import NeighbouringRelation, RelationName
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.profiles.rdp import RenyiCurve
+from privproj.run import Run, RunOptions
+from privproj.sampling import NeighbouringRelation, RelationName
 
 __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
@@ -267,7 +267,7 @@ def event_of(
         run: A schedule, what a ledger says was released, one phase, or a mechanism.
         plain: True to write Gaussian and Laplace phases as dp-accounting's own events, which any of its accountants
             reads. Their noise multiplier is the noise over the clip, so under replace it is twice ours.
-        **options: The run of a mechanism, as :class:`privproj.runs.RunOptions` lists it.
+        **options: The run of a mechanism, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
         The event, a ``ComposedDpEvent`` with one part for each phase.
@@ -302,7 +302,7 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
     run, mechanism = phase.run, phase.mechanism
     if not isinstance(mechanism, Gaussian) or not run.scheme.draws_records_apart or mechanism.adaptive_count_shift:
         raise Refused(f"phase {phase.name}: no event is about a group of {run.group_size} records here")
-    from privproj.composition.groups import poisson_weights
+    from privproj.composition.group_privacy import poisson_weights
 
     shares = [math.exp(log_weight) for log_weight in poisson_weights(run.sampling_rate, run.group_size)]
     sizes = [float(size) for size in range(run.group_size + 1)]

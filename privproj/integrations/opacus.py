@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
 from privproj.errors import InvalidParameter, Refused
+from privproj.io.run_file import phase_from
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
-from privproj.records.run_file import phase_from
+from privproj.parameters import integer, probability, real
 from privproj.training.plan import GRID, Plan
-from privproj.validation import integer, probability, real
 
 __all__ = ["ProjectionAccountant", "loader_rate", "register"]
 

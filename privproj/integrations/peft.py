@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from privproj.errors import InvalidParameter, within
+from privproj.io.files import read_bounded, read_json
 from privproj.lazy import import_extra
 from privproj.mechanisms import Layer
-from privproj.records.files import read_bounded, read_json
-from privproj.validation import integer, quoted
+from privproj.parameters import integer, quoted
 
 __all__ = ["layers_from_peft"]
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
 from privproj.errors import InvalidParameter
-from privproj.validation import DEVIATION, NOISE, check_parameters, parameter, parameters_of
+from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of
 
 
 class Lift(NamedTuple):

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from privproj.assumptions import KNOWN_PROJECTION, WHOLE_GRADIENT_CLIPPED
-from privproj.curves.profile import Curve, PrivacyProfile, Representation
 from privproj.mechanisms import Mechanism
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Status
-from privproj.runs import Run
-from privproj.runs.sampling import NeighbouringRelation
+from privproj.run import Run
+from privproj.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import LawRow
-    from privproj.rigorous.profiles import BallProfile
+    from privproj.contrib.certify.profiles import BallProfile
+    from privproj.profiles.columns import LawRow
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
 """Every neighbouring relation; a bound holds under all of them unless its record says otherwise."""
@@ -48,12 +48,12 @@ OF_RANK_ONE: dict[str, Any] = {
 def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> "Callable[[Any, int], BallProfile]":
     """Return what makes the profile in balls of a mechanism and a number of releases.
 
-    ``profile`` is the name of its class in :mod:`privproj.rigorous.profiles`, which is imported where a certificate is
-    asked for.
+    ``profile`` is the name of its class in :mod:`privproj.contrib.certify.profiles`, which is imported where a
+    certificate is asked for.
     """
 
     def ball_profile(mechanism: Any, steps: int) -> "BallProfile":
-        from privproj.rigorous import profiles
+        from privproj.contrib.certify import profiles
 
         return vars(profiles)[profile](*arguments(mechanism, steps))
 

@@ -7,14 +7,14 @@ import math
 from functools import partial
 from typing import Any
 
-from privproj.curves.epsilon_delta import EpsilonDeltaRule
-from privproj.curves.renyi import RenyiCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import R1SMG, Mechanism, Sketch, Wishart, WishartMatrix
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch.rdp import tight_curve
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
+from privproj.profiles.rdp import RenyiCurve
 from privproj.result import Status
-from privproj.runs import Run
+from privproj.run import Run
 
 
 def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
@@ -58,8 +58,8 @@ EARLY_MATRIX = _without_a_number(
     "a matrix query without noise has no bound",
     "V^T Y = V^T M V is symmetric for the true V and, with probability one, for no other V' (unless both are "
     "proportional, or of rank one with the same right factor), so one release tells neighbours apart: delta = 1 for "
-    "every epsilon. See for yourself with privproj.audit.symmetry_test. Use m1 or m2, which add noise; a single column "
-    "is the wishart mechanism",
+    "every epsilon. See for yourself with privproj.contrib.audit.symmetry_test. Use m1 or m2, which add noise; a "
+    "single column is the wishart mechanism",
     name="early-matrix",
     mechanism=WishartMatrix,
     summary="matrix queries without noise, claimed private; no sound bound exists",

@@ -67,9 +67,9 @@ _LINES = (
     _Line("sketch-public", "rank-free"),
     _Line("sketch-public", "exact-rank1", file="sketch_public.rank_free"),
     _Line("sketch-public", "operator-norm", "baseline"),
-    _Line("mixing", "two-stage"),
-    _Line("jl-clip", "exact"),
-    _Line("jl-clip", "any-records", file="jl_clip.exact"),
+    _Line("mixing", "two-stage", file="contrib.mixing.two_stage"),
+    _Line("jl-clip", "exact", file="contrib.jl_clip.exact"),
+    _Line("jl-clip", "any-records", file="contrib.jl_clip.exact"),
     _Line("r1smg", "published", file="refuted"),
 )
 """Every bound, the default of its mechanism first.
@@ -92,7 +92,8 @@ DEFAULTS = dict(reversed(LINES))
 def _load_bound(mechanism: str, name: str) -> Bound:
     """The record of a bound, imported from its file, in which others may stand too."""
     file = next(line.file or f"{mechanism}.{name}" for line in _LINES if line[:2] == (mechanism, name))
-    members = vars(import_module(f"privproj.mechanisms.{file}".replace("-", "_"))).values()
+    file = file if file.startswith("contrib.") else f"mechanisms.{file}"
+    members = vars(import_module(f"privproj.{file}".replace("-", "_"))).values()
     return next(b for b in members if isinstance(b, Bound) and (b.mechanism.name, b.name) == (mechanism, name))
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, outward_margin
+from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, outward_margin
 from privproj.numerics.quadrature import gauss_legendre
 
 Array = NDArray[np.float64]
@@ -28,7 +28,7 @@ def gauss_nodes(count: int) -> tuple[Array, Array]:
 
 
 def widen_outward_each(log_values: Array, error: Array | float, steepness: Array | float) -> tuple[Array, Array]:
-    """Return :func:`privproj.numerics.enclosure.widen_outward` of each entry; an undefined one says nothing."""
+    """Return :func:`privproj.numerics.interval.widen_outward` of each entry; an undefined one says nothing."""
     margin = outward_margin(log_values, error, steepness)
     lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
     upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)

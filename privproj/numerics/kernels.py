@@ -7,9 +7,9 @@ lets an argument get there. And ``-inf`` stands for the log of zero.
 
 Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)``;
 ``B`` has law ``Beta(a, b)``, ``n = a + b``; ``U`` has law ``Gamma(a)``. Logs are natural. The functions are right to
-the errors that :mod:`privproj.numerics.enclosure` allows for, which is measured.
+the errors that :mod:`privproj.numerics.interval` allows for, which is measured.
 
-The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privproj.rigorous`) and in mpmath
+The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privproj.contrib.certify`) and in mpmath
 (``tests/reference/special.py``).
 """
 
@@ -126,7 +126,7 @@ def log_gaussian_delta(eps, mu):
     """Return ``ln delta``, ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, for ``eps >= 0, mu >= 0`` (C3).
 
     It is 0 where delta rounds to 1, and ``-inf`` where delta rounds to 0. The same function stands in balls as
-    :func:`privproj.rigorous.gaussian.delta` and in mpmath as ``tests/reference/special.py``.
+    :func:`privproj.contrib.certify.gaussian.delta` and in mpmath as ``tests/reference/special.py``.
     """
     if mu <= 0.0:
         return -inf
@@ -168,7 +168,7 @@ def gaussian_terms(eps, x):
 def log_two_sided(eps, mu):
     """Return ``ln T``, ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, for ``eps >= 0, mu >= 0`` (C3).
 
-    The same function stands in balls as :func:`privproj.rigorous.gaussian.two_sided` and in mpmath as
+    The same function stands in balls as :func:`privproj.contrib.certify.gaussian.two_sided` and in mpmath as
     ``tests/reference/special.py``.
     """
     if eps <= 0.0:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from privproj.errors import InvalidParameter
-from privproj.validation import DEVIATION, check_parameters, number, parameter
+from privproj.parameters import DEVIATION, check_parameters, number, parameter
 
 DEFAULT_BATCHES_OVER_SIGMA = 20.0
 """The expected batch over the deviation of the noise on the count, where none is given (1905.03871). Contract."""

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privproj.accounting.schedule import dp_sft
 from privproj.errors import InvalidParameter
-from privproj.records.files import parse_json, read_bounded, write_atomically
-from privproj.records.ledger import Account, read_ledger
+from privproj.io.files import parse_json, read_bounded, write_atomically
+from privproj.io.ledger import Account, read_ledger
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load as load_algorithm
 from privproj.training.algorithms.subspace import Subspace, Trajectory, leading

@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, TensorDataset
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.files import parse_json, read_bounded, write_atomically
-from privproj.records.ledger import Account
+from privproj.io.files import parse_json, read_bounded, write_atomically
+from privproj.io.ledger import Account
 from privproj.training.containers import parts_of
 from privproj.training.generators import unchanged_numbers
 from privproj.training.hooks import Taps

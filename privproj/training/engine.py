@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from privproj.errors import InvalidParameter
-from privproj.records.ledger import Account, Ledger, read_ledger
-from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
+from privproj.io.ledger import Account, Ledger, read_ledger
+from privproj.parameters import integer, real
+from privproj.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.algorithms import load
 from privproj.training.batches import PrivateLoader, batch_size_of, check_loader
@@ -32,7 +33,6 @@ from privproj.training.plan import Clipping, Drawing, Method, Plan, batches_of, 
 from privproj.training.processes import Processes, current_processes
 from privproj.training.release import NoisySum
 from privproj.training.view import Algorithm
-from privproj.validation import integer, real
 
 EXPECTED_TYPES = {"module": nn.Module, "optimizer": torch.optim.Optimizer, "data_loader": DataLoader}
 """What the three objects of torch have to be. Contract."""

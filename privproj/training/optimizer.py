@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from privproj.accounting.remarks import warnings_of_delta
+from privproj.accounting.lower_bound import warnings_of_delta
 from privproj.errors import InvalidParameter, Refused
-from privproj.records.ledger import Account, Ledger
+from privproj.io.ledger import Account, Ledger
+from privproj.parameters import integer
 from privproj.result import Result
 from privproj.training.batches import PrivateLoader
 from privproj.training.containers import has_rows, move, take
@@ -26,7 +27,6 @@ from privproj.training.per_example import full_precision
 from privproj.training.plan import Plan
 from privproj.training.release import NoisySum
 from privproj.training.view import View
-from privproj.validation import integer
 
 
 class ReleaseCounter:

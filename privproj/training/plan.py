@@ -13,15 +13,15 @@ from privproj.accounting import calibration
 from privproj.accounting.calibration import Search
 from privproj.accounting.schedule import Phase, Schedule, phase_of
 from privproj.errors import InvalidParameter, Refused
+from privproj.io.ledger import Account
 from privproj.mechanisms import M2, Gaussian
-from privproj.numerics.search import find_crossing
-from privproj.records.ledger import Account
-from privproj.runs import EPOCHS, rate_and_steps_from_batches
-from privproj.runs.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
-from privproj.runs.targets import full_target
+from privproj.numerics.root_finding import find_crossing
+from privproj.parameters import check_parameters, integer, number, parameter, real, whole_number
+from privproj.run import EPOCHS, rate_and_steps_from_batches
+from privproj.sampling import SCHEMES, NeighbouringRelation, Sampling, member_named
+from privproj.targets import full_target
 from privproj.training.adaptive_clipping import CLIP, AdaptiveClipping
 from privproj.training.algorithms import load
-from privproj.validation import check_parameters, integer, number, parameter, real, whole_number
 
 GRID = 2.0**-24
 """Unit: a probability. The sampler compares 24-bit uniform numbers with the rate, so that a rate on this grid is the

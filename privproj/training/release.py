@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from privproj.errors import InvalidParameter
+from privproj.parameters import real
 from privproj.training import per_example
 from privproj.training.adaptive_clipping import AdaptiveClipping
 from privproj.training.generators import Streams, normal
 from privproj.training.plan import Plan
 from privproj.training.processes import Processes
 from privproj.training.view import View
-from privproj.validation import real
 
 SLACK = 1e-6
 """The relative amount by which norms are overstated, so that no contribution exceeds the clip. It is above the rounding

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import get_args
 
 from privproj.errors import InvalidParameter
-from privproj.runs import EPOCHS
-from privproj.runs.sampling import SamplingName
+from privproj.parameters import DEVIATION, NOISE, TEXT, check_parameters, number, one_of, parameter, whole_number
+from privproj.run import EPOCHS
+from privproj.sampling import SamplingName
 from privproj.training.adaptive_clipping import CLIP
 from privproj.training.algorithms import ALGORITHMS
-from privproj.validation import DEVIATION, NOISE, TEXT, check_parameters, number, one_of, parameter, whole_number
 
 COUNT = whole_number("a whole number from 1 to 1e9", 1, 10**9)
 """Numbers of records, steps, ranks and units."""

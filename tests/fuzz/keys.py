@@ -238,7 +238,7 @@ def question(draw: random.Random) -> dict[str, Any]:
 def check_file(draw: random.Random, language: str) -> File:
     """One or two entries; what is expected holds within ``rtol`` only, and ``at_most`` does not hold beside it."""
     from privproj.errors import PrivprojError
-    from privproj.records.regression import entries_from
+    from privproj.io.regression import entries_from
 
     entries = []
     for i in range(draw.choice([1, 1, 2])):

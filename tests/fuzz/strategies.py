@@ -12,8 +12,8 @@ from privproj_cli.options import Number
 from privproj_cli.query import MECHANISMS, example_words
 
 from privproj.mechanisms.registry import LINES, mechanism_named
-from privproj.runs.sampling import Sampling
-from tests.records.forgers import chained_words
+from privproj.sampling import Sampling
+from tests.unit.io.forgers import chained_words
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ STATEMENT_KINDS = (
 def proofs() -> tuple[str, ...]:
     """Certificates that hold, as text."""
     import privproj
-    from privproj.records.certificate import asdict, certify
+    from privproj.contrib.certify.certificate import asdict, certify
 
     gaussian, m2 = privproj.Gaussian(noise_multiplier=1.0), privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
     answers = [privproj.epsilon(gaussian, delta=1e-5), privproj.delta(gaussian, epsilon=1.0, steps=3)]

@@ -6,7 +6,7 @@ import pytest
 from helpers import needs
 
 from privproj import M2
-from privproj.numerics import enclosure
+from privproj.numerics import interval as enclosure
 from tests.golden.answers import answer, differences
 from tests.golden.questions import rows
 

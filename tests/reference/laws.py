@@ -1,7 +1,8 @@
 """Gaussian mechanisms with random sensitivity: ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a law of ``X`` (C4, C5).
 
-They are independent twins of :mod:`privproj.laws.squared_shift` and :mod:`privproj.laws.profiles` (floats), and of
-:mod:`privproj.rigorous.laws` and :mod:`privproj.rigorous.profiles` (balls).
+They are independent twins of :mod:`privproj.distributions.squared_sensitivity` and
+:mod:`privproj.distributions.mixture_profile` (floats), and of
+:mod:`privproj.contrib.certify.laws` and :mod:`privproj.contrib.certify.profiles` (balls).
 """
 
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ def _energy_law(first: int, second: int, rank: int, scale: Real) -> ReferenceLaw
 
     It is that of ``scale B N^2/r^2``, ``B ~ Beta(first/2, second/2)`` and ``N ~ chi2_(first+second)``. Tails and
     moments are quadratures over ``y = ln(B N^2)``. Its twin in floats is
-    :class:`privproj.laws.shift_densities.ProjectedEnergy`.
+    :class:`privproj.distributions.densities.ProjectedEnergy`.
     """
     a, b, unit = mp.mpf(first) / 2, mp.mpf(second) / 2, mp.mpf(scale) / mp.mpf(rank) ** 2
     density = lru_cache(maxsize=200000)(lambda y, digits: _energy_density(a, b, y))
@@ -127,7 +127,7 @@ def secret_projection(
         S = (2 sin eta cos eta/(sigma tau)) g/r,  c = r sqrt(sigma^2 + (g/r) sin^2 eta)/cos eta,  tau^2 = sigma^2 + g/r
 
     and ``S = (g/r)/(sigma tau)`` for ``s > sqrt 2``. The integral is over ``ln|shift/S|`` and ``ln g`` where both signs
-    matter, else over ``xi`` and ``ln g``. Its twin in floats is :class:`privproj.laws.shift_densities.SecretShift`.
+    matter, else over ``xi`` and ``ln g``. Its twin in floats is :class:`privproj.distributions.densities.SecretShift`.
     """
     m, eps = mp.mpf(misalignment), mp.mpf(epsilon)
     sigma, sine2 = mp.mpf(noise_multiplier) * mp.sqrt(2 * m), m / 2

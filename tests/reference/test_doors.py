@@ -7,8 +7,8 @@ from helpers import full_if
 
 import privproj
 from privproj import PrivprojError
-from privproj.accounting.spec import answer_entry
-from privproj.records.run_file import from_data
+from privproj.accounting.config import answer_entry
+from privproj.io.run_file import from_data
 from privproj.result import Result, as_plain_value
 from reference.settings import REFUTED, Setting, settings
 

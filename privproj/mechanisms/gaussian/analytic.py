@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
-from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import ClippedSum, Gaussian
 from privproj.mechanisms.bound import Bound, in_balls
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import Enclosure, widen_outward
+from privproj.numerics.interval import Enclosure, widen_outward
+from privproj.profiles.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def representation(mechanism: ClippedSum) -> PrivacyProfile:

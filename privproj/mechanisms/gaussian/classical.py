@@ -2,9 +2,9 @@
 
 import math
 
-from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.mechanisms import Gaussian
 from privproj.mechanisms.bound import Bound
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 
 def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:

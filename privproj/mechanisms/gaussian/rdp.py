@@ -1,8 +1,8 @@
 """Renyi and zero-concentrated DP of the Gaussian mechanism."""
 
-from privproj.curves.renyi import ConcentratedCurve, RenyiCurve, poisson_curve
 from privproj.mechanisms import ClippedSum, Gaussian
 from privproj.mechanisms.bound import Bound
+from privproj.profiles.rdp import ConcentratedCurve, RenyiCurve, poisson_curve
 
 
 def rdp_of(mechanism: ClippedSum) -> RenyiCurve:

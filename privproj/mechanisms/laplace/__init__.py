@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from privproj.mechanisms.base import NoisyMechanism
-from privproj.validation import NOISE, parameter
+from privproj.parameters import NOISE, parameter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,10 @@
 import math
 from typing import TYPE_CHECKING
 
-from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import Laplace
 from privproj.mechanisms.bound import Bound, in_balls
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
+from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array

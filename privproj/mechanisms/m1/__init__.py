@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Lift, NoisyMechanism
-from privproj.validation import WHOLE, flag, integer, number, parameter, whole_number
+from privproj.parameters import WHOLE, flag, integer, number, parameter, whole_number
 
 SIZE = number()
 """The range of a norm."""

@@ -15,17 +15,17 @@ import math
 from functools import partial
 from typing import Any
 
-from privproj.curves.epsilon_delta import EpsilonDeltaRule
-from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import PrivacyProfile
+from privproj.distributions.mixture_profile import rank_one_profile
 from privproj.errors import InvalidParameter, Refused
-from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
-from privproj.numerics.enclosure import Enclosure, next_up
+from privproj.numerics.interval import Enclosure, next_up
 from privproj.numerics.kernels import log_add
-from privproj.numerics.search import find_crossing, minimise
+from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.result import Status, limit_words
 
 
@@ -53,8 +53,8 @@ def residual_profile(mechanism: M1) -> PrivacyProfile | None:
         return None
     if is_told_apart(mechanism):
         return PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
-    from privproj.laws.wishart_loss import VectorWishart
-    from privproj.laws.wishart_unequal_norms import UnequalNorms
+    from privproj.distributions.wishart_loss import VectorWishart
+    from privproj.distributions.wishart_unequal_norms import UnequalNorms
 
     k, m, _, _ = mechanism.span_residual
     dim, rank = mechanism.shape
@@ -121,8 +121,8 @@ def correlated_profile(mechanism: M1) -> PrivacyProfile | None:
 
     Raises :class:`Refused` for a shift that is partly within the span and partly orthogonal to it.
     """
-    from privproj.laws.panel_law import ScaledEnergy
-    from privproj.laws.shift_densities import ProjectedEnergy
+    from privproj.distributions.densities import ProjectedEnergy
+    from privproj.distributions.tabulated import ScaledEnergy
 
     k = mechanism.span_residual[0]
     dim, rank = mechanism.shape

@@ -6,13 +6,13 @@ Where no other column is known, the residual is the whole loss (2601.21719, Lemm
 from functools import partial
 
 from privproj.composition.compose import compose_phases
-from privproj.curves.profile import Curve, PrivacyProfile
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.m1.column import OF_COLUMN, correlated_profile, is_told_apart, residual_profile
-from privproj.numerics.enclosure import LOG_OF_ZERO_FROM_ABOVE, Enclosure
-from privproj.runs import Run
+from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile
+from privproj.run import Run
 
 NOTHING_LOST = PrivacyProfile(lambda eps: Enclosure(-float("inf"), LOG_OF_ZERO_FROM_ABOVE))
 """The profile of a column of which nothing is seen. Soundness."""

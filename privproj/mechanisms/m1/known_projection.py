@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
+from privproj.distributions.mixture_profile import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.laws.panel_law import ScaledEnergy
+    from privproj.distributions.tabulated import ScaledEnergy
 
 
 def law(mechanism: M1) -> "ScaledEnergy":
     """The law of the squared shift of a unit direction, in units of the noise."""
-    from privproj.laws.panel_law import ScaledEnergy
-    from privproj.laws.shift_densities import ProjectedEnergy
+    from privproj.distributions.densities import ProjectedEnergy
+    from privproj.distributions.tabulated import ScaledEnergy
 
     dim, rank = mechanism.shape
     # X = mu^2 |M u|^2 for a unit vector u: mu^2 U (U + Y)/r^2, U ~ chi2_r, Y ~ chi2_(d-1) (C7).

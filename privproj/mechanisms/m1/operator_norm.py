@@ -5,7 +5,7 @@ import math
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Baseline, Bound
-from privproj.numerics.enclosure import next_up
+from privproj.numerics.interval import next_up
 
 
 def representation(mechanism: M1) -> GoodEvent:

@@ -1,17 +1,17 @@
 """M1 on a vector whose projection stays secret: a Gaussian pair once the length of the projected vector is revealed."""
 
-from privproj.curves.profile import PrivacyProfile
+from privproj.distributions.mixture_profile import rank_one_profile
 from privproj.errors import InvalidParameter
-from privproj.laws.profiles import rank_one_profile
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
+from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.result import Status, limit_words
 
 
 def representation(mechanism: M1) -> PrivacyProfile:
-    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.laws.shift_densities`."""
-    from privproj.laws.panel_law import ScaledEnergy
-    from privproj.laws.shift_densities import SecretShift
+    """The profile of a Gaussian pair whose shift has the law of :mod:`privproj.distributions.densities`."""
+    from privproj.distributions.densities import SecretShift
+    from privproj.distributions.tabulated import ScaledEnergy
 
     if mechanism.misalignment is None:
         raise InvalidParameter("misalignment", "nothing", "columns=1 and a misalignment for secret-projection")

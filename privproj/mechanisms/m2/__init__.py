@@ -9,7 +9,7 @@ from typing import Any, Literal
 from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import ClippedSum, Lift
-from privproj.validation import LAYERS, flag, integer, one_of, parameter, real, whole_number
+from privproj.parameters import LAYERS, flag, integer, one_of, parameter, real, whole_number
 
 LAYER_TEXT = re.compile(
     r"([0-9]+)x([0-9]+)(?:x([0-9]+))?(?::([0-9]+))?(?:@([0-9.]+(?:e[+-]?[0-9]+)?))?", re.ASCII | re.IGNORECASE

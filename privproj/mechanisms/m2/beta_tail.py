@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from privproj.curves.columns import KernelColumns, LawRow, profile_of_kernels
-from privproj.curves.profile import PrivacyProfile
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound, in_balls
 from privproj.numerics import kernels
-from privproj.numerics.enclosure import (
+from privproj.numerics.interval import (
     LOG_OF_ZERO_FROM_ABOVE,
     Enclosure,
     next_up,
@@ -28,7 +26,9 @@ from privproj.numerics.kernels import (
     beta_tail_start,
     tail_profile_epsilon_slope,
 )
-from privproj.numerics.search import find_crossing, minimise
+from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.profiles.columns import KernelColumns, LawRow, profile_of_kernels
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 
 def _rank_of_change(mechanism: M2) -> int:

@@ -6,7 +6,7 @@ Under Poisson sampling a failure matters only where the record is sampled.
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms.bound import Baseline, Bound
 from privproj.mechanisms.m2.beta_tail import OF_CHANGE_RANK, captured_energy_radius
-from privproj.runs.sampling import NeighbouringRelation
+from privproj.sampling import NeighbouringRelation
 
 OF_GOOD_EVENT = {
     "proof": "C16",

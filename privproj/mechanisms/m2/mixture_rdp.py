@@ -2,14 +2,14 @@
 
 import math
 
-from privproj.curves.renyi import RenyiCurve, poisson_curve
-from privproj.laws.squared_shift import ScaledBeta
+from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.gaussian.rdp import rdp_of as gaussian_form
 from privproj.mechanisms.m2.rank_free import worst_changes
-from privproj.numerics.enclosure import FUNCTION_RELATIVE_ERROR, next_up
+from privproj.numerics.interval import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
+from privproj.profiles.rdp import RenyiCurve, poisson_curve
 
 MOST_TERMS = 4000.0
 """Most terms of the series of ``1F1``; where more are needed, an integral costs less. Speed only."""

@@ -1,29 +1,29 @@
 """The default bound of M2: a change of any rank, no promise on the data; and the exact profile of one of rank one.
 
 ``delta(eps) <= min over p >= x0(eps) of E[g_p(mu^2 B)]``, ``B ~ Beta(r/2, (d-r)/2)`` (C5). It is computed in
-:mod:`privproj.laws.profiles`.
+:mod:`privproj.distributions.mixture_profile`.
 """
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from privproj.curves.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
-from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import (
+from privproj.distributions.density_kernels import SHIFT_COLUMNS
+from privproj.distributions.mixture_profile import (
     LOWER_END_REFINEMENT,
     any_rank_profile,
     any_rank_profile_of_bins,
     rank_one_profile,
     rank_one_profile_of_bins,
 )
-from privproj.laws.shift_kernels import SHIFT_COLUMNS
-from privproj.laws.squared_shift import HillLaw, ScaledBeta
+from privproj.distributions.squared_sensitivity import HillLaw, ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
+from privproj.profiles.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import LawRow
-    from privproj.rigorous.profiles import BallProfile
+    from privproj.contrib.certify.profiles import BallProfile
+    from privproj.profiles.columns import LawRow
 
 
 def law(mechanism: M2) -> HillLaw | ScaledBeta:
@@ -59,7 +59,7 @@ def law_row(mechanism: M2, mu: Any, any_rank: float = 1.0) -> "LawRow | None":
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
     """The any-rank profile of layers of several shapes, under a joint clip or with a clip for each."""
-    from privproj.laws.binned import beta_bins, convolve_layers, convolve_layers_below
+    from privproj.distributions.binned import beta_bins, convolve_layers, convolve_layers_below
 
     scale = mechanism.mu**2
     if mechanism.clipping == "per-layer":
@@ -88,7 +88,7 @@ def worst_changes(mechanism: M2) -> tuple[PrivacyProfile, ...]:
         return (gaussian_profile(mechanism.mu_with_count),)
     parts = mechanism.parts
     if mechanism.clipping == "per-layer" and mechanism.alike.layers:
-        from privproj.laws.binned import convolve_layers_below
+        from privproj.distributions.binned import convolve_layers_below
 
         # Rank one in every layer: X = mu^2 sum_l (C_l^2/C^2) B_l, rounded down (C6, C28).
         rank_one = [rank_one_profile_of_bins(convolve_layers_below(parts, mechanism.mu**2))]
@@ -116,7 +116,7 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
 
 def ball_profile(mechanism: M2, steps: int, *, rank_one: bool = False) -> "BallProfile":
     """The bound in balls, its tangent the witness, or that of rank one; Gaussian where nothing is projected."""
-    from privproj.rigorous.profiles import BallAnyRank, BallGaussianProfile, BallRandomSensitivity
+    from privproj.contrib.certify.profiles import BallAnyRank, BallGaussianProfile, BallRandomSensitivity
 
     if mechanism.unprojected:
         return BallGaussianProfile(mechanism.z)

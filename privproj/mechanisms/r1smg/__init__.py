@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from privproj.mechanisms.base import NoisyMechanism
-from privproj.validation import parameter, whole_number
+from privproj.parameters import parameter, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)

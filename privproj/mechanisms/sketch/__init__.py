@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
+from privproj.parameters import flag, number, parameter, whole_number
 from privproj.result import limit_words
-from privproj.validation import flag, number, parameter, whole_number
 
 SIZE = number(open_low=True)
 """The range of a norm or a standard deviation."""

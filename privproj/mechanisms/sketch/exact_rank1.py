@@ -2,14 +2,14 @@
 
 import math
 
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
 from privproj.mechanisms.sketch import column_promises, has_several_layers
-from privproj.numerics.enclosure import Enclosure
+from privproj.numerics.interval import Enclosure
+from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.result import Status
-from privproj.runs.sampling import NeighbouringRelation
+from privproj.sampling import NeighbouringRelation
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
@@ -18,7 +18,7 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.laws.enforced_sketch import log_sketch
+        from privproj.contrib.mixing.enforced_sketch import log_sketch
         from privproj.numerics.arrays import widen_outward_each
         from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
 

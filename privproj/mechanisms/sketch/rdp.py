@@ -20,14 +20,14 @@ import math
 from functools import partial
 from typing import Any
 
-from privproj.curves.renyi import BestCurve, ConcentratedCurve, RenyiCurve
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch import has_several_layers, matrix_promises, refuses_infinite_divergence
 from privproj.numerics.kernels import log_residual
+from privproj.profiles.rdp import BestCurve, ConcentratedCurve, RenyiCurve
 from privproj.result import Status
-from privproj.runs import Run
+from privproj.run import Run
 
 ROUNDED = 1e-15
 """Relative margin for the rounding of the closed form, on the sum of its parts. Soundness.

@@ -3,16 +3,16 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from privproj.curves.gaussian import gaussian_profile
-from privproj.curves.profile import PrivacyProfile
-from privproj.laws.profiles import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
-from privproj.laws.shift_kernels import SHIFT_COLUMNS
-from privproj.laws.squared_shift import HillLaw
+from privproj.distributions.density_kernels import SHIFT_COLUMNS
+from privproj.distributions.mixture_profile import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
+from privproj.distributions.squared_sensitivity import HillLaw
 from privproj.mechanisms import PublicSketch
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound, in_balls
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.curves.columns import LawRow
+    from privproj.profiles.columns import LawRow
 
 
 def law(mechanism: PublicSketch) -> HillLaw:

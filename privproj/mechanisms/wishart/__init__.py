@@ -5,8 +5,8 @@ from typing import Any
 
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Mechanism
+from privproj.parameters import NUMBER, flag, number, parameter, real, whole_number
 from privproj.result import Status, limit_words
-from privproj.validation import NUMBER, flag, number, parameter, real, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from privproj.curves.epsilon_delta import EpsilonDeltaRule
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
-from privproj.numerics.enclosure import log1m_exp
+from privproj.numerics.interval import log1m_exp
 from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.numerics.quadrature import log_integral
-from privproj.numerics.search import find_crossing, minimise
+from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array

@@ -3,29 +3,29 @@
 import math
 from typing import TYPE_CHECKING
 
-from privproj.curves.profile import PrivacyProfile
 from privproj.errors import Refused
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart import OF_ALIGNMENT
-from privproj.numerics.enclosure import next_up, widen_outward
+from privproj.numerics.interval import next_up, widen_outward
+from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.rigorous.profiles import BallProfile
+    from privproj.contrib.certify.profiles import BallProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
     """The exact profile of the least aligned pair that is promised, which is the worst (C10)."""
     dim, rank, misalignment = mechanism.shape
     if mechanism.norm_ratio != 1.0:
-        from privproj.laws.wishart_unequal_norms import UnequalNorms
+        from privproj.distributions.wishart_unequal_norms import UnequalNorms
 
         # The worst pair, enclosed over all |ln kappa| <= ln(norm_ratio), misalignments up to m, and both orders (C12).
         return UnequalNorms(*mechanism.shape, next_up(math.log(mechanism.norm_ratio))).profile()
     if dim == 1:
         return PrivacyProfile(lambda eps: widen_outward(-math.inf), closed_form=lambda steps: representation(mechanism))
 
-    from privproj.laws.wishart_loss import VectorWishart
+    from privproj.distributions.wishart_loss import VectorWishart
 
     # delta(eps) = E[max(0, 1 - e^(eps - L))], L = a ln A + (W/2)(1/A - 1), a = (d+1-r)/2 (C9, C10).
     return VectorWishart(dim, rank, misalignment).profile()
@@ -33,7 +33,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
 
 def ball_profile(mechanism: Wishart, steps: int) -> "BallProfile":
     """The integral in balls; raises :class:`Refused` for norms that differ."""
-    from privproj.rigorous.wishart import BallWishartProfile
+    from privproj.contrib.certify.wishart import BallWishartProfile
 
     if mechanism.norm_ratio != 1.0:
         raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")

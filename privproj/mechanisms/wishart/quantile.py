@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from privproj.curves.epsilon_delta import EpsilonDeltaRule
-from privproj.curves.profile import Curve
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Baseline, Bound, OverRun
 from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.kernels import LEAST_LOG_QUANTILE
-from privproj.numerics.search import minimise
-from privproj.runs import Run
+from privproj.numerics.root_finding import minimise
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
+from privproj.profiles.privacy_profile import Curve
+from privproj.run import Run
 
 QUANTILE_RTOL = 1e-12
 """Relative margin by which the answers of the quantile functions are moved outward. Soundness."""

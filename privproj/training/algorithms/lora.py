@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
-from privproj.records.files import write_atomically
+from privproj.io.files import write_atomically
+from privproj.parameters import integer
 from privproj.training.generators import Streams, normal, streams
 from privproj.training.plan import Plan
 from privproj.training.taps import AnyTap, check_variants, is_matrix
 from privproj.training.view import Algorithm
-from privproj.validation import integer
 
 Picks = Callable[[str, nn.Linear], bool]
 """Called with the name of a linear layer and the layer; returns True if it is to be adapted."""

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from privproj.errors import InvalidParameter
+from privproj.parameters import integer
 from privproj.training import per_example
 from privproj.training.algorithms.lora import wrap_layers
 from privproj.training.generators import Streams, orthonormal, streams
 from privproj.training.plan import Plan
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
-from privproj.validation import integer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from privproj.errors import InvalidParameter, Refused
+from privproj.parameters import integer
 from privproj.training.generators import normal, streams
-from privproj.validation import integer
 
 
 class ProjectedDescent:

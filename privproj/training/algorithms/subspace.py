@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from privproj.errors import InvalidParameter
-from privproj.records.ledger import Account
+from privproj.io.ledger import Account
+from privproj.parameters import integer
 from privproj.training import per_example
 from privproj.training.optimizer import PrivateOptimizer
 from privproj.training.taps import AnyTap, Tap
 from privproj.training.view import Algorithm, View
-from privproj.validation import integer
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,307 @@
+"""The one reader of questions: keys in words become mechanism, bound, run and target, whoever was given them.
+
+Every key of a file is known, of its kind, given once and not contradicted, as on the command line.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from privproj.accounting import calibration
+from privproj.accounting.calibration import require_unset
+from privproj.accounting.lower_bound import with_alternatives
+from privproj.accounting.query import (
+    SOLVED_FOR,
+    Question,
+    answer,
+    ask_by_name,
+    delta,
+    epsilon,
+    solve_delta,
+    solve_epsilon,
+)
+from privproj.errors import InvalidParameter, unknown_name
+from privproj.mechanisms import Mechanism, Sketch, Wishart
+from privproj.mechanisms.registry import mechanism_named
+from privproj.parameters import (
+    NUMBER,
+    TABLE,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Kind,
+    is_printable,
+    parameters_from,
+    parameters_of,
+    quoted,
+    real,
+)
+from privproj.result import Result
+from privproj.run import RUN_PARAMETERS, RunOptions, run_from
+from privproj.targets import TARGET_PARAMETERS, target_from, target_names
+
+QUERIES: dict[str, Callable[..., Result]] = {
+    "epsilon": epsilon,
+    "delta": delta,
+    **{name: getattr(calibration, name) for name in SOLVED_FOR},
+}
+"""For every quantity: the function that answers it."""
+
+SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
+    "epsilon": solve_epsilon,
+    "delta": solve_delta,
+    "sigma": calibration.solve_sigma,
+}
+"""For some quantities: the function that answers a question at a target, without the truth from below beside it."""
+
+ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
+"""Algorithms that are a (subsampled) Gaussian mechanism whatever their ranks are, so that no rank improves epsilon."""
+
+KINDS: dict[str, Kind] = {
+    **{name: declared.kind for name, declared in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
+    **dict.fromkeys(("name", "query", "mechanism", "bound", "status"), TEXT),
+    **dict.fromkeys(("expect", "rtol", "at_most"), NUMBER),
+    "bound_version": WHOLE,
+    "planned": TRUTH,
+    "event": TABLE,
+}
+"""What the values of every key may be, but for the parameters of a mechanism."""
+
+
+def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
+    """The keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
+
+    Raises :class:`InvalidParameter` for an entry that is no table and for a key in both spellings.
+    """
+    if not isinstance(entry, Mapping):
+        raise InvalidParameter(where, entry, "a table of keys")
+    keys: dict[str, Any] = {}
+    for key, value in entry.items():
+        name = str(key).replace("-", "_")
+        if name in keys:
+            raise InvalidParameter(f"{where}: {name}", value, f"one spelling of a key, {name} or {key}, once")
+        keys[name] = value
+    return keys
+
+
+def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
+    """The type of the mechanism that an entry names; raises :class:`InvalidParameter` if it names none."""
+    if "mechanism" not in entry:
+        raise InvalidParameter("mechanism", "nothing", "a mechanism")
+    name: str = check_type("mechanism", entry["mechanism"], TEXT)
+    return mechanism_named(ALIASES.get(name, name))
+
+
+def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
+    """Every key that an entry about this mechanism may have, and its kind, without what the query finds."""
+    of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
+    plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
+    kinds = {**of_mechanism, **{name: KINDS[name] for name in plain}}
+    return {name: kind for name, kind in kinds.items() if name not in SOLVED_FOR.get(query, ())}
+
+
+def check_type(name: str, value: Any, kind: Kind) -> Any:
+    """The value if it is of the kind, unconverted; raises :class:`InvalidParameter` for a value of another type."""
+    if not kind.fits(value):
+        raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
+    if not is_printable(value):
+        raise InvalidParameter(name, quoted(value), "text that can be printed on one line")
+    return value
+
+
+def _cut(value: Any) -> Any:
+    """A value as a message repeats it: text and what holds values are cut."""
+    return str(value)[:80] if isinstance(value, str | list | Mapping) else value
+
+
+def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Raise :class:`InvalidParameter` for a key that is not known, and for a value of another type."""
+    for name, value in entry.items():
+        if name not in kinds:
+            raise unknown_name(name[:80], _cut(value), "one of the keys", kinds, word=name[:80])
+        check_type(name, value, kinds[name])
+
+
+def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
+    """The query of an entry that may have these keys besides those of its question; an epsilon where none is named.
+
+    Raises :class:`InvalidParameter` for a query that is none, and as :func:`check_keys` does.
+    """
+    query = check_type("query", entry.get("query", "epsilon"), TEXT)
+    if query not in QUERIES:
+        raise unknown_name("query", query, "a query", QUERIES)
+    check_keys(entry, keys_of(mechanism_type_of(entry), ("query", "mechanism", "bound", *others), query))
+    return query
+
+
+def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
+    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
+    kind, run = mechanism_type_of(entry), run_from(entry, query)
+    return kind(**parameters_from(kind, entry)), entry.get("bound"), run
+
+
+def question_from(entry: Mapping[str, Any], query: str = "") -> Question:
+    """The question that an entry puts, whose keys were checked."""
+    return ask_by_name(*mechanism_bound_and_run(entry, query))
+
+
+def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
+    """The answer to the query that an entry puts, whose keys were checked.
+
+    The truth from below is not computed, as no file keeps it.
+    """
+    if query not in SOLVERS:
+        mechanism, bound, run = mechanism_bound_and_run(entry, query)
+        asked = {name: entry[name] for name in target_names(query) if name in entry}
+        return QUERIES[query](mechanism, bound=bound, **asked, **run)
+    question, target, solve = question_from(entry, query), target_from(entry, query), SOLVERS[query]
+    if query == "sigma":
+        require_unset(question.only.mechanism, "noise_multiplier", query)
+        return answer(question, query, solve, target)
+    return with_alternatives(question, answer(question, query, solve, target), lambda asked: solve(asked, target))
+
+
+# --- one dotted name ------------------------------------------------------------------------------
+
+
+OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
+"""Other names of parameters, as the papers write them, and the names used here."""
+
+RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
+"""Names that stand for one over a parameter, and that parameter."""
+
+
+def evaluate(quantity: str, **parameters: object) -> Result:
+    """Evaluate ``mechanism.bound.quantity`` by its dotted name; this is the stable door for scripts.
+
+    Args:
+        quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have parameters of their own:
+            ``sketch.rdp`` at an ``order`` is the Renyi divergence of that order; ``wishart.early.epsilon`` and
+            ``wishart.early.delta`` with ``t``, ``eta``, ``R`` and, if given, ``c`` are the early theorem at these
+            values; ``wishart.preprocess.gain`` with ``gamma`` and ``beta`` is what preprocessing adds to the alignment.
+        **parameters: Those of the mechanism, of the run and of the target; numbers may be given as text. ``mu`` may
+            stand for ``noise_multiplier = 1/mu`` and ``nu`` for ``gamma = 1/nu``; ``Gamma``, ``n_eig`` and ``rho`` are
+            other names of ``gamma``, ``eigenvalues`` and ``alignment``.
+
+    Returns:
+        The result of the query of that name.
+
+    Raises:
+        InvalidParameter: The name is unknown, a parameter is missing, unknown or given twice, or a value is outside its
+            domain.
+        Refused: The bound proves nothing for this mechanism and run.
+        NotConverged: A quadrature or a search did not reach its accuracy.
+        PrecisionLimit: A composition cannot tell so small a delta from its rounding.
+
+    >>> from privproj import evaluate
+    >>> round(evaluate("m2.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1).value, 6)
+    0.000156
+    """
+    values = {name: _parse_number(value) for name, value in parameters.items()}
+    special = SPECIAL.get((quantity, "order" in values or "t" in values))
+    if special is not None:
+        return special(quantity, values)
+    mechanism_name, bound, query = _split_name(quantity)
+    asked = {name: values[name] for name in target_names(query) if name in values}
+    target_from(asked, query)
+    run = {name: values[name] for name in RunOptions.__annotations__ if name in values}
+    of_mechanism = {name: value for name, value in values.items() if name not in {**asked, **run}}
+    mechanism = _build_mechanism(
+        mechanism_named(mechanism_name), quantity, of_mechanism, (*asked, *RunOptions.__annotations__)
+    )
+    return QUERIES[query](mechanism, bound=bound, **asked, **run)
+
+
+def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
+    """The mechanism of this type with these parameters, each under any of its names, but once."""
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        field = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
+        if field in plain:
+            raise InvalidParameter(name, value, f"{field} under one of its names, once")
+        if name in RECIPROCALS:
+            value = 1.0 / real(name, value, f"a ratio {name} from 1e-12 to 1e+12", 1e-12, 1e12)
+        plain[field] = value
+    for name in plain:
+        if name not in kind.__dataclass_fields__:
+            names = (*kind.__dataclass_fields__, *OTHER_NAMES, *RECIPROCALS, *others)
+            raise unknown_name(name, plain[name], f"a parameter of {quantity}", names, word=name)
+    return kind(**plain)
+
+
+def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[float]:
+    """The values of these parameters as floats; they are removed from ``values``."""
+    for name in names:
+        if name not in values:
+            raise InvalidParameter(name, "nothing", f"the parameter {name} of {quantity}")
+    return [real(name, values.pop(name), "a number", -1e300, 1e300) for name in names]
+
+
+def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
+    """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
+    (order,) = _pop_numbers(quantity, values, "order")
+    mechanism = _build_mechanism(Sketch, quantity, values)
+    question = ask_by_name(mechanism, "rdp", {})
+    question.check()
+    top = mechanism.gamma_of_matrices
+    if not 1.0 < order < top:
+        raise InvalidParameter("order", order, f"an order above 1 and below gamma={top:g}")
+    return question.result("renyi divergence", question.only.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
+
+
+def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
+    """Answer ``wishart.early.epsilon`` and ``.delta`` with given ``t``, ``eta`` and ``R`` (C11)."""
+    from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
+
+    c = _pop_numbers(quantity, values, "c")[0] if "c" in values else SPECTRAL_CONSTANT
+    t, eta, radius = _pop_numbers(quantity, values, "t", "eta", "R")
+    mechanism = _build_mechanism(Wishart, quantity, values)
+    question = ask_by_name(mechanism, "early", {})
+    question.check()
+    epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
+    asked = quantity.rsplit(".", 1)[1]
+    value = epsilon if asked == "epsilon" else math.exp(log_delta)
+    fields = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
+    return question.result(asked, value, None, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
+
+
+def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
+    """Answer ``wishart.preprocess.gain``: what preprocessing adds to the alignment; ``beta`` must be added to delta."""
+    from privproj.diagnostics.directions import preprocessing_gain
+
+    gamma, beta = _pop_numbers(quantity, values, "gamma", "beta")
+    mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **values})
+    dim, _, misalignment = mechanism.shape
+    value = preprocessing_gain(misalignment, gamma, dim, beta)
+    question = ask_by_name(mechanism, None, {})
+    note = f"add beta={beta:g} to delta, and normalise the vector again after the noise"
+    source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
+    return question.result("gain", value, value, upper=None, side="lower bound", warnings=(note,), source=source)
+
+
+SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
+    ("sketch.rdp", True): _renyi_divergence_at_order,
+    ("wishart.early.epsilon", True): _early_bound_at_values,
+    ("wishart.early.delta", True): _early_bound_at_values,
+    ("wishart.preprocess.gain", False): _gain_of_preprocessing,
+}
+"""Who answers quantities with parameters of their own, by name and by whether an ``order`` or a ``t`` is given."""
+
+
+def _split_name(quantity: str) -> tuple[str, str, str]:
+    """The three parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
+    parts = tuple(quantity.split("."))
+    if len(parts) != 3 or parts[2] not in QUERIES:
+        expected = "mechanism.bound.quantity, the last of them"
+        raise unknown_name("quantity", quantity, expected, QUERIES, word=parts[-1])
+    return parts
+
+
+def _parse_number(value: object) -> object:
+    """The number that a text says; every other value as it is."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,281 @@
+"""What is said beside a number: the truth from below, what a cap of batches costs, and what shuffling is worth.
+
+The truth from below is what no accounting can say less than (C28). The pair of data sets is one that the mechanism and
+the run allow: one record changes the query in one way, in every release, and all other records contribute nothing. What
+its outputs tell whoever sees them is known exactly, up to the two ends of the composition. The lower of these is a
+proved lower end of the truth. Shuffled batches have a pair of their own (C27, :mod:`privproj.accounting.shuffling`).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from privproj.accounting.phase import Phase
+from privproj.composition.compose import compose_phases
+from privproj.errors import PrivprojError
+from privproj.numerics.interval import next_up
+from privproj.profiles.conversion import LEAST_LOG_VALUE
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile
+from privproj.result import LowerBound, Result, Side, round_outward
+from privproj.run import Run
+from privproj.sampling import Sampling
+
+CLOSE_ENOUGH = 1.01
+"""Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
+
+WIDE_GAP = 1.05
+"""An answer that is above the lower end by more than this factor says why. Contract."""
+
+LOOSE = "it is more than 5 % above the best lower end that is known ({:.4g}), and may be that much too large"
+"""The warning of an answer that is far from what is known from below, for no other reason. Contract."""
+
+NOTHING_BELOW = "no lower end of it is known, so that nothing says how much too large it may be"
+"""The warning of an answer of which nothing is known from below. Contract."""
+
+NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change is that for all, least so at small ranks"
+"""Why a bound that is known from both sides can be far from the lower end. Contract."""
+
+SOME_COLUMNS = "for some number of columns"
+"""For which layers a lower end holds where the number of columns is not given and the change has a high rank."""
+
+EVENTS_LEFT_OUT = "events of dp-accounting are not counted from below"
+"""Why a run with such events can be. Contract."""
+
+OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
+"""Why a Renyi bound can be. Contract."""
+
+NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
+"""Printed with every number for shuffled batches (C17, C27)."""
+
+SEES_PROJECTIONS = "whoever sees the projections"
+"""For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
+
+
+def with_lower_bound(phases: Sequence[Phase], result: Result) -> Result:
+    """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved; it is found when it is read.
+
+    Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
+    """
+    if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
+        return result
+    if result.risk is not None and "advantage" not in result.risk:
+        return result
+    return result.completed_by(("lower_bound", "warnings"), lambda answered: _with_end_below(phases, answered))
+
+
+def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:
+    """The result with the largest lower end that is known, and with a warning where it is far above that."""
+    try:
+        new_end = _lower_end(phases, result)
+    except (PrivprojError, ArithmeticError, ValueError):
+        new_end = None
+    ends = [end for end in (result.lower_bound, new_end) if end is not None]
+    result = replace(result, lower_bound=max(ends, key=lambda end: end.value, default=None))
+    end_below, composed = result.lower_bound, "composer" in result.numerics or "epoch" in result.numerics
+    if result.quantity != "epsilon" or not composed or (end_below and end_below.gap) or result.value is None:
+        return result
+    least = max(result.lower or 0.0, end_below.value if end_below else 0.0)
+    if result.value <= WIDE_GAP * least:
+        return result
+    return replace(result, warnings=(*result.warnings, LOOSE.format(least) if least else NOTHING_BELOW))
+
+
+ASKED = ("epsilon", "delta", "sigma")
+"""The quantities whose answers have a lower end of the truth beside them. Contract."""
+
+
+def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
+    """The largest lower end that is found, of what the result was asked at or answers; None where there is none."""
+    quantity = "advantage" if result.risk else "log10_delta" if result.quantity == "delta" else "epsilon"
+    best, chosen = -math.inf, 0
+    for choice, allowed in enumerate(_choices(phases)):
+        end = _end_of(compose_phases(allowed), quantity, result)
+        if end > best:
+            best, chosen = end, choice
+        if _ratio(result, best) < CLOSE_ENOUGH:
+            break
+    if not math.isfinite(best) or (quantity != "log10_delta" and best <= 0.0):
+        return None
+    # The pair of a lower end lets whoever sees the projections tell neighbours apart.
+    seer = SEES_PROJECTIONS if any(phase.mechanism.name in ("m1", "m2") for phase in phases) else ""
+    # The first change has rank one, which any number of columns allows.
+    if seer and chosen > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases):
+        seer = f"{seer}, {SOME_COLUMNS}"
+    gap = _reason_of_gap(phases, result) if quantity != "advantage" and _ratio(result, best) > WIDE_GAP else ""
+    return LowerBound(quantity=quantity, value=best, for_whom=seer, gap=gap)
+
+
+def _end_of(curve: Curve, quantity: str, result: Result) -> float:
+    """What the curve of one pair says of this quantity, rounded down."""
+    if quantity == "advantage":
+        return math.exp(curve.log_delta(0.0).lower) * (1.0 - 1e-15)
+    if quantity == "log10_delta":
+        assert result.epsilon is not None
+        return curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
+    assert result.log10_delta is not None
+    # The log of the delta that was asked, rounded up: the epsilon there is no larger.
+    log_delta = math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0)
+    return curve.epsilon(next_up(log_delta)).lower
+
+
+def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
+    """Why an answer is far above its lower end; empty where no reason is known."""
+    if any(phase.mechanism.name == "dp-accounting" for phase in phases):
+        return EVENTS_LEFT_OUT
+    if any(phase.bound.renyi for phase in phases):
+        return OTHER_BOUND
+    is_tight = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower
+    return NO_ONE_CHANGE if is_tight else ""
+
+
+def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
+    """For each choice of changes, the phases in which it is allowed: no more can be said of all phases than of them.
+
+    The last change of a phase with few of them stands in where another phase has more.
+    """
+    # on the default grid, whatever was asked for
+    pairs = [phase.with_run(discretization=None).worst_changes() for phase in phases if attains_pair(phase)]
+    for i in range(max((len(changes) for changes, _ in pairs), default=0)):
+        yield [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
+
+
+def attains_pair(phase: Phase) -> bool:
+    """True where one record that changes alone attains the pair of the composition, whatever the change (C28)."""
+    run = phase.run
+    if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
+        return False
+    if run.group_size > 1 and run.in_batches and not run.scheme.draws_records_apart:
+        return False
+    return run.scheme.attains_pair and run.batches_per_record == 1
+
+
+def _ratio(result: Result, least: float) -> float:
+    """By which factor an epsilon, delta or advantage is above its lower end; ``inf`` where that is not positive."""
+    if result.quantity == "delta":
+        assert result.log10_delta is not None
+        return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
+    most = result.risk["advantage"] if result.risk else result.epsilon or 0.0
+    return most / least if least > 0.0 else math.inf
+
+
+def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result]) -> Result:
+    """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
+
+    ``question`` is the question that was answered, and ``ask`` answers another. What is refused or has no answer is
+    left out.
+    """
+    shuffled = [phase.run for phase in question.phases if phase.run.scheme.is_shuffled]
+    if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
+        return result
+
+    def in_bins(phase: Phase) -> Phase:
+        return phase.with_run(sampling=Sampling.BALLS_IN_BINS)
+
+    def in_poisson_batches(phase: Phase) -> Phase:
+        # As many batches, of the same size on average
+        count = phase.run.batches or 1
+        steps = phase.run.steps * count
+        return phase.with_run(sampling=Sampling.POISSON, batches=None, sampling_rate=1.0 / count, steps=steps)
+
+    beside, warnings = dict(result.alternatives), list(result.warnings)
+    for name, changed, words in (
+        ("balls_in_bins_instead", in_bins, "with balls-in-bins batches, another loader, it would be"),
+        ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
+    ):
+        try:
+            phases = (changed(phase) if phase.run.scheme.is_shuffled else phase for phase in question.phases)
+            other = ask(replace(question, phases=tuple(phases)))
+        except PrivprojError:
+            continue
+        if other.value is not None and math.isfinite(other.value):
+            beside[name] = other.value
+            warnings.append(f"{words} {result.quantity} {round_outward(other.value)}")
+    return replace(result, alternatives=beside, warnings=tuple(warnings))
+
+
+# --- how batches were drawn ---------------------------------------------------------------------------
+
+
+def remark_on_batches(question: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a result with what there is to say of capped and of shuffled batches."""
+    # Without their value the run of a result is only a placeholder.
+    if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
+        return fields
+    caps, cut = _capped(question, fields)
+    least, shuffled = _shuffled(question.phases, fields)
+    return {**fields, "lower_bound": least, "alternatives": caps, "warnings": (*fields["warnings"], *cut, *shuffled)}
+
+
+def known_size(phases: Sequence[Phase]) -> int:
+    """The largest number of records that any phase says; 0 where none does."""
+    return max((phase.run.dataset_size or 0 for phase in phases), default=0)
+
+
+def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
+    """A warning where this delta is not below one over the number of records; 0 records are unknown ones."""
+    if not size or (delta or 0.0) < 1.0 / size:
+        return ()
+    return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
+
+
+def _capped(question: Any, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
+    """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
+    runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)
+    if not runs or fields.get("log10_delta") is None:
+        return {}, []
+    from privproj.composition.truncated_poisson import smallest_harmless_cap
+
+    log_delta = goal = fields["log10_delta"] * math.log(10.0)
+    if fields["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
+        try:
+            goal = question.with_run(**WHOLE_BATCHES).curve().log_delta(fields["epsilon"]).upper
+        except PrivprojError:
+            return {}, []
+    least = [smallest_harmless_cap(run, goal) for run in runs]
+    words = [
+        f"{_cap_words(run, log_delta)}; the smallest harmless cap here (1 % of delta) is {n}"
+        for run, n in zip(runs, least, strict=True)
+    ]
+    return {"smallest_harmless_cap": least if len(least) > 1 else least[0]}, words
+
+
+def _cap_words(run: Run, log_delta: float) -> str:
+    """What the cap of a run takes of the delta ``e^log_delta``."""
+    from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
+
+    log_cut = log_probability_of_cut(run).upper
+    taken, share = f"cutting batches at {run.max_batch_size} records", math.exp(min(0.0, log_cut - log_delta))
+    if log_cut == -math.inf:
+        return f"no batch has more than {run.max_batch_size} records, so that none is cut"
+    if log_cut >= log_delta:
+        # As a power of ten where it is below double precision.
+        power = f"10^{math.ceil(log_cut / math.log(10.0))}"
+        most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
+        return f"{taken} takes all of delta: its probability is up to {most}"
+    return f"{taken} takes {'less than 1' if share <= HARMLESS_SHARE else f'{100.0 * share:.0f}'} % of delta"
+
+
+def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
+    """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
+    shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
+    if not shuffled:
+        return None, []
+    if any(phase.run.batches is None for phase in shuffled):
+        return None, [f"{NO_AMPLIFICATION}; with the number of batches of an epoch (batches) there is more to say"]
+    of_delta = fields["quantity"] == "delta"
+    goal = fields.get("epsilon") if of_delta else fields.get("log10_delta")
+    if goal is None:
+        return None, [NO_AMPLIFICATION]
+    from privproj.accounting.shuffling import least_of
+
+    least = max(least_of(phase, goal, of_delta=of_delta) for phase in shuffled)
+    if least == -math.inf or (least <= 0.0 and not of_delta):
+        return None, [NO_AMPLIFICATION]
+    plain = all(phase.mechanism.name == "gaussian" for phase in shuffled)
+    quantity, end = ("log10_delta", least / math.log(10.0) * (1.0 + 1e-15)) if of_delta else ("epsilon", least)
+    return LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS), [NO_AMPLIFICATION]
+
+
+WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
+"""The parameters of a run whose batches are not cut."""

@@ -1,0 +1,365 @@
+"""What to choose at one privacy: every way to train, what a release is worth, and the cheapest mixing.
+
+Epsilon says nothing of the model that comes out. Two numbers do (docs/proofs.md, C38): the effective noise multiplier,
+that of the DP-SGD whose update is as noisy, and the projection factor ``kappa``: the update of one step misses
+``kappa - 1`` times the square of the clipped sum, which fresh projections average out over the steps.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Unpack
+
+from privproj.accounting.calibration import Search, sigma, solve_sigma
+from privproj.accounting.phase import check_mechanism
+from privproj.accounting.query import ask_by_name
+from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
+from privproj.mechanisms.base import Lift
+from privproj.mechanisms.m2 import read_layers
+from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.parameters import integer
+from privproj.result import Result, Rows
+from privproj.run import RunOptions
+from privproj.sampling import IN_EPOCHS
+from privproj.targets import full_target, privacy_or_risk_target
+
+LEAST_GAMMA = 0.01
+"""Least ``gamma`` that is tried. Contract."""
+
+LARGEST_GAMMA = 1e9
+"""Largest ``gamma`` that is tried. Contract."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """The update that is read off a release, beside that of DP-SGD at the same privacy.
+
+    Attributes:
+        effective_noise_multiplier: That of the DP-SGD whose update has as much noise.
+        dp_sgd_noise_multiplier: What DP-SGD needs for the same privacy in the same run.
+        projection_error: ``kappa - 1``: the mean square of what one step's update misses by projecting, over the square
+            of the clipped sum. 0 where nothing is projected.
+        releases: Over how many releases it averages, with a fresh projection for each.
+        released: How many numbers a release has; None where the size of the gradient is not known.
+        of: How many the gradient has.
+
+    >>> from privproj import M2, worth
+    >>> round(worth(M2(dim=64, rank=4, noise_multiplier=2.0), epsilon=1.0, delta=1e-5).noise_over_dp_sgd, 2)
+    2.14
+    """
+
+    effective_noise_multiplier: float
+    dp_sgd_noise_multiplier: float
+    projection_error: float
+    releases: int
+    released: int | None = None
+    of: int | None = None
+
+    @property
+    def noise_over_dp_sgd(self) -> float:
+        """How many times the noise of DP-SGD the update has, at the same privacy."""
+        return self.effective_noise_multiplier / self.dp_sgd_noise_multiplier
+
+    @property
+    def projection_error_of_run(self) -> float:
+        """The projection error of the mean update of a whole run, for a sum that stays the same."""
+        return self.projection_error / self.releases
+
+    @property
+    def error(self) -> float:
+        """The squared error of the mean update of the run, where the noise of DP-SGD would make it 1.
+
+        That is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``: the noise of DP-SGD, averaged over the run, is taken to be as
+        large as the update itself.
+        """
+        return self.projection_error_of_run + self.noise_over_dp_sgd**2
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what the JSON object of an answer has among its numerics."""
+        names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
+        return {name: getattr(self, name) for name in names}
+
+
+def worth(
+    mechanism: Mechanism,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    log10_delta: float | None = None,
+    risk: dict[str, float] | None = None,
+    **run: Unpack[RunOptions],
+) -> Worth | None:
+    """Compare the update that is read off a mechanism's releases with that of DP-SGD at the same privacy.
+
+    ``z_eff = z lift`` and ``kappa - 1`` of C38, and DP-SGD's noise multiplier for the target in the same run.
+
+    Args:
+        mechanism: What is released, with its noise multiplier.
+        epsilon: The epsilon that it has.
+        delta: Its delta; or ``log10_delta``.
+        log10_delta: The decimal logarithm of delta.
+        risk: An attack risk in place of epsilon and delta: ``advantage``, or ``tpr`` and ``fpr``.
+        **run: The run, as :class:`privproj.run.RunOptions` lists it.
+
+    Returns:
+        The comparison; None for a mechanism whose release gives no update (``wishart``, ``sketch``, ...), and where
+        DP-SGD has no such noise multiplier.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import M2, worth
+    >>> run = {"steps": 2000, "sampling_rate": 0.01}
+    >>> found = worth(M2(dim=2048, rank=16, noise_multiplier=0.1661), epsilon=1.0, delta=1e-5, **run)
+    >>> round(found.effective_noise_multiplier, 3), round(found.noise_over_dp_sgd, 2), round(found.projection_error)
+    (1.879, 1.02, 127)
+    """
+    check_mechanism(mechanism)
+    lift = mechanism.lift()
+    if lift is None:
+        return None
+    plain = Gaussian(adaptive_clipping_sigma=vars(mechanism).get("adaptive_clipping_sigma"))
+    target = privacy_or_risk_target(epsilon=epsilon, delta=delta, log10_delta=log10_delta, **(risk or {}))
+    try:
+        least = solve_sigma(ask_by_name(plain, None, run), target, roughly=True)
+    except (Unanswered, Refused):
+        return None
+    return worth_of(mechanism, lift, least) if least.value else None
+
+
+def worth_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Worth:
+    """The worth of a mechanism with its noise, beside DP-SGD's answer for the same privacy in the same run."""
+    run: Any = dp_sgd.run
+    # In epochs each batch is an update.
+    updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
+    return Worth(
+        effective_noise_multiplier=mechanism.z * lift.noise,
+        dp_sgd_noise_multiplier=float(dp_sgd.value or 0.0),
+        projection_error=lift.factor - 1.0,
+        releases=1 if vars(mechanism).get("fixed_projection") else updates,
+        released=lift.released,
+        of=lift.of,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Choice:
+    """One way to train, with the noise that it needs.
+
+    Attributes:
+        algorithm: The training algorithm of ``make_private``; None where it is a mechanism for a program of one's own.
+        rank: The rank of its projections; None where it has none.
+        result: The answer of the sigma query: noise multiplier, bound, status, promises and what the program must do.
+        worth: What its update is worth.
+        mechanism: What is accounted, with that noise multiplier.
+
+    >>> from privproj import choose
+    >>> best = choose(layers="64x4", epsilon=1.0, delta=1e-5)[0]
+    >>> best.name, best.rank, best.worth.noise_over_dp_sgd
+    ('dp-sgd', None, 1.0)
+    """
+
+    algorithm: str | None
+    rank: int | None
+    result: Result
+    worth: Worth
+    mechanism: Mechanism
+
+    @property
+    def name(self) -> str:
+        """The algorithm, or the mechanism where there is none, and the clipping if it is per layer."""
+        per_layer = vars(self.mechanism).get("clipping") == "per-layer"
+        return (self.algorithm or f"{self.mechanism.name} (own program)") + " per-layer" * per_layer
+
+    def __repr__(self) -> str:
+        at = "" if self.rank is None else f" at rank {self.rank}"
+        return f"<{self.name}{at}: {self.worth.noise_over_dp_sgd:.3g} times the noise of DP-SGD; {self.result}>"
+
+    def as_row(self) -> dict[str, object]:
+        """Return the row as plain values under the names of its columns."""
+        worths = ("noise_over_dp_sgd", "projection_error", "projection_error_of_run", "error")
+        facts = {name: getattr(self.worth, name) for name in worths}
+        setting = {"algorithm": self.name, "rank": self.rank, "noise_multiplier": self.result.value}
+        return {**setting, **facts, "bound": self.result.bound, "status": str(self.result.status)}
+
+    def as_dict(self) -> dict[str, object]:
+        """Return one row of the JSON object of the command line."""
+        worth = {**self.worth.as_dict(), "noise_over_dp_sgd": self.worth.noise_over_dp_sgd, "error": self.worth.error}
+        sizes = {"released_numbers": self.worth.released, "gradient_numbers": self.worth.of}
+        return {"name": self.name, "algorithm": self.algorithm, "rank": self.rank, **worth, **sizes,
+                "answer": self.result.as_dict()}  # fmt: skip
+
+
+class _Way(NamedTuple):
+    """One way to train: its algorithm, what it is accounted as, and what lifts its releases (None: the mechanism's)."""
+
+    algorithm: str | None
+    mechanism: Mechanism
+    lift: Lift | None = None
+    rank: int | None = None
+
+
+def choose(
+    *,
+    layers: str | Layer | Iterable[str | Layer],
+    epsilon: float,
+    delta: float,
+    ranks: Sequence[int] = (),
+    **run: Unpack[RunOptions],
+) -> Rows[Choice]:
+    """List every way to train that has an update, at the same privacy, the one of the smallest error first.
+
+    The order is that of :attr:`Worth.error`, with the noise that each needs for the target. Fixed subspaces (LoRA-FA,
+    PRISM, DP-SFT) train another model, with DP-SGD's noise multiplier, and are compared by accuracy only.
+
+    Args:
+        layers: The trained matrices, as M2 takes them: ``1024x16x24`` are 24 of them with 1024 inputs, at rank 16;
+            ``1024x16x24:4096`` where they have 4096 outputs.
+        epsilon: The epsilon of the whole run.
+        delta: Its delta.
+        ranks: Ranks to try for every layer, in place of those in ``layers``; a layer that is smaller stays whole.
+        **run: The run, as :class:`privproj.run.RunOptions` lists it.
+
+    Returns:
+        A row for each way and rank, in :class:`privproj.accounting.Rows`, the best first.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or nothing is projected.
+        Unanswered: DP-SGD itself has no noise multiplier for the target.
+
+    >>> from privproj import choose
+    >>> rows = choose(layers="1024x16", epsilon=2.0, delta=1e-6, steps=1000, sampling_rate=0.01)
+    >>> [(row.name, round(row.worth.noise_over_dp_sgd, 2)) for row in rows][:2]
+    [('dp-sgd', 1.0), ('m2-projected-clip', 1.02)]
+    """
+    target = {"epsilon": epsilon, "delta": delta}
+    asked = M2(layers=read_layers(layers))
+    plain = sigma(Gaussian(), epsilon=epsilon, delta=delta, **run)
+    if plain.value is None:
+        raise Refused(f"no noise of DP-SGD meets epsilon {epsilon:g} and delta {delta:g} here")
+    ways = [_Way("dp-sgd", Gaussian(), Lift(1.0, 1.0, asked.lift().of, asked.lift().of))]
+    for projected in [_at_rank(asked, rank) for rank in ranks] or [asked]:
+        ways += _ways_of(projected)
+    rows = [row for way in ways if (row := _row(way, plain, target, run)) is not None]
+    return Rows(sorted(rows, key=lambda row: row.worth.error))
+
+
+def _at_rank(asked: M2, rank: int) -> M2:
+    """The same layers at another rank, where they are larger."""
+    largest = max(layer.dim for layer in asked.layers)
+    checked = integer("ranks", rank, f"ranks from 1 to below the largest dimension, {largest}", 1, largest - 1)
+    return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
+
+
+def _ways_of(projected: M2) -> list[_Way]:
+    """Every way to train whose releases are projected to the ranks of these layers."""
+    ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
+    if not ranks:
+        raise InvalidParameter("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
+    rank = max(ranks)
+    ways = [
+        _Way("m2-projected-clip", Gaussian(), _clipped_after(projected, haar=True), rank),
+        _Way("m1", Gaussian(), _clipped_after(projected, haar=False), rank),
+        _Way("m2", projected.alike, projected.lift(), rank),
+    ]
+    apart = replace(projected, clipping="per-layer")
+    if apart.projects_apart:
+        return [*ways, _Way("m2", apart, projected.lift(), rank)]
+    if sum(layer.count for layer in projected.layers) == 1 and not projected.unprojected:
+        layer = projected.layers[0]
+        columns = layer.columns or layer.dim
+        ways += [
+            _Way(None, M1(dim=layer.dim, rank=rank, columns=columns), None, rank),
+            _Way(None, PublicSketch(dim=layer.dim, rank=rank), None, rank),
+        ]
+    return ways
+
+
+def _clipped_after(projected: M2, *, haar: bool) -> Lift:
+    """The lift of algorithms that clip the projection of each record, for records beyond their clip and of rank one.
+
+    With ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
+    ``A^T A u`` and ``u`` for M1, a record that is cut to its clip keeps ``E sqrt b`` of it in the direction ``u``
+    (C38): ``z_eff = z sqrt(r/d) / E sqrt b`` and ``kappa = 1/(E sqrt b)^2``. Records of higher ranks concentrate more;
+    of several layers the worst is taken.
+    """
+    whole_lift = projected.lift()
+    noise = factor = 1.0
+    for layer in projected.layers:
+        if haar and layer.rank == layer.dim:
+            continue
+        mean_root = _mean_root_of_beta(0.5 * layer.rank, 0.5 * (layer.dim - (layer.rank if haar else 1)))
+        noise = max(noise, math.sqrt(layer.rank / layer.dim) / mean_root)
+        factor = max(factor, 1.0 / mean_root**2)
+    return Lift(noise, factor, whole_lift.released, whole_lift.of)
+
+
+def _mean_root_of_beta(a: float, b: float) -> float:
+    """The mean of ``sqrt X`` for ``X ~ Beta(a, b)``."""
+    # Gamma(a + 1/2) Gamma(a + b) / (Gamma(a) Gamma(a + b + 1/2)).
+    return math.exp(math.lgamma(a + 0.5) - math.lgamma(a) + math.lgamma(a + b) - math.lgamma(a + b + 0.5))
+
+
+def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
+    """The noise that a way needs and what it is worth; None where no bound of it answers here."""
+    try:
+        result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
+    except (Unanswered, Refused):
+        return None
+    lift = way.lift or way.mechanism.lift()
+    if result.value is None or lift is None:
+        return None
+    mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
+    update = worth_of(mechanism, lift, plain)
+    return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=update, mechanism=mechanism)
+
+
+def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
+    """Find the mixing in two stages with the smallest ``gamma`` whose one release meets ``(epsilon, delta)``.
+
+    A smaller ``gamma`` adds less noise, whatever the eigenvalue is. ``eigen_noise`` is chosen such that it is smallest:
+    with less of it the first stage spends more, with more of it the second stage needs a wider margin.
+
+    Args:
+        rank: The number of rows of the sketch, from 1 to 1e9.
+        epsilon: The epsilon to be met, above 0 and at most 1e9.
+        delta: The delta to be met, above 0 and below 1.
+
+    Returns:
+        The mechanism, whose epsilon at ``delta`` is at most ``epsilon``. That no smaller ``gamma`` does rests on a
+        search.
+
+    Raises:
+        InvalidParameter: A value is outside its domain.
+        Refused: No ``gamma`` up to 1e9 meets the target.
+
+    >>> from privproj import mixing_plan
+    >>> found = mixing_plan(rank=100, epsilon=4.0, delta=1e-6)
+    >>> round(found.gamma, 1), round(found.eigen_noise)
+    (18.9, 2)
+    """
+    target = full_target(epsilon, delta, None, zero=False)
+
+    limits = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
+
+    def search_at(eigen_noise: float) -> Search:
+        return Search(
+            lambda gamma: ask_by_name(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
+        )
+
+    def rough_gamma(log_noise: float) -> float:
+        noise = math.exp(log_noise)
+        # Relative accuracy of the gamma by which the noise of the eigenvalue is chosen. Speed only.
+        return find_crossing(search_at(noise).excess, 8.0 * noise, rtol=1e-3, **limits).upper
+
+    # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
+    scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
+    ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
+    # Accuracy of the log of the noise of the eigenvalue. Speed only.
+    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=0.02, points=5)[0]
+    noise = math.exp(log_noise)
+    gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
+    if gamma == math.inf:
+        raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
+    return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

@@ -1,0 +1,565 @@
+"""Columns: one release of many mechanisms of one kind, asked at once; arrays go in and arrays come out.
+
+Targets and noise are checked as arrays. Rows that differ in these alone are one *shape*: one question is put and
+checked for all of them, as nothing that a bound with kernels says besides depends on the noise. What a row answers, and
+with which margins, is said in :mod:`privproj.accounting.vectorized_kernels`. Every other row, and one with something
+wrong, is a question like any other: it is answered, or refused in the same words, at the scalar door.
+"""
+
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.accounting.calibration import require_unset
+from privproj.accounting.config import SOLVERS
+from privproj.accounting.first_guess import classical_noise
+from privproj.accounting.phase import Phase
+from privproj.accounting.query import answer, ask_by_name, each_once, question_about
+from privproj.accounting.vectorized_kernels import MOST_TRIES, RowShape, answers_of, shape_of
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
+from privproj.mechanisms import Mechanism
+from privproj.mechanisms.base import MechanismColumns, is_column
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.registry import find_bound, mechanism_named
+from privproj.numerics.arrays import Array
+from privproj.numerics.compiled import over_rows, rows_to_come
+from privproj.numerics.interval import NEXT_UP_RELATIVE_STEP
+from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
+from privproj.profiles.columns import Kernel
+from privproj.profiles.conversion import LEAST_LOG_VALUE
+from privproj.result import Outcome, Side, Status
+from privproj.run import RunOptions
+from privproj.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names
+
+Places = NDArray[np.intp]
+"""Numbers of rows."""
+
+Truths = NDArray[np.bool_]
+"""True or false for each row."""
+
+CALIBRATION_STEP = 1e-12
+"""How far below its target the epsilon of a noise multiplier is, relative: the next number of thirteen digits is still
+within it, as another arithmetic may answer that (C24). Soundness."""
+
+FIRST_STEP_DOWN = 2.0**-33
+"""First relative step of the search for a lower end. Speed only."""
+
+ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
+"""What a row costs, over what that of an epsilon costs. Speed only."""
+
+SOUGHT = {"delta": "delta", "epsilon": "epsilon", "sigma": "noise_multiplier"}
+"""The field of a result that has what is sought."""
+
+NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}
+"""What stands where there is no answer. Contract."""
+
+AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
+"""What columns are asked of: a kind of mechanism, or one with parameters."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ColumnResult:
+    """The answers of many questions about one kind of mechanism, and what all of them rest on together.
+
+    Attributes:
+        quantity: What was asked: epsilon, delta or sigma.
+        value: The answers at their safe end. Where there is no answer: ``inf``, or 1 for a delta.
+        lower: The lower end of the interval that encloses the exact value of the named bound; 0 where none is known.
+        log10_delta: The decimal logarithms of the deltas that were given or answered.
+        outcome: How each evaluation ended, an :class:`privproj.Outcome`; only ``OK`` comes with a guarantee.
+        side: Where the values lie relative to the true quantity, a :class:`privproj.Side`: exact if all of them are.
+        bound: The name of the bound.
+        bound_version: Its version, which changes whenever a value of the bound may change.
+        status: What is known of the bound: the weakest status of a row, a :class:`privproj.Status`.
+        promises: What the data must keep for all rows, in words.
+        assumes: All that is taken for granted about the program, in words.
+        source: The theorem, and the claim of docs/proofs.md that proves it here.
+        asked: What was given by name, parameters, targets and run: an array of the broadcast shape, or one value.
+        find_lower: Finds ``lower`` when that is first read, as a search for lower ends takes time of its own.
+
+    >>> from privproj import Gaussian, epsilons
+    >>> found = epsilons(Gaussian, noise_multiplier=[1.0, 2.0], delta=1e-5)
+    >>> found.value.round(4).tolist(), str(found.side), found.bound
+    ([4.3772, 1.9931], 'exact', 'analytic')
+    """
+
+    quantity: str
+    value: Array
+    log10_delta: Array
+    outcome: Any
+    side: Side
+    bound: str
+    bound_version: int
+    status: Status
+    promises: tuple[str, ...]
+    assumes: tuple[str, ...]
+    source: str
+    asked: dict[str, Any]
+    find_lower: Callable[[], Array] = field(compare=False)
+
+    @cached_property
+    def lower(self) -> Array:
+        """The lower ends of the intervals that enclose the exact values of the named bound; 0 where none is known."""
+        return self.find_lower()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "lower": self.lower, "find_lower": None}
+
+    def __repr__(self) -> str:
+        words = f"{self.bound}, {self.side}, {self.status}"
+        return f"<{self.value.size} {self.quantity}s ({words}): {reprlib.repr(self.value.ravel().tolist())}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return flat columns by name, a row for each answer: what was asked, the answers, and how each ended.
+
+        Returns:
+            Arrays and lists of one length, for ``pandas.DataFrame(found.to_dict())`` or ``polars.DataFrame(...)``.
+
+        >>> from privproj import Gaussian, epsilons
+        >>> found = epsilons(Gaussian(noise_multiplier=[1.0, 2.0]), delta=1e-5).to_dict()
+        >>> found["noise_multiplier"].tolist(), found["delta"], found["epsilon"].round(4).tolist()
+        ([1.0, 2.0], [1e-05, 1e-05], [4.3772, 1.9931])
+        """
+        size = self.value.size
+        words = {name: ", ".join(map(str, value)) for name, value in self.asked.items() if name == "layers"}
+        asked = {name: value.ravel() if isinstance(value, np.ndarray) else [value] * size
+                 for name, value in {**self.asked, **words}.items()}  # fmt: skip
+        answers = {self.quantity: self.value.ravel(), "lower": self.lower.ravel()}
+        rests = {name: [str(getattr(self, name))] * size for name in ("side", "bound", "status")}
+        return {**asked, **answers, **rests, "outcome": [str(outcome) for outcome in self.outcome.ravel()]}
+
+
+def deltas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+    """Return the smallest deltas that the bound proves for many releases, rounded up.
+
+    Args:
+        mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
+        **asked: ``epsilon``, the epsilons of the guarantee, from 0 to 1e9, and the parameters of the mechanism: each a
+            value for all rows, or a list or array. All lists and arrays are broadcast against each other as numpy does.
+            The run, as :class:`privproj.run.RunOptions` lists it, is the same for all rows. ``bound`` is the name of a
+            bound of the mechanism; without it the default answers, the first in the registry. ``threads`` share the
+            work, where there is much of it; there is one unless it says more.
+
+    Returns:
+        Arrays of the broadcast shape, and what all rows rest on.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such
+            row is named.
+        Refused: The bound proves nothing for a row or for the run.
+
+    >>> from privproj import M2, deltas
+    >>> found = deltas(M2, dim=2048, rank=[4, 16], noise_multiplier=0.5, epsilon=1.0)
+    >>> [f"{value:.3g}" for value in found.value]
+    ['6.54e-11', '1.42e-07']
+    """
+    return _answer_columns("delta", mechanism, **asked)
+
+
+def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+    """Return the smallest epsilons that the bound proves for many releases, rounded up.
+
+    Args:
+        mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
+        **asked: ``delta``, the deltas of the guarantee, above 0 and below 1, or ``log10_delta``, their decimal
+            logarithms, from -1e6 to below 0. The parameters of the mechanism, the run, ``bound`` and ``threads`` are
+            given as for :func:`privproj.deltas`.
+
+    Returns:
+        Arrays of the broadcast shape, and what all rows rest on. Asked back as a delta, no epsilon of them gives more
+        than its delta; a row that columns cannot answer keeps to that at the scalar door alone.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such
+            row is named.
+        Refused: The bound proves nothing for a row or for the run.
+
+    >>> from privproj import M2, epsilons
+    >>> epsilons(M2, dim=2048, rank=[4, 16], noise_multiplier=[[0.5], [1.0]], delta=1e-5).value.round(4).tolist()
+    [[0.4312, 0.7382], [0.1962, 0.3412]]
+    """
+    return _answer_columns("epsilon", mechanism, **asked)
+
+
+def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
+    """Find nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
+
+    Args:
+        mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
+        **asked: ``epsilon``, the epsilons to be met, above 0 and at most 1e9, and ``delta``, the deltas to be met,
+            above 0 and below 1, or ``log10_delta``, their decimal logarithms, from -1e6 to below 0. The parameters of
+            the mechanism, without ``noise_multiplier``, the run, ``bound`` and ``threads`` are given as for
+            :func:`privproj.deltas`.
+
+    Returns:
+        Arrays of the broadcast shape, and what all rows rest on. Each value meets its targets when it is asked back.
+
+    Raises:
+        InvalidParameter: A value is outside its domain, one is missing, or two contradict each other; the first such
+            row is named.
+        Refused: The bound proves nothing for a row or for the run.
+
+    >>> from privproj import M2, sigmas
+    >>> sigmas(M2, dim=2048, rank=16, epsilon=[0.5, 1.0], delta=1e-5).value.round(4).tolist()
+    [0.709, 0.3814]
+    """
+    return _answer_columns("sigma", mechanism, **asked)
+
+
+def _answer_columns(
+    quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **parameters: Any
+) -> ColumnResult:
+    """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
+    kind, of_mechanism = _kind_and_parameters(mechanism)
+    for name in set(of_mechanism) & set(parameters):
+        raise InvalidParameter(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
+    parameters = {**of_mechanism, **parameters}
+    threads = integer("threads", threads, "a whole number of threads from 1 to 256", 1, 256)
+    run: Any = {name: parameters.pop(name) for name in list(parameters) if name in RunOptions.__annotations__}
+    _check_given(kind, quantity, run, parameters)
+    same, columns, shape = _broadcast(parameters)
+    size = math.prod(shape)
+
+    def question(i: int) -> tuple[Phase, Any]:
+        with _naming_row(i, shape):
+            row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
+            target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
+            return checked_phase(ask_by_name(kind(**row), bound, run).only, target), target
+
+    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
+    outcome = np.empty(size, object)
+    outcome.fill(Outcome.OK)
+    with rows_to_come(size * ROW_WEIGHTS[quantity]):
+        answers = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
+        phases, sides = [*answers.phases], {*answers.sides}
+        if quantity == "delta" and answers.small.any():
+            sides.add(Side.UPPER)
+        # What columns do not answer is a question of its own: all of them are put before the first is answered.
+        alone = np.flatnonzero(answers.shape < 0)
+        lower = np.zeros(len(alone))
+        for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
+            i = int(alone[k])
+            with _naming_row(i, shape):
+                try:
+                    one = answer(question_about(phase), quantity, SOLVERS[quantity], target)
+                except Unanswered as error:
+                    one = error.result
+            answers.value[i] = NO_ANSWER[quantity] if one.value is None else one.value
+            answers.numbers["log10_delta"][i] = one.log10_delta or 0.0
+            outcome[i], lower[k] = one.outcome, one.lower or 0.0
+            phases.append(phase)
+            sides.add(one.side)
+        answers.lower_ends.append((alone, lambda: lower))
+
+    value, power, outcome = (array.reshape(shape) for array in (answers.value, answers.numbers["log10_delta"], outcome))
+    again = {**{name: columns[name].reshape(shape) if name in columns else same[name] for name in parameters}, **run}
+    return ColumnResult(
+        quantity=quantity,
+        value=value,
+        log10_delta=power,
+        outcome=outcome,
+        asked={name: value for name, value in again.items() if value is not None},
+        find_lower=lambda: answers.lower.reshape(shape),
+        **_basis_of(find_bound(kind, bound), phases, sides),
+    )
+
+
+def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
+    """The type of a mechanism, and what its parameters were called with where it is more than a type."""
+    if isinstance(mechanism, MechanismColumns):
+        return mechanism.kind, mechanism.parameters
+    if isinstance(mechanism, Mechanism):
+        parameters = {one.name: getattr(mechanism, one.name) for one in fields(mechanism) if one.init}
+        return type(mechanism), {name: value for name, value in parameters.items() if value is not None and value != ()}
+    kind = mechanism_named(mechanism) if isinstance(mechanism, str) else mechanism
+    if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
+        raise InvalidParameter("mechanism", mechanism, "a mechanism, its type or its name, for instance M2 or 'm2'")
+    return kind, {}
+
+
+def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
+    """What is the same for all rows, the flat columns of what is not, and the shape of the answers."""
+    arrays = {name: _column_of(name, value) for name, value in parameters.items() if is_column(name, value)}
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InvalidParameter("columns", shapes, "arrays of shapes that can be broadcast") from None
+    columns = {name: np.broadcast_to(array, shape).reshape(-1) for name, array in arrays.items()}
+    return {name: value for name, value in parameters.items() if name not in arrays}, columns, shape
+
+
+def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Raise :class:`InvalidParameter` for a name that is not known, or that this quantity does not take."""
+    for name, value in run.items():
+        if isinstance(value, list | tuple | np.ndarray):
+            raise InvalidParameter(name, value, f"one {name} for all rows", "ask once for each value")
+    names, taken = [field.name for field in fields(kind)], target_names(quantity)[:3]
+    for name, value in parameters.items():
+        if name not in TARGETS and name not in names:
+            allowed = (*names, *RunOptions.__annotations__, *TARGETS)
+            raise unknown_name(name, value, f"a parameter of {kind.name}", allowed, word=name)
+        if name in TARGETS and name not in taken and value is not None:
+            raise InvalidParameter(name, value, f"no {name}: it is what {quantity}s find at {' or '.join(taken)}")
+
+
+def _column_of(name: str, value: Any) -> Array:
+    """The values of a parameter as an array; raises :class:`InvalidParameter` for what is none."""
+    try:
+        column = np.array(value)  # a copy, as lower ends may be found later
+    except ValueError:
+        raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
+    listed = column.dtype != bool and not isinstance(value, np.ndarray)
+    if np.ma.is_masked(value) or (listed and any(isinstance(x, bool) for x in np.array(value, object).flat)):
+        raise InvalidParameter(name, value, f"a {name} for every row, none of them masked or a truth value")
+    return column
+
+
+def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Within it, an error names the row of this number by its indices, where there are several."""
+    return within(f"row {', '.join(map(str, np.unravel_index(number, shape)))}") if shape else nullcontext()
+
+
+def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
+    """The phase, which its bound answers for soundly; raises as :meth:`Phase.check` does.
+
+    Where the noise multiplier is sought it is that of a guess.
+    """
+    if isinstance(target, FullTarget):
+        require_unset(phase.mechanism, "noise_multiplier", "sigma")
+        phase = phase.with_mechanism(noise_multiplier=classical_noise(target))
+    phase.check()
+    return phase
+
+
+def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
+    """What all rows rest on together: every promise and assumption of one, the weakest status and side."""
+    assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
+    return {
+        "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
+        "bound": bound.name,
+        "bound_version": bound.version,
+        "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
+        "promises": each_once(words for phase in phases for words in phase.promises),
+        "assumes": each_once(assumes),
+        "source": bound.citation,
+    }
+
+
+# --- rows that are read together ------------------------------------------------------------------------
+
+
+@dataclass
+class ColumnAnswers:
+    """Rows of one quantity as arrays: what is asked, and what columns say of it.
+
+    ``numbers`` are the targets and the noise multipliers that are given, by the names of a result's fields, and
+    ``log_delta``. ``delta`` is 0 where only its logarithm is a double; ``log10_delta`` may be that of an answer.
+    ``shape`` is the number of the shape of a row in ``phases`` and ``sides``, and -1 where columns say nothing: then
+    the row is a question of its own, as whatever is wrong with it is.
+    """
+
+    quantity: str
+    numbers: dict[str, Array]
+    value: Array
+    shape: Places
+    lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
+    """What finds the lower ends of some rows."""
+    phases: list[Phase] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
+
+    @cached_property
+    def lower(self) -> Array:
+        """Lower ends; 0 where none is known. They are found when they are first read."""
+        ends = np.zeros(len(self.value))
+        for where, find in self.lower_ends:
+            ends[where] = find()
+        return ends
+
+    @property
+    def small(self) -> Truths:
+        """True for deltas that are told by their logarithm alone, which are above the truth."""
+        return self.numbers["log10_delta"] <= LEAST_LOG_VALUE / math.log(10.0)
+
+
+def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
+    """Targets and noise multipliers of delta, epsilon or sigma as arrays, and for which rows they are in their domain.
+
+    Each is given as a value for all rows or as one for each.
+    """
+    fine = np.ones(size, bool)
+
+    def read(name: str, low: float, high: float) -> Array:
+        array = np.asarray(parameters.get(name))
+        numbers = np.broadcast_to(array.astype(float) if array.dtype.kind in "iuf" else math.nan, size)
+        inside = (low <= numbers) & (numbers <= high)
+        fine[~inside] = False
+        return np.where(inside, numbers, high)
+
+    targets = {"log10_delta": np.zeros(size)}
+    if quantity != "sigma":
+        targets["noise_multiplier"] = read("noise_multiplier", SMALLEST_NOISE, LARGEST_NOISE)
+    if quantity != "epsilon":
+        targets["epsilon"] = read("epsilon", 0.0 if quantity == "delta" else 5e-324, LARGEST_EPSILON)
+    if quantity != "delta" and parameters.get("log10_delta") is not None:
+        power = read("log10_delta", -1e6, -1e-300)
+        delta, log_delta = np.where(power > -300.0, 10.0**power, 0.0), power * math.log(10.0)
+        targets |= {"delta": delta, "log_delta": log_delta, "log10_delta": power}
+    elif quantity != "delta":
+        delta = read("delta", 5e-324, 1.0 - 2.0**-53)
+        targets |= {"delta": delta, "log_delta": np.log(delta), "log10_delta": np.log10(delta)}
+    return targets, fine
+
+
+def read_columns(
+    quantity: str,
+    same: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    size: int,
+    phase_at: Callable[[int], Phase],
+    threads: int = 1,
+) -> ColumnAnswers:
+    """Ask the rows that have kernels; how one is answered does not depend on the others.
+
+    ``same`` is what all rows share, ``columns`` has a value for each. ``phase_at`` puts the question of the row of this
+    number, and checks it; what it refuses is not read.
+    """
+    numbers, fine = _numbers_of(quantity, {**same, **columns}, size)
+    answers = ColumnAnswers(quantity, numbers, np.full(size, math.inf), np.full(size, -1, np.intp))
+    for where in _alike(fine, columns):
+        at = {name: column[where] for name, column in numbers.items()}
+        try:
+            phase = phase_at(int(where[0]))
+            shape = shape_of(phase)
+        except (PrivprojError, ArithmeticError, ValueError):
+            continue
+        if shape is None:
+            continue
+        of_delta, of_epsilon = (partial(_run, shape, threads, kernel) for kernel in answers_of(shape.profile))
+        if quantity == "delta":
+            lower, logs = of_delta(at["noise_multiplier"], at["epsilon"])
+            logs = np.where(logs < math.inf, logs, 0.0)
+            # e^h rounded up, by more than at the scalar door, as numpy's exp is not that of math
+            value = np.exp(np.maximum(logs, LEAST_LOG_VALUE))
+            value = np.minimum(1.0, value + 2.0 * NEXT_UP_RELATIVE_STEP * value)
+            lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
+            find_lower = partial(np.asarray, lower)
+            # h / ln 10 rounded up, as log10_value has it
+            numbers["log10_delta"][where] = np.minimum(0.0, logs / math.log(10.0) + 8e-16 * np.abs(logs))
+        else:
+            if quantity == "epsilon":
+                _, value = of_epsilon(at["noise_multiplier"], at["log_delta"])
+            else:
+                value = _least_noises(of_epsilon, at["epsilon"], at["log_delta"])
+            find_lower = partial(_lower_ends, of_delta, SOUGHT[quantity], value, at)
+        # An epsilon of 0 has a note, which is that of the scalar door.
+        answered = (value > 0.0) & (value < NO_ANSWER[quantity])
+        answers.value[where] = value
+        answers.lower_ends.append((where, find_lower))
+        answers.shape[where] = np.where(answered, len(answers.phases), -1)
+        answers.phases.append(phase)
+        answers.sides.append(phase.side(shape.curve))
+    return answers
+
+
+def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
+    """The places of rows that differ in noise and target alone, of those that may be read together."""
+    places = np.flatnonzero(fine)
+    others = [column for name, column in columns.items() if name not in (*TARGETS, "noise_multiplier")]
+    groups: dict[Any, Any] = {}
+    if others:
+        lists = [column.tolist() if isinstance(column, np.ndarray) else column for column in others]
+        keys = list(zip(*(map(repr, values) for values in lists), strict=True))
+        for i in places.tolist():
+            groups.setdefault(keys[i], []).append(i)
+    else:
+        groups[()] = places
+    for where in groups.values():
+        # So many rows in memory together, which a cache holds. Speed only.
+        yield from (np.asarray(where[i : i + 2**15]) for i in range(0, len(where), 2**15))
+
+
+_Answered = Callable[[Array, Array], tuple[Array, Array]]
+"""From noise multipliers and targets to both values of a kernel."""
+
+
+def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
+    """Both values of the kernel at these noise multipliers and targets; the second is ``inf`` for no answer."""
+    laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
+    first, answered = over_rows(kernel, asked, laws, threads, shape.profile.weight)
+    return first, np.where(answered < math.inf, answered, math.inf)
+
+
+def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
+    """Below each epsilon (at its noise) or noise (at its epsilon) the first number whose delta is above the target."""
+
+    def is_above(where: Places, x: Array) -> Any:
+        tried = {name: column[where] for name, column in at.items()} | {sought: x}
+        return of_delta(tried["noise_multiplier"], tried["epsilon"])[0] > tried["log_delta"]
+
+    start = np.where(value < math.inf, value * (1.0 - FIRST_STEP_DOWN), 0.0)
+    return _moved_until(is_above, start, -2.0 * FIRST_STEP_DOWN, 0.0)
+
+
+def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
+    """Numbers moved by a relative ``step``, then by ever larger ones, until each was tried and ``holds``."""
+    moved = start.copy()
+    waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
+    while waiting.size and abs(step) < 1.0:
+        waiting = waiting[~holds(waiting, moved[waiting])]
+        moved[waiting] *= 1.0 + step
+        step *= 4.0
+    moved[waiting] = otherwise
+    return moved
+
+
+def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
+    """Nearly the least noise multipliers that meet each target, ``inf`` where none is found.
+
+    They are sought by secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end each is asked for its epsilon as
+    a user would: where that is within the target, so is the delta there (C24).
+    """
+    most = epsilon * (1.0 - CALIBRATION_STEP)
+
+    def excess(where: Places, noises: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.log(of_epsilon(noises, log_delta[where])[1]) - np.log(most[where]) + CALIBRATION_STEP
+
+    def is_met(where: Places, noises: Array) -> Any:
+        inside = noises <= LARGEST_NOISE
+        return inside & (of_epsilon(np.where(inside, noises, 1.0), log_delta[where])[1] <= most[where])
+
+    # As classical_noise has it.
+    z = np.clip(np.sqrt(2.0 * math.log(1.25) - 2.0 * log_delta) / epsilon, SMALLEST_NOISE, LARGEST_NOISE)
+    low, high = np.full(z.size, SMALLEST_NOISE), np.full(z.size, LARGEST_NOISE)
+    last, at_last, fall = z.copy(), np.full(z.size, math.nan), np.ones(z.size)
+    waiting, blind = np.arange(z.size), np.zeros(z.size, bool)
+    for turn in range(MOST_TRIES):
+        x, value = z[waiting], excess(waiting, z[waiting])
+        low[waiting], high[waiting] = np.where(value > 0.0, (x, high[waiting]), (low[waiting], x))
+        blind[waiting] = np.where(value > 0.0, value == math.inf, blind[waiting])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = (at_last[waiting] - value) / np.log(x / last[waiting])
+        fall[waiting] = np.where(np.isfinite(slope) & (slope > 0.0), np.clip(slope, 0.1, 1e6), fall[waiting])
+        last[waiting], at_last[waiting] = x, value
+        step = np.clip(value / fall[waiting], -1.0, 1.0)
+        moved, a, b = x * np.exp(step), low[waiting], high[waiting]
+        # Every fourth look halves the bracket, as where columns have no answer below a noise. Speed only.
+        inside = (a <= moved) & (moved <= b) & ((turn % 4 < 3) | (np.abs(step) <= CALIBRATION_STEP))
+        z[waiting] = np.where(inside, moved, np.sqrt(a) * np.sqrt(b))
+        is_open = (np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)
+        # After so many looks a noise below which columns have no answer is not sought among them. Speed only.
+        waiting = waiting[is_open & ~(blind[waiting] & (turn > 8))]
+        if not waiting.size:
+            break
+    z[waiting] = high[waiting]
+    # Where columns end above the least noise, it is sought at the scalar door.
+    z[blind] = math.inf
+    return _moved_until(is_met, z, CALIBRATION_STEP, math.inf)

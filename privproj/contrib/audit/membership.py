@@ -1,0 +1,197 @@
+"""Membership audits: is a record's presence visible in a trained model?
+
+``poison``: shadow models trained with and without one canary record (features drawn from N(0, I), the least likely
+class), all training randomness fresh in each; the score is minus the canary's loss. Lower bounds on epsilon follow
+(arXiv 2601.21719, Appendix F.1). ``calibrated``: one model, its members against other records, losses compared with
+those of a reference model (arXiv 2409.17538v9); an average over records, which bounds no epsilon.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.contrib.audit.epsilon_lower import Array, auc, clopper_pearson_lower, clopper_pearson_upper
+from privproj.contrib.sweep.sweep import complete_rows, open_pool
+from privproj.errors import InvalidParameter, unknown_name
+from privproj.io.ledger import Account
+from privproj.parameters import check_parameters, integer, number, parameter, whole_number
+from privproj.training import Method, PoissonBatches, make_private
+from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
+from privproj.training.algorithms import load as load_algorithm
+from privproj.training.classifier import load
+from privproj.version import __version__
+
+SILENT = 1e-9
+"""The noise multiplier that stands for no noise, far below the rounding of a sum of gradients in single precision.
+Contract."""
+
+NO_CLAIM = 1e-6
+"""A noise multiplier below this one counts as none, and no epsilon is claimed for it. Contract."""
+
+RATES = (0.1, 0.01)
+"""False positive rates at which the calibrated-loss attack reports its true positive rate. Contract."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """Training with a given noise on a few records, so that one of them matters.
+
+    The noise multiplier may be 0, for a model without noise. Raises :class:`InvalidParameter` for fields outside their
+    ranges.
+    """
+
+    mechanism: str = "m2"
+    rank: int | None = 16
+    noise_multiplier: float = parameter(number("a noise multiplier from 0 to 1e+12", 0.0, 1e12), default=1.0)
+    records: int = parameter(whole_number("a whole number from 10 to 1e6", 10, 10**6), default=200)
+    steps: int = parameter(whole_number("a whole number from 1 to 1e6", 1, 10**6), default=30)
+    clip: float = 4.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        if self.mechanism not in MEMBERSHIP_ALGORITHMS:
+            raise unknown_name("mechanism", self.mechanism, "an algorithm", MEMBERSHIP_ALGORITHMS)
+        needs = load_algorithm(self.mechanism).rank != "none"
+        if needs != (self.rank is not None):
+            raise InvalidParameter("rank", self.rank, f"{'a' if needs else 'no'} rank for {self.mechanism}")
+
+    def train_model(self, x: Tensor, y: Tensor, weights: Tensor, seed: int | None) -> tuple[nn.Module, Any]:
+        """A linear head trained on weighted records, and its optimizer.
+
+        Weight 0 takes a record out without changing a public number. ``x`` is records x width, ``y`` and ``weights``
+        have one number for each record.
+        """
+        torch.set_num_threads(1)
+        module: nn.Module = nn.Linear(x.shape[1], int(y.max()) + 1)
+        for weights_of_layer in module.parameters():
+            nn.init.zeros_(weights_of_layer)
+        algorithm = load_algorithm(self.mechanism)
+        if algorithm.adapt is not None and self.rank is not None:
+            module = algorithm.adapt(module, self.rank, insecure_seed=seed)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        module, optimizer, loader = make_private(
+            module=module, optimizer=torch.optim.SGD(trained, lr=1.0),
+            data_loader=DataLoader(TensorDataset(x, y, weights)), max_grad_norm=self.clip,
+            algorithm=Method(self.mechanism, self.rank if algorithm.projects else None),
+            noise_multiplier=max(self.noise_multiplier, SILENT), steps=self.steps, batches=PoissonBatches(rate=1.0),
+            insecure_seed=seed,
+        )  # fmt: skip
+        while len(loader):
+            for batch in loader:
+                optimizer.step_on(
+                    lambda part: part[2] * cross_entropy(module(part[0]), part[1], reduction="none"), batch
+                )
+        return module, optimizer
+
+    def claim(self, delta: float) -> float | None:
+        """The tool's epsilon at ``delta`` for one such model, rounded up; None without noise."""
+        if self.noise_multiplier < NO_CLAIM:
+            return None
+        x, y = self.problem()[:2]
+        short = replace(self, records=10, steps=1)
+        optimizer = short.train_model(x[:10], y[:10], torch.ones(10), 0)[1]
+        account = Account(((optimizer._plan.phase(self.steps).as_dict(), self.steps),))
+        epsilon = account.epsilon(delta).value
+        return None if epsilon is None else float(epsilon)
+
+    def problem(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Records to train on and their classes, then other records and theirs; the same for every model."""
+        digits = load("digits")
+        if 2 * self.records > len(digits.x):
+            raise InvalidParameter("records", self.records, f"at most half of the {len(digits.x)} training records")
+        n = self.records
+        return digits.x[:n], digits.y[:n], digits.x[n:], digits.y[n:]
+
+
+def _canary(game: Game) -> tuple[Tensor, Tensor]:
+    """Features from N(0, I), and the class that a model without noise finds least likely."""
+    x, y, _, _ = game.problem()
+    module, _ = replace(game, noise_multiplier=0.0).train_model(x, y, torch.ones(len(x)), 0)
+    features = torch.randn(1, x.shape[1], generator=torch.Generator().manual_seed(game.seed or 0))
+    with torch.no_grad():
+        return features, module(features).argmin(1)
+
+
+def _shadow_rows(game: Game, features: Tensor, label: Tensor, numbers: range) -> str:
+    """Minus the canary's loss, in nats, under models of even numbers trained with it, and of odd ones without."""
+    rows = ""
+    x, y, _, _ = game.problem()
+    for i in numbers:
+        index, outside = divmod(i, 2)
+        weights = torch.ones(len(x) + 1)
+        weights[-1] = 1.0 - outside
+        seed = None if game.seed is None else 2 * (game.seed * 10**6 + index) + 1 - outside
+        module, _ = game.train_model(torch.cat([x, features]), torch.cat([y, label]), weights, seed)
+        with torch.no_grad():
+            rows += f"{-float(cross_entropy(module(features), label))!r}\n"
+    return rows
+
+
+def poisoned(
+    game: Game,
+    models: int,
+    workers: int = 2,
+    journal: Path | None = None,
+    progress: Callable[[int], object] = lambda done: None,
+) -> tuple[Array, Array]:
+    """Scores of ``models`` shadow models with the canary and as many without, each minus the canary's loss in nats.
+
+    A journal makes it resumable. ``progress`` is called with the number of models that are done since the last call.
+    """
+    count = integer("models", models, "a whole number of models of at least 4", 4, 10**6)
+    work, pool = partial(_shadow_rows, game, *_canary(game)), partial(open_pool, workers)
+    head = json.dumps({"game": asdict(game), "models": count, "version": __version__}) + "\n"
+    with (
+        TemporaryDirectory() as home,
+        complete_rows(work, 2 * count, journal or Path(home, "journal"), head, pool, progress) as rows,
+    ):
+        scores = [*map(float, rows)]
+    return np.array(scores[0::2]), np.array(scores[1::2])
+
+
+def calibrated_loss_attack(game: Game, confidence: float = 0.95) -> tuple[float, list[dict[str, float]], bool]:
+    """The calibrated-loss attack on one model: AUC, its rates at 10 % and 1 %, and whether the AUC is beyond chance.
+
+    A rate is the ``value`` of the true positive rate ``at`` a false positive rate, and its Clopper-Pearson interval.
+
+    The score is ``-(L(x; theta) - L(x; theta_ref))``. The threshold is the loosest whose false positive rate is below
+    the target on the non-members.
+    """
+    x, y, other_x, other_y = game.problem()
+    n = len(x)
+    half = len(other_x) // 2
+    aux_x, aux_y, out_x, out_y = other_x[:half], other_y[:half], other_x[half:], other_y[half:]
+    module, _ = game.train_model(x, y, torch.ones(n), game.seed)
+    basis, _ = replace(game, noise_multiplier=0.0).train_model(aux_x, aux_y, torch.ones(len(aux_x)), 0)
+
+    def scores(features: Tensor, labels: Tensor) -> Array:
+        with torch.no_grad():
+            target, plain = (cross_entropy(m(features), labels, reduction="none") for m in (module, basis))
+        # -(L(x; theta) - L(x; theta_ref)).
+        return -(target - plain).numpy()
+
+    inside, outside = scores(x, y), scores(out_x, out_y)
+    error = 0.5 * (1.0 - confidence)
+    rates = []
+    for level in RATES:
+        threshold = np.sort(outside)[::-1][max(math.ceil(level * len(outside)) - 1, 0)]
+        hits = int((inside > threshold).sum())
+        ends = {"low": clopper_pearson_lower(hits, n, error), "high": clopper_pearson_upper(hits, n, error)}
+        rates.append({"at": level, "value": hits / n, **ends})
+    area = auc(inside, outside)
+    # The variance of an AUC is at most A (1 - A)/min(n, m).
+    deviation = math.sqrt(area * (1.0 - area) / min(n, len(outside)))
+    return area, rates, area - float(special.ndtri(confidence)) * deviation > 0.5

@@ -1,0 +1,478 @@
+"""Audits of the real code: a canary through release code and loader, the exact log-likelihood ratio as score.
+
+All other records contribute nothing and the canary a gradient of norm ``C = 1`` in one direction, so what is released
+is a known shift plus noise. The statistic is the log-likelihood ratio of the claimed mechanism given the projections.
+The faults are the ways in which such code goes wrong. Each is planted in the real code and has to be found.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from privproj.accounting.query import ask_by_name, epsilon
+from privproj.contrib.audit.epsilon_lower import Array, AuditVerdict, auc, judge, one_run_epsilon
+from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
+from privproj.errors import InvalidParameter, unknown_name
+from privproj.mechanisms import M2, Gaussian
+from privproj.parameters import check_parameters, integer, parameter, whole_number
+from privproj.run import RunOptions
+from privproj.training import BallsInBins, Method, PoissonBatches, make_private
+from privproj.training.algorithms.projected import Projected
+from privproj.training.batches import BinSampler, PrivateLoader
+from privproj.training.generators import Streams, normal, pick_batches
+from privproj.training.optimizer import PrivateOptimizer
+from privproj.training.release import NoisySum
+
+COLUMNS = 16
+"""Outputs of the layer that is audited; any number of at least 1 does. Speed only."""
+
+RECORDS = 8
+"""Records in the data set, all but the canary without a gradient; any number of at least 1 does. Speed only."""
+
+
+class _IsotropicNoise(Projected):
+    """Planted: noise of one size on every coordinate of ``G A^T``, not on those of ``G Q``."""
+
+    def refresh(self, streams: Streams) -> None:
+        """Draw ``A^T`` itself in place of its orthonormal basis."""
+        super().refresh(streams)
+        draw = normal(tuple(self.q.shape), self.q, streams.projection)
+        self.q = draw / self.rank**0.5
+
+
+class _ReusedProjection(Projected):
+    """Planted: one projection serves all releases."""
+
+    def refresh(self, streams: Streams) -> None:
+        """Draw a projection for the first release only."""
+        if not hasattr(self, "q"):
+            super().refresh(streams)
+        self.fresh = True
+
+
+class _ClipAfterMean(NoisySum):
+    """Planted: the mean of the batch is clipped, and the noise is that of a mean of clipped records."""
+
+    def factors(self, squared: Tensor, finite: Tensor) -> Tensor:
+        """Clip no single record; the canary's own size stands for a mean clipped to ``C``."""
+        return torch.full_like(squared, float(RECORDS)) * super().factors(squared, finite)
+
+
+PLANTED = {"isotropic": _IsotropicNoise, "reused-projection": _ReusedProjection, "clip-after-mean": _ClipAfterMean}
+"""The view or the release code that has a fault; the other faults are in the noise, the claim or the neighbour."""
+
+
+def _real_run(
+    module: nn.Module, data: TensorDataset, noise_multiplier: Any, insecure_seed: int | None, **options: Any
+) -> tuple[PrivateOptimizer, PrivateLoader]:
+    """The private optimizer and the loader of a run by the real code with the clip 1, whose steps move nothing."""
+    return make_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.0), data_loader=DataLoader(data),
+        max_grad_norm=1.0, noise_multiplier=noise_multiplier, insecure_seed=insecure_seed, **options,
+    )[1:]  # fmt: skip
+
+
+def _own_epsilon(mechanism: M2 | Gaussian, delta: float, **run: Any) -> float:
+    """The tool's own epsilon, rounded up."""
+    return float(epsilon(mechanism, delta=delta, **run).value)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Audited:
+    """What is audited: a mechanism as it is claimed, and maybe a fault that is planted in the code."""
+
+    mechanism: M2 | Gaussian
+    fault: str | None = None
+    seed: int | None = None
+    faults: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        if self.fault is not None and self.fault not in self.faults:
+            raise unknown_name("fault", self.fault, "a fault", self.faults)
+
+    @property
+    def claimed(self) -> M2 | Gaussian:
+        """The mechanism that the accountant was told about."""
+        return self.mechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene(_Audited):
+    """A mechanism to audit: a number of releases by the real release code, maybe with a planted fault.
+
+    Args:
+        mechanism: What is claimed of each release: a :class:`privproj.Gaussian`, or a :class:`privproj.M2` with ``dim``
+            and ``rank``, with its noise multiplier.
+        steps: Number of releases of one run, from 1 to 1e6.
+        fault: The fault that is planted, one of :data:`privproj.contrib.audit.faults.FAULTS`. None: the code as it is.
+        seed: A whole number of at least 0 that makes the scores repeatable. None: every call draws anew.
+
+    Raises:
+        InvalidParameter: ``steps`` is outside its range, or ``fault`` is unknown or does not apply to the mechanism.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.audit import Scene
+    >>> scene = Scene(mechanism=Gaussian(noise_multiplier=2.0), steps=3, seed=0)
+    >>> inside, outside = scene.scores(5, 4)
+    >>> len(inside), len(outside)
+    (5, 4)
+    """
+
+    steps: int = parameter(whole_number("a whole number of steps from 1 to 1e6", 1, 10**6), is_needed=True)
+    faults = FAULTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        projected = ("isotropic", "reused-projection", "wrong-dimension")
+        if self.fault in projected and not isinstance(self.mechanism, M2):
+            raise InvalidParameter("fault", self.fault, "a fault of noise or clipping, since nothing is projected")
+
+    @property
+    def claimed(self) -> M2 | Gaussian:
+        """The mechanism that the accountant was told about, another one where its dimension is wrong."""
+        if self.fault == "wrong-dimension" and isinstance(self.mechanism, M2):
+            return replace(self.mechanism, dim=(self.mechanism.dim or 1) * COLUMNS)
+        return self.mechanism
+
+    @property
+    def run(self) -> RunOptions:
+        """One run, as the accountant is told of it."""
+        return {"steps": self.steps}
+
+    def release_code(self, worker: int) -> NoisySum:
+        """Make the real release code for one linear layer, with the fault in it.
+
+        Args:
+            worker: Number of the process, from 0 to 999, so that processes with one seed draw differently.
+
+        Returns:
+            The release boundary of a run without a ledger.
+        """
+        dim = self.mechanism.dim or 1 if isinstance(self.mechanism, M2) else 16
+        module = nn.Linear(dim, COLUMNS, bias=False, dtype=torch.float64)
+        data = TensorDataset(torch.zeros(RECORDS, dim), torch.zeros(RECORDS))
+        noise: Any = self.mechanism.noise_multiplier
+        optimizer, _ = _real_run(
+            module, data, 0.5 * noise if self.fault == "half-noise" else noise,
+            None if self.seed is None else 1000 * self.seed + worker, steps=1, batches=PoissonBatches(rate=1.0),
+            algorithm=Method("m2", self.mechanism.rank) if isinstance(self.mechanism, M2) else "dp-sgd",
+        )  # fmt: skip
+        noisy_sum = optimizer._noisy_sum
+        # The projections of the first release are drawn by the code that has the fault.
+        noisy_sum.record, noisy_sum.fresh = lambda: None, False
+        if self.fault in PLANTED:
+            kind = PLANTED[self.fault]
+            planted: Any = noisy_sum if issubclass(kind, NoisySum) else noisy_sum.views[0]
+            planted.__class__ = kind
+        return noisy_sum
+
+    def scores(self, inside: int, outside: int, worker: int = 0) -> tuple[Array, Array]:
+        """Make runs with and without the canary and score them.
+
+        Args:
+            inside: Number of runs with the canary.
+            outside: Number of runs without it.
+            worker: Number of the process, from 0 to 999, so that processes with one seed draw differently.
+
+        Returns:
+            The log-likelihood ratios of both arms, in nats: one array for the runs with the canary, one for the others.
+        """
+        noisy_sum = self.release_code(worker)
+        arms = [(1.0, inside), (-1.0 if self.fault == "replace-as-add-remove" else 0.0, outside)]
+        scores = [np.array([self.score_of_run(noisy_sum, sign) for _ in range(count)]) for sign, count in arms]
+        return scores[0], scores[1]
+
+    def score_of_run(self, noisy_sum: NoisySum, sign: float) -> float:
+        """Make one run and score it by ``(<S, m> - |m|^2/2)/sigma^2``, summed over its releases.
+
+        ``S`` is the released sum, ``m`` the shift that the canary makes, ``sigma`` the deviation of the claimed noise.
+
+        Args:
+            noisy_sum: The release code.
+            sign: 1 with the canary, 0 without it, -1 with the canary's opposite.
+
+        Returns:
+            The log-likelihood ratio in nats.
+        """
+        (view,) = noisy_sum.views
+        score, sigma = 0.0, 1.0 / self.mechanism.mu
+        for _ in range(self.steps):
+            noisy_sum.begin()
+            x, g = self.canary(view)
+            if sign:
+                view.tap.keep((view.tap.modules[0],), x, sign * g)
+                noisy_sum.add(1)
+                view.tap.clear()
+            (mean,) = noisy_sum.release()
+            shift = g[0][:, None] * (view.sketched(x) if isinstance(view, Projected) else x)
+            # (<S, m> - |m|^2/2)/sigma^2 with sigma = z C and C = 1.
+            released = mean.view(shift.shape) * noisy_sum.plan.expected_batch
+            score += float((released * shift).sum() - 0.5 * shift.square().sum()) / sigma**2
+        return score
+
+    def canary(self, view: Any) -> tuple[Tensor, Tensor]:
+        """One record's input and output gradient: a fixed direction, or one that a reused projection gave away.
+
+        Args:
+            view: The view of the audited layer.
+
+        Returns:
+            The input (1 x inputs) and the gradient of the output (1 x outputs), both of norm 1.
+        """
+        inputs = view.tap.shape[1]
+        x, g = (torch.eye(1, width, dtype=torch.float64) for width in (inputs, COLUMNS))
+        return view.q[:, :1].T.clone() if self.fault == "reused-projection" else x, g
+
+
+def judge_scene(
+    scene: "Scene | LoaderScene", scores: tuple[Array, Array], delta: float, confidence: float, claim: float | None
+) -> AuditVerdict:
+    """Judge a claim, or the tool's own epsilon and its whole profile, by the scores of an audit.
+
+    Args:
+        scene: The audited mechanism, or loader.
+        scores: The scores of runs with the canary and of runs without it, as :meth:`Scene.scores` gives them; at least
+            four each. Where there are several for each run, an array of rows.
+        delta: The delta of the claim, above 0 and below 1.
+        confidence: The probability that a true claim is not refuted, above 0 and below 1.
+        claim: An epsilon of at least 0 at ``delta`` to be judged. None: the tool's own epsilon and profile are.
+
+    Returns:
+        The verdict by the score that shows most.
+
+    Raises:
+        InvalidParameter: A number is outside its range, or an arm has fewer than four scores.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.audit import Scene, judge_scene
+    >>> scene = Scene(mechanism=Gaussian(noise_multiplier=0.5), steps=1, seed=0)
+    >>> scores = scene.scores(200, 200)
+    >>> judge_scene(scene, scores, delta=1e-3, confidence=0.99, claim=None).verdict
+    'not refuted'
+    >>> judge_scene(scene, scores, delta=1e-3, confidence=0.99, claim=0.01).verdict
+    'refuted'
+    """
+    curve = None
+    if claim is None:
+        curve = ask_by_name(scene.claimed, None, scene.run).curve()
+        claim = _own_epsilon(scene.claimed, delta, **scene.run)
+    rows = [np.atleast_2d(arm) for arm in scores]
+    if not 0 < len(rows[0]) == len(rows[1]):
+        raise InvalidParameter("scores", [arm.shape for arm in rows], "as many rows of scores in both arms")
+    pairs = list(zip(*rows, strict=True))
+    # All scores of a run share the error: 1 - c = n (1 - c)/n.
+    each = 1.0 - (1.0 - confidence) / len(pairs)
+    verdicts = [judge(*pair, delta=delta, confidence=each, claim=claim, curve=curve) for pair in pairs]
+    best = max(verdicts, key=lambda verdict: (verdict.refuted, verdict.epsilon_lower))
+    return replace(best, confidence=confidence)
+
+
+# --- the loader -------------------------------------------------------------------------------------------
+#
+# With balls-in-bins an epoch is private only where each record picks its batch afresh, uniformly and alone. So epochs
+# of the real loader are recorded. What is released of each batch is a Gaussian sum, to which only the canary
+# contributes.
+
+
+class _SameAssignment(BinSampler):
+    """Planted: the batches of the first epoch are those of all."""
+
+    def members(self, epoch: int) -> list[np.ndarray]:
+        """The batches of the first epoch."""
+        return super().members(0)
+
+
+class _TwoBins(BinSampler):
+    """Planted: the canary is in the batch that it picked, and in the one behind it."""
+
+    def members(self, epoch: int) -> list[np.ndarray]:
+        """The batches, the canary in two of them."""
+        members = super().members(epoch)
+        picked = next(i for i, numbers in enumerate(members) if 0 in numbers)
+        behind = (picked + 1) % self.batches
+        return [np.append(numbers, 0) if i == behind else numbers for i, numbers in enumerate(members)]
+
+
+class _Uneven(BinSampler):
+    """Planted: half of the records get the first batch, whatever they picked."""
+
+    def picks(self, epoch: int) -> np.ndarray:
+        """The picks, half of them replaced by the first batch."""
+        return super().picks(epoch) * pick_batches(f"{self.secret(epoch)} coins", epoch, self.records, 2)
+
+
+PLANTED_IN_LOADER = {"same-assignment": _SameAssignment, "two-bins": _TwoBins, "uneven": _Uneven}
+"""The sampler that has each of the faults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderScene(_Audited):
+    """A loader to audit: runs of some epochs by the real balls-in-bins loader, maybe with a planted fault.
+
+    Args:
+        mechanism: What is released of each batch: a :class:`privproj.Gaussian` with its noise multiplier.
+        batches: ``t``, the number of batches of an epoch, from 1 to 1e6.
+        epochs: The number of epochs of one run, from 1 to 1e6.
+        fault: The fault that is planted, one of :data:`privproj.contrib.audit.faults.LOADER_FAULTS`. None: the loader
+        as it is. seed: A whole number of at least 0 that makes the audit repeatable. None: every call draws anew.
+
+    Raises:
+        InvalidParameter: A number is outside its range, or ``fault`` is unknown.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.audit import LoaderScene
+    >>> scene = LoaderScene(mechanism=Gaussian(noise_multiplier=1.0), batches=4, epochs=3, seed=0)
+    >>> [int(epoch.sum()) for run in scene.record(2) for epoch in run]
+    [1, 1, 1, 1, 1, 1]
+    """
+
+    batches: int = parameter(whole_number("a whole number of batches from 1 to 1e6", 1, 10**6), is_needed=True)
+    epochs: int = parameter(whole_number("a whole number of epochs from 1 to 1e6", 1, 10**6), is_needed=True)
+    faults = LOADER_FAULTS
+
+    @property
+    def run(self) -> RunOptions:
+        """One run, as the accountant is told of it."""
+        return {"steps": self.epochs, "sampling": "balls-in-bins", "batches": self.batches}
+
+    def record(self, runs: int) -> Array:
+        """Let the real loader draw the batches of some runs, one after the other.
+
+        Args:
+            runs: The number of runs.
+
+        Returns:
+            How often the canary is in each batch, runs x epochs x batches.
+        """
+        optimizer, loader = _real_run(
+            nn.Linear(1, 1), TensorDataset(torch.arange(RECORDS)), self.mechanism.noise_multiplier, self.seed,
+            epochs=runs * self.epochs, batches=BallsInBins(count=self.batches),
+        )  # fmt: skip
+        # Batches are looked at and not trained on.
+        loader.keeps_empty, loader.on_open = True, lambda: None
+        if self.fault is not None:
+            loader.bins = PLANTED_IN_LOADER[self.fault]
+        counts = []
+        while len(loader):
+            for (numbers,) in loader:
+                counts.append(int((numbers == 0).sum()))
+                loader.taken = True
+                loader.close()
+                optimizer._spending.record()
+        optimizer.close()
+        return np.array(counts, float).reshape(runs, self.epochs, self.batches)
+
+    def scores(self, inside: int, outside: int) -> tuple[Array, Array]:
+        """Make runs with and without the canary, and score them in two ways.
+
+        The first score is the log-likelihood ratio of what is claimed. The second one is that of a loader that prefers
+        batches as much as the first half of the runs shows, on which no count of a verdict rests.
+
+        Args:
+            inside: The number of runs with the canary, at least 1.
+            outside: The number of runs without it.
+
+        Returns:
+            The scores of both arms, in nats: of the runs with the canary, and of the others. Each arm is ways x runs.
+        """
+        present, rng = self.record(inside), np.random.default_rng(self.seed)
+        counts = present[: inside // 2].sum((0, 1)) + 1.0
+        laws = (np.full(self.batches, 1.0 / self.batches), counts / counts.sum())
+        absent = np.zeros((self.epochs, self.batches))
+        arm = np.array([self.score_run(run, laws, rng) for run in present])
+        return arm.T, np.array([self.score_run(absent, laws, rng) for _ in range(outside)]).T
+
+    def score_run(self, present: Array, laws: tuple[Array, ...], rng: np.random.Generator) -> list[float]:
+        """Release the batches of one run, and score them for each law of the canary's batch.
+
+        Args:
+            present: How often the canary is in each batch, epochs x batches.
+            laws: For each score the probability of every batch.
+            rng: The generator of the noise.
+
+        Returns:
+            The log-likelihood ratios in nats, summed over the epochs of the run.
+        """
+        z = 1.0 / self.mechanism.mu
+        released = present + z * rng.standard_normal(present.shape)
+        # sum over epochs of ln sum_i p_i exp((y_i - 1/2)/z^2).
+        exponents = (released - 0.5) / z**2
+        top = exponents.max(1)
+        weights = np.exp(exponents - top[:, None])
+        return [float((top + np.log(weights @ law)).sum()) for law in laws]
+
+
+# --- many canaries in one release -----------------------------------------------------------------------
+
+
+def one_run(
+    mechanism: Gaussian,
+    canaries: int,
+    guesses: int,
+    delta: float,
+    confidence: float,
+    claim: float | None = None,
+    seed: int | None = None,
+) -> tuple[AuditVerdict, int]:
+    """Audit by one release: orthogonal canary gradients, each in it with probability 1/2, by the real code.
+
+    The released sum scores every canary, and the highest and the lowest ``guesses / 2`` scores are guessed to be in and
+    out. A lower bound on epsilon follows from how many guesses are right. One run is enough, where the audit above
+    makes thousands, but the bound is the weaker for it. Every canary has norm 1, which is the clip.
+
+    Args:
+        mechanism: The claimed mechanism, a :class:`privproj.Gaussian` with its noise multiplier.
+        canaries: Number of canaries, from 10 to 1e5.
+        guesses: Number of guesses, from 2 to ``canaries``; an odd number is lowered by one.
+        delta: The delta of the lower bound, above 0 and below 1; the caller checks it.
+        confidence: The probability that the lower bound holds, above 0 and below 1; the caller checks it.
+        claim: An epsilon at ``delta`` to be judged. None: the tool's own is.
+        seed: A whole number of at least 0 that makes the audit repeatable. None: it is drawn anew.
+
+    Returns:
+        The verdict, whose trials are guesses, and the number of right guesses.
+
+    Raises:
+        InvalidParameter: ``canaries`` or ``guesses`` is outside its range.
+
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.audit.scenes import one_run
+    >>> found, right = one_run(Gaussian(noise_multiplier=0.1), 100, 40, delta=1e-5, confidence=0.95, seed=0)
+    >>> found.epsilon_lower > 1.0, right
+    (True, 40)
+    """
+    count = integer("canaries", canaries, "a whole number of canaries from 10 to 1e5", 10, 10**5)
+    guessed = integer("guesses", guesses, "an even number of guesses, at most the canaries", 2, count) // 2 * 2
+    rng = np.random.default_rng(seed)
+    module = nn.Linear(1, count, bias=False, dtype=torch.float64)
+    data = TensorDataset(torch.zeros(count, 1), torch.zeros(count))
+    batches = PoissonBatches(rate=1.0)
+    optimizer, _ = _real_run(module, data, mechanism.noise_multiplier, seed, steps=1, batches=batches)
+    inside = rng.random(count) < 0.5
+    noisy_sum = optimizer._noisy_sum
+    (view,) = noisy_sum.views
+    # Canaries that go through the release code together; bounds memory. Speed only.
+    for rows in torch.as_tensor(np.flatnonzero(inside)).split(256):
+        g = nn.functional.one_hot(rows, count).double()
+        view.tap.keep((view.tap.modules[0],), torch.ones(len(rows), 1, dtype=torch.float64), g)
+        noisy_sum.add(len(rows))
+        view.tap.clear()
+    scores = noisy_sum.release()[0][:, 0].numpy()
+    order = inside[np.argsort(scores)]
+    right = int((~order[: guessed // 2]).sum() + order[-guessed // 2 :].sum())
+    # The p-value of Steinke, Nasr, Jagielski 2023 at this number of right guesses, and at no wrong one.
+    lower, most = (one_run_epsilon(count, guessed, hits, delta, confidence) for hits in (right, guessed))
+    return AuditVerdict(
+        auc=auc(scores[inside], scores[~inside]),
+        epsilon_lower=lower,
+        confidence=confidence,
+        ceiling=most,
+        trials=guessed,
+        claimed_epsilon=_own_epsilon(mechanism, delta) if claim is None else claim,
+        delta=delta,
+    ), right

@@ -1,0 +1,122 @@
+"""The symmetry test: a matrix query after a Wishart projection without noise gives itself away.
+
+``M`` is symmetric, so ``V^T Y = V^T M V`` is symmetric under the true ``V``; under a wrong ``V'`` it is with
+probability zero, unless ``V`` and ``V'`` are proportional or both of rank one with the same right factor (the vector
+case). This is the counterexample to every claim that ``M V``, or the LoRA update ``G A^T A``, is private without
+noise (2601.21719, Proposition 2).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import InvalidParameter
+from privproj.parameters import integer
+
+Array = NDArray[np.floating]
+
+TIE = 1e3
+"""Differences of asymmetry up to this many units of rounding are ties. Under the true query the asymmetry is about ten
+units (measured). Soundness (measured): a tie never counts as telling two queries apart."""
+
+
+def asymmetry(output: Array, query: Array) -> float:
+    """How far ``V^T Y`` is from symmetric, ``|V^T Y - Y^T V|_F / |V^T Y|_F``, for an output ``Y`` and a query ``V``.
+
+    It has no unit, is 0 where ``V^T Y = 0``, and is about ten units of rounding where ``Y = M V`` for a symmetric
+    ``M``. For an update ``Y = G A^T A``, which is projected from the right, pass the transposes of ``Y`` and ``G``.
+
+    Args:
+        output: ``Y``, a matrix of shape dim x columns.
+        query: ``V``, a matrix of the same shape.
+
+    Returns:
+        A number from 0 to 2.
+
+    Raises:
+        InvalidParameter: The arguments are no matrices of one shape.
+
+    >>> import numpy as np
+    >>> from privproj.contrib.audit import asymmetry
+    >>> query = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> symmetric = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> asymmetry(symmetric @ query, query) < 1e-12
+    True
+    >>> round(asymmetry(symmetric @ query, query + np.array([[1.0, 0.0], [0.0, 0.0]])), 4)
+    0.1006
+    """
+    if output.ndim != 2 or output.shape != query.shape:
+        raise InvalidParameter("output", output.shape, f"a matrix of the query's shape {query.shape}")
+    # |V^T Y - Y^T V|_F / |V^T Y|_F.
+    product = query.T @ output
+    size = float(np.linalg.norm(product))
+    return float(np.linalg.norm(product - product.T)) / size if size > 0.0 else 0.0
+
+
+@dataclass(frozen=True)
+class SymmetryTest:
+    """What the symmetry test found, over a number of releases.
+
+    Attributes:
+        auc: The share of releases in which the asymmetry against the true query is the smaller one, ties counting half:
+            from 0 to 1, and 1/2 where nothing tells the queries apart.
+        draws: The number of releases.
+
+    >>> from privproj.contrib.audit import SymmetryTest
+    >>> SymmetryTest(auc=1.0, draws=100).separates
+    True
+    """
+
+    auc: float
+    draws: int
+
+    @property
+    def separates(self) -> bool:
+        """True if every single release told the two queries apart."""
+        return self.auc == 1.0
+
+
+def symmetry_test(
+    query: Array, other: Array, rank: int, draws: int = 1000, rng: np.random.Generator | None = None
+) -> SymmetryTest:
+    """Release a query after a Wishart projection without noise many times, and see whether the releases give it away.
+
+    A release is ``M query`` with a fresh ``M ~ W_dim(I/rank, rank)``. Its asymmetry against ``query`` is compared with
+    that against ``other``. Differences below a thousand units of rounding count as ties: where ``query`` and ``other``
+    are proportional, or single columns, nothing separates them.
+
+    Args:
+        query: The query that is released, a matrix of shape dim x columns.
+        other: The query of a neighbouring data set, a matrix of the same shape.
+        rank: Degrees of freedom of the Wishart matrix, at least 1.
+        draws: Number of releases, at least 1.
+        rng: Random generator. None: a fresh one.
+
+    Returns:
+        A :class:`SymmetryTest`.
+
+    Raises:
+        InvalidParameter: The queries are no matrices of one shape, or ``rank`` or ``draws`` is outside its range.
+
+    >>> import numpy as np
+    >>> from privproj.contrib.audit import symmetry_test
+    >>> rng = np.random.default_rng(0)
+    >>> query = rng.standard_normal((16, 4))
+    >>> other = query.copy()
+    >>> other[0, 0] += 1.0
+    >>> symmetry_test(query, other, rank=4, draws=50, rng=rng)
+    SymmetryTest(auc=1.0, draws=50)
+    """
+    generator = np.random.default_rng() if rng is None else rng
+    count = integer("rank", rank, "a whole number rank >= 1")
+    trials = integer("draws", draws, "a whole number of draws")
+    wins = 0.0
+    for _ in range(trials):
+        # M = Z Z^T with Z = N/sqrt(r), so M ~ W_dim(I/r, r), and Y = M V.
+        frame = generator.standard_normal((query.shape[0], count)) / np.sqrt(count)
+        output = frame @ (frame.T @ query)
+        gap = asymmetry(output, other) - asymmetry(output, query)
+        tie = abs(gap) <= TIE * float(np.finfo(output.dtype).eps)
+        wins += 0.5 if tie else float(gap > 0.0)
+    return SymmetryTest(auc=wins / trials, draws=trials)

@@ -1,0 +1,343 @@
+"""Balls-in-bins in balls: the excess of an epoch in which each record picks one of several batches (C25, C29 epochs).
+
+With ``W = dP/dQ`` under ``Q`` for one release and ``S`` the sum of ``t`` independent copies, an epoch has the profile
+``m + E (S/t - s)_+`` at ``s``. A pair whose losses are logarithms of multiples of a step puts ``W``, and so ``S``, on a
+linear lattice, where Arb's transform gives the law of ``S``. The grid (:class:`EpochGrid`) may be any at all.
+
+The second part of the file proposes such grids in floats; nothing there is trusted.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from flint import arb, ctx
+
+from privproj.composition.balls_in_bins import blocks_of
+from privproj.composition.compose import releases_of
+from privproj.composition.dominating_pairs import TRUNCATED_RUN_MASS, FloatArray, outline_step
+from privproj.contrib.certify.composition import (
+    BallPair,
+    BallPhase,
+    ComposedLaw,
+    Ends,
+    Knot,
+    Releases,
+    Window,
+    pair_above,
+    pair_below,
+)
+from privproj.contrib.certify.grids import LOG_LEAST_TRUNCATED, SHARE_TRUNCATED, chernoff_edge
+from privproj.contrib.certify.profiles import BallProfile
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.run import Run
+
+SLACK_SHARE = 10.0
+"""How many times what lies outside of a window an excess is to be, to be looked at. Speed only."""
+
+
+@dataclass(frozen=True)
+class EpochGrid:
+    """Where the ratio ``W`` of a release and the sum ``S`` of ``t`` of them are looked at; every choice is sound.
+
+    ``2^level`` is the step of the lattice of both. ``knots`` are the cells above 0, in increasing order, at which the
+    profile of a release is looked at. ``window`` holds the cells of ``S``; its orders are Chernoff's for ``S``.
+    """
+
+    level: int
+    knots: tuple[int, ...]
+    window: Window
+
+    @property
+    def step(self) -> arb:
+        """The step of the lattice, exact."""
+        return arb(2) ** self.level
+
+
+class BallEpochs(Releases):
+    """Epochs of ``batches`` batches, of which each record picks one, as releases of a run (C29, epochs).
+
+    Every grid gives bounds of its own, of which the best count: a coarse grid reaches far, a fine one is close nearby.
+    The bounds hold at the working precision at which this is built.
+    """
+
+    one_sided = True
+
+    def __init__(self, release: BallProfile, batches: int, epochs: int, grids: Sequence[EpochGrid]) -> None:
+        self.steps, self.batches = epochs, batches
+        self.sums = [_sums_of_release(release, batches, grid) for grid in grids]
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return bounds of the excess ``E`` of an epoch at ``s = e^(cell h)`` in the remove order; 0 below if unknown.
+
+        It is ``m + E (S/t - s)_+`` for ``s >= 1`` and ``E (s - S/t)_+`` below.
+        """
+        c, low, high = self.batches * (cell * h).exp(), arb(0), arb(1)
+        for below, above in self.sums:
+            high = high.min(above.right(c) if cell >= 0 else above.left(c))
+            if below is not None:
+                low = low.max(below.right(c) if cell >= 0 else below.left(c))
+        return low.lower(), high.upper()
+
+
+def _sums_of_release(release: BallProfile, batches: int, grid: EpochGrid) -> tuple["_Sum | None", "_Sum"]:
+    """Return the sums of an epoch from below, or None where too little is known, and from above."""
+    # W = 1 is the cell 0 of the pairs, as the one from below needs it.
+    unit = 1 << -grid.level if grid.level <= 0 else 0
+    h = grid.step
+    knots = [_knot(release, cell - unit, cell * h) for cell in grid.knots]
+    pair = pair_below(knots) if unit in grid.knots[2:-2] else None
+    below = pair and _Sum(pair, unit, batches, grid, above=False)
+    return below, _Sum(pair_above(knots), unit, batches, grid, above=True)
+
+
+def _knot(release: BallProfile, cell: int, t: arb) -> Knot:
+    """Return the knot of a release at ``t``: ``H = delta(ln t)``, and ``1 - t + t delta(-ln t)`` for ``t < 1`` (C1)."""
+    if t >= 1:
+        low, high = release.ends(t.log().max(arb(0)))
+        return Knot(cell, t, low.max(arb(0)).lower(), high.min(arb(1)).upper())
+    low, high = release.ends((-t.log()).max(arb(0)))
+    return Knot(cell, t, (1 - t + t * low.max(arb(0))).lower(), (1 - t + t * high).min(arb(1)).upper())
+
+
+class _Sum:
+    """The law of ``S`` of one pair on a window, what may lie elsewhere, and both parts of the excess on a safe side.
+
+    The pair dominates a release if ``above``; else its profile is at most that of a release and its rest. The costs of
+    the right and the left part are added from above, and subtracted from below.
+    """
+
+    def __init__(self, pair: BallPair, unit: int, batches: int, grid: EpochGrid, *, above: bool) -> None:
+        self.batches, self.h, self.above, window = batches, grid.step, above, grid.window
+        # The cells of W > 0 and their masses q_j = p_j / t_j under Q
+        cells = tuple(cell + unit for cell in pair.cells)
+        masses = [p / (cell * self.h) for cell, p in zip(cells, pair.masses, strict=True)]
+        finite, total = sum(pair.masses, arb(0)), sum(masses, arb(0))
+        if above:
+            # q_0 = (1 - sum_j q_j)_+, so that |Q| >= 1
+            cells, masses = (0, *cells), [(1 - total).max(arb(0)), *masses]
+            # m |Q|^(t - 1) to the right, (m + sum_j p_j - 1) |Q|^(t - 1) to the left
+            growth = sum(masses, arb(0)) ** (batches - 1)
+            self.costs = pair.rest * growth, (pair.rest + finite - 1).max(arb(0)) * growth
+        else:
+            # Scaled so that |Q| <= 1.
+            scale = (1 / total.max(arb(1))).lower()
+            masses = [mass * scale for mass in masses]
+            # The rest to the right, 1 + rest - sum_j p_j to the left
+            self.costs = pair.rest, 1 + pair.rest - scale * finite
+        composed = ComposedLaw([(BallPair(cells, tuple(masses), arb(0)), batches)], 2.0**grid.level, window)
+        # S >= 0
+        self.beyond, self.before = composed.beyond_right, composed.beyond_left if window.first > 0 else arb(0)
+        self.start, self.end, self.order = window.first, window.first + window.size, arb(window.right)
+        # Bits to which the masses of ``S`` are rounded outward before they are added up. Speed only.
+        with ctx.workprec(64):
+            law = [(mass.upper() if above else mass.lower()).max(arb(0)) for mass in composed.law]
+            self.from_left, self.from_right = _Hinges(law), _Hinges(law[::-1])
+        if above:
+            first, inner = self.start + 1, range(self.start + 1, self.end)
+            self.last = first + bisect_left(inner, True, key=lambda k: self._is_slack(self._gain_and_slack(arb(k))))
+            self.least = first + bisect_left(
+                inner, True, key=lambda k: not self._is_slack(self._loss_and_slack(arb(k)))
+            )
+
+    def right(self, c: arb) -> arb:
+        """Return ``m + E (S/t - s)_+`` at ``c = t s``."""
+        place = c / self.h
+        if self.above:
+            # E (S - c)_+ falls with c.
+            gain, slack = self._gain_and_slack(place.min(arb(self.last)))
+            return ((gain + slack) * self.h / self.batches + self.costs[0]).upper()
+        gain = self.from_right.at((self.end - 1 - place).lower())
+        # What lies before the window is counted in it.
+        gain = gain - (self.end - place).max(arb(0)) * self.before
+        return (gain * self.h / self.batches - self.costs[0]).max(arb(0)).lower()
+
+    def left(self, c: arb) -> arb:
+        """Return ``E (s - S/t)_+`` at ``c = t s``."""
+        place = c / self.h
+        if self.above:
+            # E (1 - S/c)_+ rises with c.
+            near = place.max(arb(self.least))
+            loss, slack = self._loss_and_slack(near)
+            share = place / near if self.least > 0 else arb(1)
+            return ((loss + slack) * share * self.h / self.batches + self.costs[1]).upper()
+        loss = self.from_left.at((place - self.start).lower())
+        # What lies beyond the window is counted in it.
+        loss = loss - (place - self.start).max(arb(0)) * self.beyond
+        return (loss * self.h / self.batches - self.costs[1]).max(arb(0)).lower()
+
+    def _gain_and_slack(self, place: arb) -> Ends:
+        """Return ``E (S - c)_+`` over the window from above, in cells, and what lies beyond it."""
+        # (S - c)_+ <= (b - c)_+ + e^(x (S - b)) / (e x) for S >= b
+        room = (self.end - place).max(arb(0)) + 1 / (arb(1).exp() * self.order * self.h)
+        return self.from_right.at((self.end - 1 - place).upper()), room * self.beyond
+
+    def _loss_and_slack(self, place: arb) -> Ends:
+        """Return ``E (c - S)_+`` over the window from above, in cells, and what lies before it."""
+        # (c - S)_+ <= c for S < a
+        return self.from_left.at((place - self.start).upper()), place * self.before
+
+    def _is_slack(self, ends: Ends) -> bool:
+        """Return True where little is found but what lies outside of the window and what is wrapped into it."""
+        room = self.end - self.start
+        return not ends[0] > SLACK_SHARE * (ends[1] + room * (self.beyond + self.before))
+
+
+class _Hinges:
+    """The function ``x -> sum_i q_i (x - i)_+`` of non-negative masses, affine between whole numbers."""
+
+    def __init__(self, masses: Sequence[arb]) -> None:
+        self.mass = list(accumulate(masses))
+        self.moment = [arb(0), *accumulate(self.mass[:-1])]
+
+    def at(self, x: arb) -> arb:
+        """Return the value at an exact ``x``."""
+        if not x > 0:
+            return arb(0)
+        # sum_(i <= k) q_i (k - i) + (x - k) sum_(i <= k) q_i,  k = floor(x) or the last
+        last = len(self.mass) - 1
+        k = last if x >= last else int(float(x.floor()))
+        return self.moment[k] + (x - k) * self.mass[k]
+
+
+def epochs_in_balls(release: BallProfile, run: Run, grids: Sequence[Sequence[EpochGrid]]) -> list[Releases]:
+    """Return the epochs of a balls-in-bins run, from the profile of one release and grids for each size of block.
+
+    A record that picks ``k`` of ``t`` batches picks one of each of ``k`` blocks (C25).
+    """
+    remaining = iter(grids)
+    return [
+        BallPhase(release, steps) if batches == 1 else BallEpochs(release, batches, steps, next(remaining))
+        for batches, steps in blocks_of(run)
+    ]
+
+
+# --- grids, in floats --------------------------------------------------------------------------------
+
+RESOLUTION = 48.0
+"""Knots to a standard deviation of the loss of a release. Speed only."""
+
+ORDERS = np.geomspace(1e-9, 1e3, 241)
+"""Orders of Chernoff's bound that are tried, in units of one standard deviation of ``S``. Speed only."""
+
+Atoms = tuple[FloatArray, FloatArray]
+"""Places of ``W`` and masses under ``Q``, in floats."""
+
+
+def propose_epochs(
+    profile: PrivacyProfile, run: Run, log_delta: float, composed: int, fineness: float = 1.0
+) -> tuple[tuple[EpochGrid, ...], ...]:
+    """Return grids for each size of block of a balls-in-bins run that are good near the delta ``e^log_delta``.
+
+    ``composed`` is how many releases are composed in all, each epoch of a block counted as one. Where ``fineness`` is
+    larger, the grids are as much finer than they are by default.
+    """
+    blocks = []
+    for (batches, _), (epoch, _) in zip(blocks_of(run), releases_of(profile, run), strict=True):
+        if batches == 1:
+            continue
+        run_of_epochs = Run(steps=batches * composed)
+        beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+        shape, last = outline_step(profile, run_of_epochs, beyond), outline_step(epoch, Run(steps=composed), beyond)
+        step = shape.deviation / (fineness * RESOLUTION)
+        pair = shape.pairs(step).above
+        losses = pair.step * pair.cells
+        atoms = np.exp(losses), pair.masses * np.exp(-losses)
+        places = np.exp(step * shape.knots(step, fineness * RESOLUTION))
+        # Relative share of epsilon that the step of the lattice may cost, by Chernoff's bound. Speed only.
+        search = _Search(atoms, places, batches, 3e-4 / fineness**2)
+        # A larger W than t s does not count at s but as if it were infinite.
+        log_mass = log_delta - math.log(composed)
+        # Log of the part of delta that may be at infinity where epochs are composed. Speed only.
+        least = log_mass + (math.log(1e-3) if composed > 1 else -2.0)
+        right = last.losses >= 0.0
+        log_excess, right = -last.log_excess[right], last.losses[right]
+        reach = float(np.interp(-least, log_excess, right))
+        depths = sorted({log_delta, log_delta / composed})
+        shared = search.grid(reach, (1, -1), depths, log_mass)
+        # Cells up to which one window serves for both parts of the excess. Speed only.
+        if shared.window.size <= 2**17:
+            blocks.append((shared,))
+            continue
+        grids = [search.grid(0.0, (-1,), depths, log_mass), search.grid(reach, (1,), depths[:1], log_mass)]
+        if grids[1].level <= grids[0].level:
+            grids = [shared]
+        # Loss of an epoch, in nats, up to which the finest of several grids reaches at least. Speed only.
+        while len(grids) > 1 and composed > 1 and reach > 1.0:
+            reach *= 0.5
+            log_mass = -float(np.interp(reach, right, log_excess))
+            grids.append(search.grid(reach, (1,), [log_mass], log_mass))
+        blocks.append(tuple(grids))
+    return tuple(blocks)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What grids are wanted for, in floats: the law of ``W``, the places of knots, and how many batches there are."""
+
+    atoms: Atoms
+    places: FloatArray
+    batches: int
+    tolerance: float
+
+    def grid(self, reach: float, sides: tuple[int, ...], depths: Sequence[float], log_mass: float) -> EpochGrid:
+        """Return the coarsest grid with which the losses of an epoch on these sides are as they are, nearly.
+
+        ``reach`` is the largest loss that counts, in nats. The losses are those that masses ``e^depth`` exceed, and
+        about ``e^log_mass`` counts as nothing.
+        """
+        # Log of the part of delta that may lie outside of a window, by Chernoff's bound. Speed only.
+        places, log_mass = self.places[self.places <= self.batches * math.exp(reach)], log_mass + math.log(1e-7)
+        exact = _split(self.atoms, places)
+        wanted = [(depth, side, self.loss(exact, depth, side)) for depth in (*depths, log_mass) for side in sides]
+        largest = max(self.loss(exact, depths[0], side) for side in (1, -1))
+        level = math.floor(math.log2(places[-1]))
+        while True:
+            h = 2.0**level
+            knots = np.unique(np.append(np.rint(places / h), max(1.0 / h, 1.0)))
+            knots = knots[knots > 0.0]
+            law = _split(self.atoms, knots * h)
+            (end, right), (start, left) = (_edge(law, self.batches, side, log_mass) for side in (1, -1))
+            first = math.floor(max(start, 0.0) / h)
+            size = 1 << (math.ceil(end / h) + 1 - first).bit_length()
+            close = all(
+                abs(self.loss(law, depth, side) / loss - 1.0)
+                # At the ends of windows, and where the epsilon of one order is below this part of the larger one, the
+                # step of the lattice may cost this share of it. Speed only.
+                <= (1e-2 if depth == log_mass or loss < 0.8 * largest else self.tolerance)
+                for depth, side, loss in wanted
+            )
+            # Cells of a window that are not exceeded, and those that are always spent. Speed only.
+            if size >= 2**19 or (close and size >= 2**15):
+                return EpochGrid(level, tuple(int(knot) for knot in knots), Window(first, size, right, left))
+            level -= 1
+
+    def loss(self, law: Atoms, log_mass: float, side: int) -> float:
+        """Return the loss of an epoch beyond which Chernoff's bound leaves ``e^log_mass`` on this side."""
+        return side * math.log(max(_edge(law, self.batches, side, log_mass)[0] / self.batches, 1e-300))
+
+
+def _split(atoms: Atoms, places: FloatArray) -> Atoms:
+    """Return the law on 0 and these places: each atom split between its neighbours, or moved to the last one."""
+    places = np.concatenate([[0.0], places])
+    w, q = atoms
+    at = np.clip(np.searchsorted(places, w) - 1, 0, len(places) - 2)
+    share = np.clip((w - places[at]) / (places[at + 1] - places[at]), 0.0, 1.0)
+    masses: FloatArray = np.zeros(len(places))
+    np.add.at(masses, at + 1, q * share)
+    np.add.at(masses, at, q - q * share)
+    # Mass at ``W = 0`` that rounding may leave in balls: a large order of a tail bound would blow it up. Speed only.
+    masses[0] = max(masses[0] + 1.0 - float(masses.sum()), 1e-33)
+    return places, masses
+
+
+def _edge(law: Atoms, copies: int, side: int, log_mass: float) -> tuple[float, float]:
+    """Return the sum beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
+    places, masses = law
+    mean = float(masses @ places)
+    orders = ORDERS / math.sqrt(copies * float(masses @ (places - mean) ** 2))
+    edge, order = chernoff_edge([(side * places, masses, copies)], orders, log_mass)
+    return side * edge, order

@@ -1,0 +1,732 @@
+"""Certificates: a question and its number, proved in ball arithmetic, saved as JSON and checked by proving it again.
+
+A certificate holds a question, as a run file does, an epsilon, and two decimal numbers between which the delta of the
+bound lies at this epsilon (each double taken exactly). It has no words of its own: what the number rests on is said by
+whoever reads the question. Nothing in it is taken on trust when it is checked: the enclosure is proved anew.
+Claims C21 and C29 say what is proved.
+
+A proof has free parameters: the grid on which the phases of a run are composed in balls (C29), or for one release for
+instance a tangent. Any of them prove a bound, good ones a tight one. They are proposed in floats, by whoever certifies
+and again by whoever verifies. Where other floats propose others, the check can only fail to prove.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privproj.accounting.config import check_keys
+from privproj.accounting.phase import Phase
+from privproj.accounting.query import Question, question_about
+from privproj.assumptions import ROUNDING_AS_MEASURED
+from privproj.composition.compose import releases_of
+from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
+from privproj.io import files
+from privproj.io.run_file import from_data, without_names
+from privproj.lazy import import_extra
+from privproj.mechanisms import M2, Mechanism
+from privproj.numerics.root_finding import find_crossing
+from privproj.parameters import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, number, quoted
+from privproj.result import Outcome, Result, Side, Status, as_plain_value
+from privproj.sampling import NeighbouringRelation
+from privproj.targets import delta_target
+
+if TYPE_CHECKING:
+    from flint import arb
+
+    from privproj.contrib.certify.balls_in_bins import EpochGrid
+    from privproj.contrib.certify.composition import Grid, Releases, RunInBalls
+    from privproj.contrib.certify.profiles import BallProfile
+
+SCHEMA = 6
+"""Version of the certificate's fields. Contract."""
+
+WRITTEN_SPREAD = Decimal("4e-19")
+"""Relative distance by which the ends that are written lie outside of their ball. Soundness.
+
+The radius of a ball is below 2^-64 = 5.4e-20 of the number, so any other such ball around it lies within the ends.
+"""
+
+CHOICE_SPREAD = Decimal("2e-13")
+"""The same for a bound with free parameters, which other floats may choose a little differently: it is flat there.
+
+An answer in floats lies further above its enclosure, so that its target is met.
+"""
+
+RUN_SPREAD = Decimal("1e-9")
+"""The same for a run, whose grid other floats may choose a little differently.
+
+The upper end of a run lies so much above the bound that was computed, and the target is met by it. Contract.
+"""
+
+MOST_TRIES = 12
+"""How often a number is raised before a run is refused. Contract."""
+
+WRITTEN_DIGITS = 25
+"""Decimal digits of the two ends that are written."""
+
+NOT_PROVED = "not proved"
+"""The verdict on a certificate whose enclosure could not be proved anew, or does not meet its target. Contract."""
+
+DECIMAL = files.text_like(r"[0-9]{1,60}(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,15})?", "a decimal number")
+"""The text of an end: decimal digits with an exponent, no sign, no spaces, no nan. Contract."""
+
+
+MOST_CELLS = 1 << 19
+"""Largest window of a lattice, in cells: a run of 1e5 releases has a quarter of them. Contract."""
+
+MOST_WORK = 1 << 21
+"""Most cells of all windows, for each kind of release and each 64 bits of precision: a minute, 500 MB. Contract."""
+
+MOST_PLACES = 1 << 14
+"""Most knots of all phases, for each 64 bits of precision and the effort that a profile takes at each. At delta 1e-5 a
+run has some hundred at 128 bits, at 1e-60 some thousand at 320. Contract."""
+
+MOST_RANK = 10**5
+"""Largest rank of M2 in a run: the law of its shift, an incomplete Beta function, takes minutes above it. Contract."""
+
+LEAST_LOG10_DELTA = -250.0
+"""Least decimal logarithm of a delta that the floats can propose a grid for. Contract."""
+
+MOST_IN_GROUP = 32
+"""Records of a person that a certificate is about at most: each value of a profile takes as many. Contract."""
+
+MOST_EFFORT = 256
+"""Most work of all phases, in Gaussian ones: grids of more are too large, as is seen here in less time. Contract."""
+
+LEAST_BITS = 128
+"""Least working precision of a run, in bits. Speed only."""
+
+LEAST_EPSILON = 1e-9
+"""Least epsilon above 0 that is sought. Contract."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """A proved statement: ``lower <= delta(epsilon) <= upper`` for one question, and the target that it meets.
+
+    :func:`privproj.io.certify` makes one.
+
+    Attributes:
+        question: The data of a run file: the phases, each with its mechanism, its bound and its run.
+        epsilon: The epsilon of the statement.
+        target: The ``delta`` or ``log10_delta`` that ``upper`` does not exceed.
+        lower: The lower end of delta, as decimal text, since it may lie below double precision; "0" if not known.
+        upper: The upper end of delta, as decimal text.
+        schema: The version of these fields.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.contrib.certify import certify
+    >>> found = certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5))
+    >>> round(found.epsilon, 4), found.target, float(found.upper) <= 1e-5
+    (4.3772, {'delta': 1e-05}, True)
+    """
+
+    question: dict[str, Any]
+    epsilon: float
+    target: dict[str, float]
+    lower: str
+    upper: str
+    schema: int = SCHEMA
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The JSON object that the file holds."""
+        return {"certificate": as_plain_value(asdict(self))}
+
+    def save(self, path: str | Path) -> None:
+        """Write the certificate to a JSON file, whole or not at all.
+
+        Args:
+            path: The file, which is replaced if it exists.
+        """
+        import json
+
+        files.write_text(str(path), json.dumps(self.record, indent=2, allow_nan=False) + "\n")
+
+
+# --- a question and its data --------------------------------------------------------------------------
+
+
+def _question_from(data: dict[str, Any]) -> Question:
+    """The question of a certificate; names of phases and what is merely planned are no part of what it claims.
+
+    Raises :class:`InvalidParameter` for what no run file has, and :class:`Refused` where there is no enclosure of it.
+    """
+    if list(data) != ["phase"]:
+        raise InvalidParameter("question", quoted([*data]), "phases and nothing else")
+    schedule = from_data(data, "question")
+    check_provable(schedule.phases)
+    if len(schedule.phases) == 1:
+        return question_about(schedule.phases[0])
+    return replace(schedule, phases=tuple(replace(phase, name="", planned=False) for phase in schedule.phases))
+
+
+def _data_of(question: Question) -> dict[str, Any]:
+    """A question as the data of a run file, without the names of its phases: the one way in which it is written."""
+    return {"phase": without_names(phase.as_dict() for phase in question.phases)}
+
+
+def _question_of(result: Result) -> Question:
+    """The question that a result answers; raises as :func:`_question_from` does."""
+    phases: Any = result.mechanism.get("phases")
+    if phases is None:
+        parameters = {"layer" if key == "layers" else key: value for key, value in result.mechanism.items()}
+        entry = {**parameters, "mechanism": parameters.pop("name"), "bound": result.bound, **result.run}
+        phases = [{key: value for key, value in entry.items() if key != "assumes" and value is not None}]
+    return _question_from({"phase": phases})
+
+
+# --- runs in balls ------------------------------------------------------------------------------------
+
+
+def is_run(phases: Sequence[Phase]) -> bool:
+    """True unless there is one release on the whole data set, or a closed form in balls for several."""
+    run, bound = phases[0].run, phases[0].bound
+    if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
+        return True
+    return run.steps > 1 and not bound.certifies_runs
+
+
+def check_provable(phases: Sequence[Phase]) -> None:
+    """Raise :class:`Refused` where there is no enclosure of one of the phases, or of the way its batches are drawn."""
+    for phase in phases:
+        run, bound, alike = phase.run, phase.bound, _one_layer(phase.mechanism)
+        is_gaussian = (phase.mechanism.name, bound.name) == ("gaussian", "analytic")
+        is_sampled = run.sampling_rate < 1.0 and run.scheme.draws_records_apart
+        # The steps of a person with several records have an enclosure (C37).
+        group_in_balls = is_gaussian and is_sampled and run.group_size <= MOST_IN_GROUP
+        lacks = {
+            f"certificates for group_size={run.group_size} are about Gaussian noise by its analytic bound on Poisson "
+            f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
+            "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
+            "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
+            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.ball_profile
+            is None,
+            "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim and "
+            "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
+        }
+        for reason, holds in lacks.items():
+            if holds:
+                raise Refused(reason)
+
+
+def provable_names() -> list[str]:
+    """The names ``mechanism.bound`` of all bounds that can be certified."""
+    from privproj.mechanisms.registry import registry
+
+    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.ball_profile is not None]
+
+
+def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
+    """The profile of one release (or of several, where a closed form is known) in balls, as the relation has it."""
+    assert phase.bound.ball_profile is not None
+    built: Mechanism = phase.mechanism
+    if phase.run.relation is NeighbouringRelation.REPLACE:
+        built = built.for_replacement()
+    return phase.bound.ball_profile(_one_layer(built), steps)
+
+
+def _one_layer(mechanism: Mechanism) -> Mechanism:
+    """The mechanism of one layer, where several of one shape are as private as one."""
+    return mechanism.alike if isinstance(mechanism, M2) else mechanism
+
+
+def _in_epochs(phase: Phase) -> bool:
+    """True where a record picks its batches at random, and an epoch is one release."""
+    return phase.run.allocates and not phase.run.single
+
+
+def prove_run(phases: Sequence[Phase], log_delta: float, guess: float) -> "tuple[RunInBalls, float]":
+    """The run in balls on its default grid, or on a coarser one where that takes too much work, and its epsilon there.
+
+    That is the one at the delta ``e^log_delta``; ``guess`` tells where to look first. Raises as :func:`_prove` and
+    :func:`_certified_epsilon` do.
+    """
+    run = _prove(phases, log_delta)
+    return run, _certified_epsilon(run, log_delta, guess)
+
+
+def _certified_epsilon(run: "RunInBalls", log_delta: float, guess: float) -> float:
+    """The least epsilon, to about a relative 1e-9, whose delta is certainly at most ``e^log_delta``."""
+    from privproj.contrib.certify.balls import log_of_upper_end
+
+    def excess(eps: float) -> float:
+        return log_of_upper_end(run.upper(eps)) - log_delta
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    start = guess if LEAST_EPSILON < guess < math.inf else 1.0
+    epsilon = find_crossing(excess, start, low=LEAST_EPSILON, high=1e9, spread=1e-3, rtol=1e-9).upper
+    if epsilon == math.inf:
+        raise PrecisionLimit(
+            "expected a run whose delta the proof can reach on its lattice; take the answer in floating point, "
+            "whose errors are bounded too, or ask for a larger delta"
+        )
+    return epsilon
+
+
+def _prove(phases: Sequence[Phase], log_delta: float) -> "RunInBalls":
+    """The run in balls on the grid that is good near the delta ``e^log_delta``, or on one up to four times as coarse.
+
+    Raises :class:`PrecisionLimit` where even a coarse grid takes too long a window or too high a precision.
+    """
+    for mechanism in (_one_layer(phase.mechanism) for phase in phases):
+        if isinstance(mechanism, M2) and (mechanism.rank or 0) > MOST_RANK:
+            raise PrecisionLimit(f"expected a rank of at most {MOST_RANK:g} in a run to prove, got {mechanism.rank}")
+    # An epoch has grids of its own.
+    if sum(_effort(phase) * (10 if _in_epochs(phase) else 1) for phase in phases) > MOST_EFFORT:
+        raise PrecisionLimit(f"expected a run of fewer phases to prove, got {len(phases)} with profiles that take long")
+    if log_delta < LEAST_LOG10_DELTA * math.log(10.0):
+        raise PrecisionLimit(f"expected a delta of at least 1e{LEAST_LOG10_DELTA:.0f} for the certificate of a run")
+    # Whoever verifies a delta that was proved meets the grid on which it was proved.
+    log_delta = float(math.floor(log_delta))
+    for fineness in (1.0, 0.5):
+        with suppress(PrecisionLimit):
+            return _prove_on_grid(phases, log_delta, fineness)
+    return _prove_on_grid(phases, log_delta, 0.25)
+
+
+def _effort(phase: Phase) -> int:
+    """How much work each value of the profile of a phase is, where it is 1 for Gaussian releases of one record."""
+    return ball_profile(phase).effort * phase.run.group_size
+
+
+def _prove_on_grid(phases: Sequence[Phase], log_delta: float, fineness: float) -> "RunInBalls":
+    """The run in balls on one grid, at a precision at which its balls are narrow, which is checked."""
+    from flint import arb, ctx
+
+    from privproj.contrib.certify.balls_in_bins import propose_epochs
+    from privproj.contrib.certify.composition import RunInBalls
+    from privproj.contrib.certify.grids import propose_grid
+
+    steps = sum(phase.run.steps for phase in phases)
+    # log2(T / delta) bits are lost beside 1, and a hundred are kept.
+    bits = max(LEAST_BITS, 64 * math.ceil(((math.log(steps) - log_delta) / math.log(2.0) + 100.0) / 64.0))
+    dearest = max(map(_effort, phases))
+    # Several phases are numbered in what a refusal says of one.
+    profiles = [replace(phase, name=str(i + 1)).profile() for i, phase in enumerate(phases)]
+    releases = [release for phase in profiles for release in releases_of(*phase)]
+    grid = propose_grid(releases, log_delta, fineness, 64 * MOST_PLACES // (bits * dearest))
+    composed = sum(run.steps for _, run in releases)
+    epochs = [
+        propose_epochs(*floats, log_delta, composed, fineness) if _in_epochs(phase) else ()
+        for floats, phase in zip(profiles, phases, strict=True)
+    ]
+    _check_work(grid, [one for blocks in epochs for block in blocks for one in block], bits, dearest)
+    with ctx.workprec(bits):
+        run = RunInBalls(_releases_in_balls(phases, epochs), grid)
+        # The radii of the balls are at most a millionth of delta.
+        if not run.blur <= arb(log_delta).exp() / 10**6:
+            raise PrecisionLimit(f"expected a run whose delta {bits} bits tell from rounding; ask for a larger delta")
+    return run
+
+
+def _check_work(grid: "Grid", epochs: "list[EpochGrid]", bits: int, dearest: int) -> None:
+    """Raise :class:`PrecisionLimit` for a run that takes too long, before any work is done in balls."""
+    sizes = [window.size for window in grid.windows]
+    cells = len(grid.knots) * sum(sizes) + sum(one.window.size for one in epochs)
+    places = sum(map(len, grid.knots)) + sum(len(one.knots) for one in epochs)
+    if max(sizes) > MOST_CELLS or max(cells / MOST_WORK, places * dearest / MOST_PLACES) * bits > 64:
+        raise PrecisionLimit(
+            f"expected a run whose proof takes a minute or two, got one of {cells} cells and {places} places at {bits} "
+            "bits; certify fewer steps or a larger delta, or take the answer in floating point, whose errors are "
+            "bounded too"
+        )
+
+
+def _releases_in_balls(phases: Sequence[Phase], epochs: "Sequence[Sequence[Sequence[EpochGrid]]]") -> "list[Releases]":
+    """The releases of all phases in balls, sampled as their runs say, with the grids of the epochs of each."""
+    from privproj.contrib.certify.balls_in_bins import epochs_in_balls
+    from privproj.contrib.certify.composition import BallGroup, BallPhase
+
+    releases: list[Releases] = []
+    for phase, grids in zip(phases, epochs, strict=True):
+        run, profile = phase.run, ball_profile(phase)
+        if _in_epochs(phase):
+            releases += epochs_in_balls(profile, run, grids)
+        elif run.group_size > 1:
+            z = phase.mechanism.noise_multiplier or 0.0
+            releases.append(BallGroup(z, run.steps, run.sampling_rate, run.group_size))
+        else:
+            releases.append(BallPhase(profile, run.steps, run.sampling_rate, run.scheme.is_one_sided))
+    return releases
+
+
+# --- proving ------------------------------------------------------------------------------------------
+
+
+def certify(result: Result) -> Certificate:
+    """Prove an answer: enclose delta at its epsilon in ball arithmetic, and compare.
+
+    The answer for a run of several releases is composed anew in balls. The certificate then says what is proved by
+    that: its epsilon, its delta or its noise multiplier may differ a little from those of the floating-point answer
+    (:func:`privproj.io.prove` puts them into the answer). It needs python-flint, which the extra ``certify``
+    installs.
+
+    Args:
+        result: An answer to an epsilon, delta or sigma query, or for a run file.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        InvalidParameter: python-flint is not installed, or the parameters are not those that the tool writes.
+        Refused: There is no enclosure for this bound or run, or the result is no such answer or was altered.
+        NotConverged: The floating-point answer is on the unsafe side of its enclosure; this is a defect, please report
+            it.
+        PrecisionLimit: The enclosure stays too wide at every precision, or takes too long a lattice.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.contrib.certify import certify
+    >>> found = certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))
+    >>> float(found.lower) <= float(found.upper) <= 1e-5
+    True
+    """
+    return prove(result)[1]
+
+
+def prove(result: Result) -> tuple[Result, Certificate]:
+    """Return an answer as it is proved in ball arithmetic, and its certificate.
+
+    Args:
+        result: As :func:`privproj.io.certify` takes it.
+
+    Returns:
+        The answer with the number that is proved, and with what is proved under "certified" in its numerics, and the
+        certificate. For one release the number is the same; for a run it is composed anew and may differ a little.
+
+    Raises:
+        InvalidParameter: As :func:`privproj.io.certify` raises it.
+        Refused: There is no enclosure for this bound or run.
+        NotConverged: The floating-point answer is on the unsafe side.
+        PrecisionLimit: The enclosure stays too wide, or takes too long a lattice.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.contrib.certify import prove
+    >>> plain = epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, steps=100, sampling_rate=0.01)
+    >>> answer, certificate = prove(plain)
+    >>> answer.value == certificate.epsilon, abs(answer.value / plain.value - 1) < 1e-3
+    (True, True)
+    """
+    _check_answered(result)
+    flint = import_extra("flint", "a certificate", "certify")
+    # A proof in balls does not rest on the rounding of floats.
+    if ROUNDING_AS_MEASURED in result.promises:
+        promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
+        result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
+    question = _question_of(result)
+    if is_run(question.phases):
+        result, question, run = _prove_run(result, question)
+        bits, choices = run.bits, {"witness": {}, "grid_step": run.grid.step}
+        lower, upper = _ends_of_run(run, float(result.epsilon or 0.0), RUN_SPREAD)
+    else:
+        epsilon, profile = float(result.epsilon or 0.0), ball_profile(question.only, question.only.run.steps)
+        witness = profile.witness(epsilon)
+        ball, bits = enclosure(profile, epsilon, witness)
+        _check_side(result, ball)
+        choices = {"witness": witness}
+        lower, upper = _written_ends(ball, ball, CHOICE_SPREAD if witness else WRITTEN_SPREAD)
+    certificate = Certificate(
+        question=_data_of(question),
+        epsilon=float(result.epsilon or 0.0),
+        target=target_field(result),
+        lower=lower,
+        upper=upper,
+    )
+    if not ball_meets(certificate.target, upper):
+        raise Refused("the value of this answer is not what its parameters give")
+
+    note = {"lower": lower, "upper": upper, "bits": bits, **choices}
+    note["arithmetic"] = f"ball arithmetic, python-flint {flint.__version__}"
+    return replace(result, numerics={**result.numerics, "certified": note}), certificate
+
+
+def _check_answered(result: Result) -> None:
+    """Raise :class:`Refused` for what is no answer that a certificate could be about."""
+    if result.risk is not None:
+        raise Refused(
+            "a risk has no certificate; expected a target of epsilon and delta, or certify the delta at epsilon 0 of "
+            "the noise multiplier that was found, which is its advantage"
+        )
+    answered = result.outcome is Outcome.OK and result.epsilon is not None and result.log10_delta is not None
+    if result.quantity not in ("epsilon", "delta", "sigma") or not answered:
+        raise Refused(
+            f"expected an answered epsilon, delta or sigma query to certify, got {result.quantity} with outcome "
+            f"{result.outcome}"
+        )
+
+
+def _prove_run(result: Result, question: Question) -> "tuple[Result, Question, RunInBalls]":
+    """The answer for a run with its number raised until the balls prove it, its question, and the run in balls."""
+    epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
+    proved, delta = result, Decimal(0)
+    for _ in range(MOST_TRIES):
+        goal = _log_goal(target_field(proved))
+        run, least = prove_run(question.phases, goal, epsilon)
+        if result.quantity == "sigma" and least <= epsilon:
+            mechanism = {**result.mechanism, "noise_multiplier": sigma}
+            return _with_value(result, sigma, noise_multiplier=sigma, mechanism=mechanism), question, run
+        _check_run_side(result, run)
+        if result.quantity == "epsilon":
+            return _with_value(result, least, epsilon=least), question, run
+        if result.quantity == "sigma":
+            # Epsilon falls at least as fast as 1/z, nearly.
+            sigma *= 1.0 + min(1.1 * (least - epsilon) / max(epsilon, 1e-3), 1.0) + 1e-9
+            question = question.with_mechanism(noise_multiplier=sigma)
+        else:
+            delta = max(delta, Decimal(_ends_of_run(run, epsilon, RUN_SPREAD)[1]))
+            proved = _with_delta(result, delta)
+            # The check will propose its grids for this delta.
+            if math.floor(_log_goal(target_field(proved))) == math.floor(goal):
+                return proved, question, run
+    raise PrecisionLimit(f"expected a {result.quantity} that is proved to meet the target, found none near the answer")
+
+
+def _log_goal(target: dict[str, float]) -> float:
+    """``ln`` of the delta that a run is to have so that the end that is written above it meets the target."""
+    log_delta = math.log(target["delta"]) if "delta" in target else target["log10_delta"] * math.log(10.0)
+    return log_delta - 2.0 * float(RUN_SPREAD)
+
+
+def _check_run_side(result: Result, run: "RunInBalls") -> None:
+    """Raise :class:`NotConverged` unless the floating-point ends enclose what the balls enclose."""
+    assert result.epsilon is not None
+    # A lower end of 0 says nothing: where delta is covered at epsilon 0, what is proved there meets the target too.
+    if result.lower and result.quantity == "epsilon" and ball_meets(target_field(result), run.upper(result.lower)):
+        raise NotConverged("the lower end of the floating-point epsilon is above what is proved; please report it")
+    _check_side(result, run.lower(result.epsilon))
+
+
+def _with_delta(result: Result, upper: Decimal) -> Result:
+    """The answer of a delta query for a run with the delta that is proved, rounded up."""
+    if upper >= 1:
+        raise PrecisionLimit("expected a delta below 1 to be proved; ask at a larger epsilon")
+    power = float(upper.log10())
+    # The logarithm is rounded up by far more than its rounding.
+    powers = {"log10_delta": min(power + 1e-12 * abs(power), 0.0)}
+    return _with_value(result, _rounded_up(upper), delta=_rounded_up(upper), **powers)
+
+
+def _with_value(result: Result, value: float, **changes: Any) -> Result:
+    """The answer with another value that is proved, and what else that changes."""
+    lower = None if result.lower is None else min(result.lower, value)
+    return replace(result, value=value, upper=value, lower=lower, **changes)
+
+
+def _rounded_up(value: Decimal) -> float:
+    """The least float that is not below a decimal number."""
+    near = float(value)
+    return near if Decimal(near) >= value else math.nextafter(near, math.inf)
+
+
+# --- enclosures ---------------------------------------------------------------------------------------
+
+
+def enclosure(profile: "BallProfile", epsilon: float, witness: dict[str, float], first: int = 0) -> "tuple[arb, int]":
+    """``(ball, bits)``: delta at this epsilon, at the first precision that makes the ball narrow enough.
+
+    The search begins at rung ``first`` of the ladder of precisions.
+    """
+    from flint import arb
+
+    from privproj.contrib.certify.balls import PRECISION_LADDER, enclose_to_goal
+
+    return enclose_to_goal(lambda: profile.delta(arb(epsilon), witness), PRECISION_LADDER[first:])
+
+
+def _ends_of_run(run: "RunInBalls", epsilon: float, spread: Decimal = Decimal(0)) -> tuple[str, str]:
+    """Ends around the delta of a run at this epsilon, as :func:`_written_ends` writes them."""
+    return _written_ends(run.lower(epsilon), run.upper(epsilon), spread)
+
+
+def _written_ends(low: "arb", high: "arb", spread: Decimal = Decimal(0)) -> tuple[str, str]:
+    """Ends around two balls as decimal text, each a relative ``spread`` further out; 0 below where nothing is known."""
+    from privproj.contrib.certify.balls import EXACT_DECIMALS, decimal_ends
+
+    down, up = EXACT_DECIMALS.copy(), EXACT_DECIMALS.copy()
+    down.prec = up.prec = WRITTEN_DIGITS
+    down.rounding, up.rounding = ROUND_FLOOR, ROUND_CEILING
+    lower = down.multiply(Decimal(decimal_ends(low, WRITTEN_DIGITS)[0]), 1 - spread)
+    upper = up.multiply(Decimal(decimal_ends(high, WRITTEN_DIGITS)[1]), 1 + spread)
+    return str(lower) if lower > 0 else "0", str(min(upper, Decimal(1)))
+
+
+def target_field(result: Result) -> dict[str, float]:
+    """What the enclosure must not exceed: the delta that was asked or answered, or its decimal logarithm."""
+    if result.delta is not None and result.delta > 1.01e-300:
+        return {"delta": result.delta}
+    assert result.log10_delta is not None
+    return {"log10_delta": result.log10_delta}
+
+
+def _check_side(result: Result, ball: "arb") -> None:
+    """Raise :class:`NotConverged` unless the answer is on the safe side of its enclosure."""
+    if not ball_meets(target_field(result), ball):
+        sentence = f"the floating-point {result.quantity} is on the unsafe side of its enclosure; please report it"
+        raise NotConverged(sentence)
+
+
+def ball_meets(target: dict[str, float], delta: "arb | str") -> bool:
+    """True if a whole ball, or a decimal number, is at most the target; a delta of 1 is met by definition."""
+    from flint import arb, ctx
+
+    with ctx.workprec(320):
+        # A decimal number is read as a ball that holds it.
+        most = arb(target["delta"]) if "delta" in target else arb(10) ** arb(target["log10_delta"])
+        return bool(arb(delta).upper() <= most) or most >= 1
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def load_certificate(path: str | Path) -> Certificate:
+    """Read a certificate from its file, and check that it has the form that the tool writes.
+
+    Its claims are not checked here; :func:`privproj.io.verify` does that.
+
+    Args:
+        path: A file that :meth:`Certificate.save` wrote.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        InvalidParameter: The file cannot be read, is no certificate, or says a thing twice.
+
+    >>> import tempfile
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.contrib.certify import certify, load_certificate
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)).save(file.name)
+    ...     round(load_certificate(file.name).epsilon, 4)
+    4.3772
+    """
+    return read_certificate(files.read_bounded(path), path)
+
+
+def read_certificate(content: bytes, path: str | Path) -> Certificate:
+    """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
+    data = files.read_json(content, "FILE", path, "a certificate as --certificate writes it")
+    with within("certificate"):
+        return _from_record(data)
+
+
+KINDS = {
+    "question": TABLE,
+    "epsilon": number("an epsilon from 0 to 1e+09", 0.0, LARGEST_EPSILON),
+    "target": TABLE,
+    "lower": DECIMAL,
+    "upper": DECIMAL,
+    "schema": WHOLE,
+}
+"""What the fields of a certificate may be. Contract."""
+
+
+def _from_record(content: object) -> Certificate:
+    """The certificate that a JSON object describes: every key known, none missing, each of its kind.
+
+    Raises :class:`InvalidParameter` for anything else.
+    """
+    fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(fields, dict):
+        raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
+    schema = fields.get("schema", SCHEMA)
+    if not files.same_json(schema, SCHEMA):
+        newer = type(schema) is int and schema > SCHEMA
+        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
+        raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
+    certificate = Certificate(**files.read_table("keys", fields, KINDS))
+    check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))
+    delta_target(certificate.target.get("delta"), certificate.target.get("log10_delta"))
+    return certificate
+
+
+# --- checking -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CertificateVerdict(files.Verdict):
+    """What checking a certificate found; its ``holds`` is True if every claim does.
+
+    Attributes:
+        claims: Every claim of the certificate in words, and whether it holds.
+        lower: The lower end of the new enclosure of delta, as decimal text.
+        upper: The upper end of the new enclosure of delta, as decimal text.
+        result: What the tool says of the question: what was run, and the bound with its side, status, promises,
+            assumptions and source. Its value is that upper end, rounded up.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.contrib.certify import certify, verify
+    >>> verdict = verify(certify(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5)))
+    >>> verdict.claims["the target is met"], f"{float(verdict.upper):.4e}", verdict.result.bound
+    (True, '1.0000e-05', 'analytic')
+    """
+
+    lower: str
+    upper: str
+    result: Result
+
+    @property
+    def word(self) -> str:
+        """The verdict in words: what could not be proved here need not be false."""
+        return "holds" if self.holds else NOT_PROVED
+
+
+def verify(certificate: Certificate) -> CertificateVerdict:
+    """Check a certificate by a new enclosure of delta for its question.
+
+    Free parameters of the proof, such as the grid of a run, are proposed again, and that of one release has a higher
+    precision. So a claim that does not hold is one that could not be proved here; it need not be false. It needs
+    python-flint (the extra ``certify``).
+
+    Args:
+        certificate: The certificate, made here or read from a file.
+
+    Returns:
+        A verdict with every claim and whether it holds, and what the number rests on.
+
+    Raises:
+        InvalidParameter: python-flint is not installed, or the tool does not write such a certificate.
+        Refused: There is no enclosure for this bound or run.
+        PrecisionLimit: The new enclosure stays too wide at every precision, or takes too long a lattice.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.contrib.certify import certify, verify
+    >>> verify(certify(epsilon(M2(dim=64, rank=4, noise_multiplier=1.0), delta=1e-5))).holds
+    True
+    """
+    import_extra("flint", "a certificate", "certify")
+    with within("certificate"):
+        claim = _from_record(certificate.record)
+        question = _question_from(claim.question)
+        if not files.same_json(as_plain_value(_data_of(question)), claim.question):
+            words = "a question in the words in which privproj writes it"
+            raise InvalidParameter("question", quoted(claim.question), words)
+        return _verdict_on(claim, question)
+
+
+def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
+    """The verdict on a certificate about this question."""
+    lower, upper = _ends_anew(claim, question.phases)
+    side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
+    value = _rounded_up(Decimal(upper))
+    result = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
+    claims = {
+        "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
+        "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),
+        "the target is met": ball_meets(claim.target, claim.upper),
+    }
+    return CertificateVerdict(claims, lower, upper, result)
+
+
+def _ends_anew(claim: Certificate, phases: Sequence[Phase]) -> tuple[str, str]:
+    """The ends of a new enclosure: of one release at a higher precision, of a run on a grid that is proposed again."""
+    if is_run(phases):
+        return _ends_of_run(_prove(phases, _log_goal(claim.target)), claim.epsilon)
+    profile = ball_profile(phases[0], phases[0].run.steps)
+    ball, _ = enclosure(profile, claim.epsilon, profile.witness(claim.epsilon), first=1)
+    return _written_ends(ball, ball)

@@ -1,0 +1,411 @@
+"""A whole run in balls: from the profiles of its releases to an enclosure of its delta (C29).
+
+This file is the proof of a certificate of a run, step by step; its claim in docs/proofs.md says why each step is sound.
+It takes the profiles of single releases from :mod:`privproj.contrib.certify.profiles` and nothing on trust: the grid
+(:class:`Grid`) may be any at all, and decides only how narrow the enclosure is.
+
+Write ``t = e^eps``, ``H(t)`` for the profile of one release in one order, ``E(t) = H(t) - max(0, 1 - t)`` for its
+excess, and ``t_j = e^(j h)`` for the places (cells) of a lattice of losses with the step ``h``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+from flint import acb, arb, ctx
+
+from privproj.contrib.certify.profiles import BallProfile
+
+Ends = tuple[arb, arb]
+"""A lower and an upper bound of one number."""
+
+
+class Releases:
+    """Releases of one kind in a run: how many, and the excess of one of them, whose bounds the class guarantees."""
+
+    steps: int
+    """How many releases there are."""
+
+    one_sided: bool
+    """True where both orders must be composed."""
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return a lower and an upper bound of ``E`` at ``t = e^(cell h)`` in the remove order; 0 below if unknown.
+
+        Where both orders are alike only cells from 0 on are asked.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BallPhase(Releases):
+    """Releases of one profile on the whole data set, or each on a batch at a rate."""
+
+    profile: BallProfile
+    steps: int
+    rate: float = 1.0
+    one_sided: bool = False
+    """True for Poisson batches; at any other rate below 1 batches have a fixed size, and both orders are alike."""
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, sampled at the rate (C17)."""
+        q = arb(self.rate)
+        # tau = (t - 1)/q:  E = q delta(ln(1 + tau)), tau >= 0;  q (1 + tau) delta(-ln(1 + tau)), -1 < tau < 0;  else 0
+        share = 1 + (cell * h).expm1() / q
+        if cell >= 0:
+            return _scale(self.profile.ends(share.log().max(arb(0))), q)
+        if share > 0:
+            return _scale(self.profile.ends((-share.log()).max(arb(0))), q * share)
+        return arb(0), q * share.max(arb(0))
+
+
+@dataclass(frozen=True)
+class BallGroup(Releases):
+    """Poisson steps of Gaussian noise for a person with ``size`` records, whose shifts are all alike (C37)."""
+
+    noise_multiplier: float
+    steps: int
+    rate: float
+    size: int
+    one_sided: bool = True
+
+    def excess(self, cell: int, h: arb) -> Ends:
+        """Return bounds of the excess ``E`` at ``t = e^(cell h)`` in the remove order, from one event ``A = {X > x}``.
+
+        Any ``x`` is sound: the event shows the lower bound, and what the weights miss of ``t`` is in the upper one.
+        """
+        t, mu, q = (cell * h).exp(), 1 / arb(self.noise_multiplier), arb(self.rate)
+        weights = [arb(math.comb(self.size, j)) * q**j * (1 - q) ** (self.size - j) for j in range(self.size + 1)]
+        if not t > weights[0]:
+            return arb(0), arb(0) if t <= weights[0] else t
+        x = self._threshold(weights, t, mu)
+        half = arb(2).rsqrt()
+        tails = [((x - j * mu) * half).erfc() / 2 for j in range(self.size + 1)]
+        held = [w * (j * mu * (x - j * mu / 2)).exp() for j, w in enumerate(weights)]
+        # sum_(j >= 1) w_j [P_j(A) - r_j P_0(A)] = sum_(j >= 1) w_j D_j(ln r_j), r_j the likelihood ratio at x
+        gain = (
+            sum((w * p for w, p in zip(weights[1:], tails[1:], strict=True)), arb(0)) - sum(held[1:], arb(0)) * tails[0]
+        )
+        over = sum(held, arb(0)) - t
+        if not over < weights[0]:  # more than t is handed out already
+            return arb(0), t
+        # H >= P(A) - t P_0(A);  H <= the sum + (w_0 - t + sum_(j >= 1) w_j r_j)_+
+        plain = (1 - t) if cell < 0 else arb(0)
+        return gain + over * tails[0] - plain, gain + over.max(arb(0)) - plain
+
+    def _threshold(self, weights: list[arb], t: arb, mu: arb) -> arb:
+        """Return an exact ``x`` near that with ``sum_j w_j r_j = t``, by Newton's method from the right."""
+        goal = (t - weights[0]).log()
+        x = arb(min(float((goal - w.log()) / (j * mu) + j * mu / 2) for j, w in enumerate(weights) if j))
+        for _ in range(60):
+            parts = [w * (j * mu * (x - j * mu / 2)).exp() for j, w in enumerate(weights) if j]
+            total = sum(parts, arb(0))
+            slope = sum((j * mu * part for j, part in enumerate(parts, start=1)), arb(0)) / total
+            step = (total.log() - goal) / slope
+            x = (x - step).mid()
+            if not abs(step) > arb(2) ** (-ctx.prec // 2):
+                break
+        return x
+
+
+def _scale(ends: Ends, factor: arb) -> Ends:
+    """Return both ends times a positive factor."""
+    return ends[0] * factor, ends[1] * factor
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where the law of the sum of losses is looked at: the cells ``first <= S < first + size``.
+
+    ``right`` and ``left`` are positive orders of Chernoff's bound for what lies beyond; any are sound.
+    """
+
+    first: int
+    size: int
+    right: float
+    left: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The free parameters of an enclosure, of which all are sound: they decide how narrow it is.
+
+    ``step`` is the lattice's, in nats. ``knots`` are the cells, for each phase, at which its profile is looked at, in
+    increasing order, 0 among them. ``windows`` are those of the remove and the add order.
+    """
+
+    step: float
+    knots: tuple[tuple[int, ...], ...]
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True)
+class Knot:
+    """A place of the lattice and what is known of ``H`` there."""
+
+    cell: int
+    t: arb
+    low: arb
+    high: arb
+
+
+@dataclass(frozen=True)
+class BallPair:
+    """Non-negative masses at losses ``cell h``: the finite part of a pair ``(P, Q)``, with ``Q`` masses ``p / t``.
+
+    From above the pair has the mass ``rest`` at infinity besides, and dominates. From below its profile exceeds that
+    of the release by at most ``rest``, everywhere.
+    """
+
+    cells: tuple[int, ...]
+    masses: tuple[arb, ...]
+    rest: arb
+
+
+def _knot(cell: int, excess: Ends, h: arb) -> Knot:
+    """Return the knot of a cell: ``H = E + max(0, 1 - t)``, the lower end rounded down and the upper one up."""
+    t = (cell * h).exp()
+    plain = (-(cell * h).expm1()) if cell < 0 else arb(0)
+    low, high = (excess[0].max(arb(0)) + plain).lower(), (excess[1] + plain).min(arb(1)).upper()
+    return Knot(cell, t, _or_else(low, 0), _or_else(high, 1))
+
+
+def _excesses_at(phase: Releases, cells: Sequence[int], h: arb) -> list[tuple[int, Ends]]:
+    """Return these cells and the excesses there, on one side only where both orders are alike."""
+    if phase.one_sided:
+        return [(cell, phase.excess(cell, h)) for cell in cells]
+    right = {cell: phase.excess(cell, h) for cell in {abs(cell) for cell in cells}}
+    # E(t) = t E(1/t)
+    return [(cell, right[cell] if cell >= 0 else _scale(right[-cell], (cell * h).exp())) for cell in cells]
+
+
+def _mirror(excesses: Sequence[tuple[int, Ends]], h: arb) -> list[Knot]:
+    """Return the knots of the other order, where the excess at ``1/t`` is ``E(t) / t`` (C1)."""
+    return [_knot(-cell, _scale(ends, (-cell * h).exp()), h) for cell, ends in reversed(excesses)]
+
+
+def pair_above(knots: Sequence[Knot]) -> BallPair:
+    """Return a pair that dominates every release whose ``H`` is at most ``high`` at these knots (C29, 1).
+
+    The lower hull of ``(0, 1)`` and the points is above ``H``, which is convex, and the profile of a pair, but for
+    rounding. What is missing at a corner is added to the mass at infinity, which lifts the whole profile.
+    """
+    falling = accumulate((knot.high for knot in knots), lambda x, y: x.min(y).upper())
+    points = [(knot.cell, knot.t, value) for knot, value in zip(knots, falling, strict=True)]
+    hull = _lower_hull([(points[0][0] - 1, arb(0), arb(1)), *points])[1:]
+    cells, masses = _masses_of_kinks(hull)
+    infinite = hull[-1][2]
+    profile = _profile_of_masses(hull, masses, hull)
+    # v_k <= m + sum_(j > k) p_j (1 - t_k/t_j) at every corner k, and 1 <= m + sum_j p_j
+    lack = arb(0).max(1 - sum(masses, arb(0)) - infinite)
+    for (_, _, wanted), value in zip(hull, profile, strict=True):
+        lack = lack.max(wanted - value - infinite)
+    return BallPair(cells, masses, (infinite + lack).upper())
+
+
+def pair_below(knots: Sequence[Knot]) -> BallPair | None:
+    """Return a pair whose profile is at most ``H`` plus its rest, for every release within these knots (C29, 2).
+
+    None where too little is known: a lower bound is positive next to no kink at ``t = 1``.
+    """
+    zero = next(i for i, knot in enumerate(knots) if knot.cell == 0)
+    centred = knots[zero % 2 :]
+    points = _segments_below(centred[: len(centred) - (len(centred) + 1) % 2])
+    if points is None:
+        return None
+    hull = _lower_hull(points)
+    cells, masses = _masses_of_kinks(hull, start=True)
+    profile = _profile_of_masses(hull, masses, points)
+    # sum_(j > k) p_j (1 - t_k/t_j) <= w_k + rest for every k, and sum_j p_j <= 1 + rest
+    excess = (sum(masses, arb(0)) - 1).max(arb(0))
+    for (_, _, wanted), value in zip(points, profile, strict=True):
+        excess = excess.max(value - wanted)
+    return BallPair(cells, masses, excess.upper())
+
+
+Point = tuple[int, arb, arb]
+"""A cell, its ``t``, and a value of a polygon there, which is exact."""
+
+
+def _segments_below(knots: Sequence[Knot]) -> list[Point] | None:
+    """Return the corners of a polygon that lies below ``H``: at every other knot, as far as it is above ``1 - t``.
+
+    Between the knots ``i`` and ``i + 2`` the line through ``high`` at one of them and ``low`` at ``i + 1`` lies below
+    ``H`` on the other side of ``i + 1``, as ``H`` is convex. The segment between the far ends of both lies below both.
+    """
+    corners = knots[::2]
+    plain = [(1 - knot.t) if knot.cell < 0 else arb(0) for knot in corners]
+    zero = next(i for i, knot in enumerate(corners) if knot.cell == 0)
+    ends, good = [], []
+    for k, (one, two, three) in enumerate(zip(corners, knots[1::2], corners[1:], strict=False)):
+        ratio = (two.t - one.t) / (three.t - two.t)
+        # Through low at i+1 and high at i+2, at t_i; and through high at i and low at i+1, at t_(i+2).
+        left, right = two.low - ratio * (three.high - two.low), two.low - (one.high - two.low) / ratio
+        ends.append((left, right))
+        good.append(bool(left > plain[k]) and bool(right > plain[k + 1]))
+    first, last = zero, zero
+    while first > 0 and good[first - 1]:
+        first -= 1
+    while last < len(good) and good[last]:
+        last += 1
+    if not first < zero < last:
+        return None
+    # Where two segments meet the lower end is taken; at both ends of the polygon max(0, 1 - t), which is lower still.
+    values = [ends[i - 1][1].min(ends[i][0]) for i in range(first + 1, last)]
+    values = [plain[first], *values, plain[last]]
+    return [(knot.cell, knot.t, value.lower()) for knot, value in zip(corners[first : last + 1], values, strict=True)]
+
+
+def _lower_hull(points: Sequence[Point]) -> list[Point]:
+    """Return the corners of the lower convex hull of these points, as far as the balls can tell."""
+    hull: list[Point] = []
+    for point in points:
+        while len(hull) > 1:
+            (_, t, value), (_, next_t, next_value), (_, last_t, last_value) = hull[-2], hull[-1], point
+            # The polygon through these three is certainly convex at the middle one.
+            if (next_value - value) * (last_t - next_t) < (last_value - next_value) * (next_t - t):
+                break
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _masses_of_kinks(hull: Sequence[Point], *, start: bool = False) -> tuple[tuple[int, ...], tuple[arb, ...]]:
+    """Return cells and ``P`` masses ``t`` times the change of slope at each point, rounded, none negative.
+
+    To the left of the first point the line goes to ``(0, 1)``, or with ``start`` is ``1 - t``; to the right it is flat.
+    """
+    slopes = [arb(-1) if start else (hull[0][2] - 1) / hull[0][1]]
+    slopes += [(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairwise(hull)]
+    slopes.append(arb(0))
+    masses = tuple(
+        (point[1] * (after - before)).max(arb(0)).mid()
+        for point, before, after in zip(hull, slopes, slopes[1:], strict=False)
+    )
+    return tuple(cell for cell, _, _ in hull), masses
+
+
+def _profile_of_masses(hull: Sequence[Point], masses: Sequence[arb], places: Sequence[Point]) -> list[arb]:
+    """Return ``sum over t_j > t of p_j (1 - t / t_j)`` at places in increasing order, by sums from the right."""
+    values, k, mass, weight = [], len(hull), arb(0), arb(0)
+    for cell, t, _ in reversed(places):
+        while k > 0 and hull[k - 1][0] > cell:
+            k -= 1
+            mass, weight = mass + masses[k], weight + masses[k] / hull[k][1]
+        values.append(mass - t * weight)
+    return values[::-1]
+
+
+def _or_else(value: arb, certain: int) -> arb:
+    """Return the value, or a bound that is always known where the balls are too wide to tell."""
+    return value if value.is_finite() else arb(certain)
+
+
+class RunInBalls:
+    """The delta of a run, enclosed: the larger of both orders, each from above and, where that is known, from below.
+
+    The bounds are computed at the working precision at which this is built, ``bits``.
+    """
+
+    def __init__(self, phases: Sequence[Releases], grid: Grid) -> None:
+        self.grid, self.bits, h = grid, ctx.prec, arb(grid.step)
+        excesses = [_excesses_at(phase, cells, h) for phase, cells in zip(phases, grid.knots, strict=True)]
+        steps = [phase.steps for phase in phases]
+        orders = [[[_knot(cell, ends, h) for cell, ends in points] for points in excesses]]
+        if any(phase.one_sided for phase in phases):
+            orders.append([_mirror(points, h) for points in excesses])
+        self.above = [
+            ComposedLaw(list(zip(map(pair_above, order), steps, strict=True)), grid.step, window)
+            for order, window in zip(orders, grid.windows, strict=True)
+        ]
+        self.below = []
+        for order, window in zip(orders, grid.windows, strict=True):
+            pairs = [pair_below(knots) for knots in order]
+            pairs_of_steps = [(pair, count) for pair, count in zip(pairs, steps, strict=True) if pair is not None]
+            if len(pairs_of_steps) == len(pairs):
+                self.below.append(ComposedLaw(pairs_of_steps, grid.step, window))
+
+    def upper(self, eps: float) -> arb:
+        """Return an upper bound of delta at ``eps >= 0``, an exact number."""
+        # delta <= sum over the window of P(S) (1 - e^(eps - S h))_+ + P(S at or above its end) + what infinity costs
+        with ctx.workprec(self.bits):
+            delta = arb(0)
+            for law in self.above:
+                delta = delta.max(law.gain(eps, above=True) + law.beyond_right + law.rest)
+            return _or_else(delta.min(arb(1)).upper(), 1)
+
+    def lower(self, eps: float) -> arb:
+        """Return a lower bound of delta at ``eps >= 0``, an exact number; 0 where none is known."""
+        # delta >= the same sum - P(S outside of the window) - what the rests cost
+        with ctx.workprec(self.bits):
+            delta = arb(0)
+            for law in self.below:
+                delta = delta.max(law.gain(eps, above=False) - law.beyond_right - law.beyond_left - law.rest)
+            return _or_else(delta.lower(), 0)
+
+    @property
+    def blur(self) -> arb:
+        """What the radii of all balls of the composed laws add to a bound of delta, at most."""
+        widest = arb(0)
+        for law in (*self.above, *self.below):
+            widest = widest.max(sum((ball.rad() for ball in law.law), arb(0)))
+        return widest
+
+
+class ComposedLaw:
+    """The law of the sum of the losses of a run on a window of the lattice, and what may lie elsewhere."""
+
+    def __init__(self, pairs: Sequence[tuple[BallPair, int]], step: float, window: Window) -> None:
+        self.pairs, self.step, self.window = pairs, step, window
+        self.law = _composed_masses(pairs, window)
+        self.beyond_right = self._chernoff(window.first + window.size, arb(window.right))
+        self.beyond_left = self._chernoff(window.first, -arb(window.left))
+
+    @property
+    def rest(self) -> arb:
+        """What the rests of all releases together change of delta, at most (C29, 3)."""
+        # sum_i T_i m_i prod_i M_i^(T_i), M_i = max(1, mass_i) + m_i
+        spent, total = arb(0), arb(1)
+        for pair, steps in self.pairs:
+            total = total * (sum(pair.masses, arb(0)).max(arb(1)) + pair.rest) ** steps
+            spent = spent + steps * pair.rest
+        return (spent * total).upper()
+
+    def _chernoff(self, edge: int, x: arb) -> arb:
+        """Return Chernoff's bound of the mass on the side of ``edge`` to which ``x`` points."""
+        # prod_i (sum_j p_j e^(x j h))^T_i e^(-x h edge)
+        h = arb(self.step)
+        bound = (-x * h * edge).exp()
+        for pair, steps in self.pairs:
+            moment = sum((p * (x * j * h).exp() for j, p in zip(pair.cells, pair.masses, strict=True)), arb(0))
+            bound = bound * moment**steps
+        return bound.upper()
+
+    def gain(self, eps: float, *, above: bool) -> arb:
+        """Return ``sum over the window of P(S) (1 - e^(eps - S h))_+``, every mass taken at its upper or lower end."""
+        start = max(math.floor(Fraction(eps) / Fraction(self.step)) + 1, self.window.first)
+        h, mass, weighted = arb(self.step), arb(0), arb(0)
+        # e^(eps - S h) from cell to cell
+        factor, decay = (arb(eps) - start * h).exp(), (-h).exp()
+        for ball in self.law[start - self.window.first :]:
+            p = ball.upper() if above else ball.lower()
+            if not p <= 0:
+                mass, weighted = mass + p, weighted + p * factor
+            factor = factor * decay
+        return mass - weighted
+
+
+def _composed_masses(pairs: Sequence[tuple[BallPair, int]], window: Window) -> list[arb]:
+    """Return the masses of the sum, wrapped modulo the window's size, from the window's first cell on."""
+    product: list[acb] = []
+    for pair, steps in pairs:
+        wrapped = [acb(0)] * window.size
+        for cell, mass in zip(pair.cells, pair.masses, strict=True):
+            wrapped[cell % window.size] += mass
+        spectrum = [value**steps for value in acb.dft(wrapped)]
+        product = [x * y for x, y in zip(product, spectrum, strict=True)] if product else spectrum
+    law = [value.real for value in acb.dft(product, inverse=True)]
+    turn = window.first % window.size
+    return law[turn:] + law[:turn]

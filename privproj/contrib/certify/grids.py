@@ -1,0 +1,147 @@
+"""Which grid encloses a run tightly, chosen in floats: nothing here is trusted (:class:`..composition.Grid`)."""
+
+import math
+
+import numpy as np
+
+from privproj.composition.dominating_pairs import (
+    LARGEST_LOSS,
+    TRUNCATED_RUN_MASS,
+    Cells,
+    DominatingPair,
+    FloatArray,
+    Outline,
+    distinct_cells,
+    outline_step,
+)
+from privproj.contrib.certify.composition import Grid, Window
+from privproj.errors import PrecisionLimit
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.run import Run
+
+SHARE_TRUNCATED = math.log(1e-16)
+"""Log of the part of delta at which the tails of the steps may be cut. A floor may be cut 1e8 above. Speed only."""
+
+LOG_LEAST_TRUNCATED = math.log(1e-280)
+"""Log of the least mass of the tails of the steps that the floats follow. Speed only."""
+
+ORDERS = np.geomspace(1e-4, 1e4, 161)
+"""Orders of Chernoff's bound that are tried. Speed only."""
+
+LOG_OF_NOTHING = -600.0
+"""Log of a delta that is taken for 0: losses are bounded there. Speed only."""
+
+FloatPairs = list[tuple[DominatingPair, int]]
+"""The pairs of the composer for each phase, and how many releases it has."""
+
+
+def propose_grid(
+    phases: list[tuple[PrivacyProfile, Run]], log_delta: float, fineness: float = 1.0, most_knots: float = math.inf
+) -> Grid:
+    """Return a grid for the run of these phases that is good near the delta ``e^log_delta``.
+
+    Where ``fineness`` is larger, the grid is as much finer than it is by default. Raises :class:`PrecisionLimit` where
+    it would have more knots than this.
+    """
+    beyond = min(TRUNCATED_RUN_MASS, math.exp(max(log_delta + SHARE_TRUNCATED, LOG_LEAST_TRUNCATED)))
+    shapes = [outline_step(profile, run, beyond) for profile, run in phases]
+    # Cells of the lattice to a standard deviation of the loss of one release. Speed only.
+    step = min(shape.deviation for shape in shapes) / (fineness * 24.0)
+    largest = [_largest_losses(profile, run, shape) for (profile, run), shape in zip(phases, shapes, strict=True)]
+    if len(phases) == 1 and len(largest[0]):
+        top = float(largest[0][-1])
+        step = top / math.ceil(top / step)
+    knots = [
+        _place_knots(shape, losses, step, fineness, log_delta - math.log(shape.run.steps), shape.has_two_orders)
+        for shape, losses in zip(shapes, largest, strict=True)
+    ]
+    count = sum(map(len, knots))
+    if count > most_knots:
+        raise PrecisionLimit(
+            f"expected a run whose profiles are looked at in at most {most_knots} places to prove it, got {count}; "
+            "certify fewer phases or a larger delta, or take the answer in floating point, whose errors are bounded too"
+        )
+    orders: list[FloatPairs] = [[(shape.pairs(step).above, shape.run.steps) for shape in shapes]]
+    if any(shape.has_two_orders for shape in shapes):
+        orders.append([(pair.mirrored(), steps) for pair, steps in orders[0]])
+    # Log of the part of delta that the mass outside of a window may be, by Chernoff's bound. Speed only.
+    windows = tuple(_window(order, step, log_delta + math.log(1e-6)) for order in orders)
+    return Grid(step, tuple(tuple(map(int, cells)) for cells in knots), windows)
+
+
+def _largest_losses(profile: PrivacyProfile, run: Run, shape: Outline) -> FloatArray:
+    """Return the least and the largest loss of a release in nats, where losses are bounded; else nothing."""
+    # ln(1 + q (e^eps - 1)) at the eps from which on the profile is 0, and at -eps (C17)
+    q, eps = run.sampling_rate, math.log1p(math.expm1(min(float(shape.losses[-1]), LARGEST_LOSS)) / run.sampling_rate)
+    if profile.excess is not None or profile.log_delta(eps).upper > LOG_OF_NOTHING:
+        return np.zeros(0)
+    least = 0.0
+    while eps - least > 1e-13 * eps:
+        middle = 0.5 * (least + eps)
+        least, eps = (least, middle) if profile.log_delta(middle).upper <= LOG_OF_NOTHING else (middle, eps)
+    return np.log1p(q * np.expm1(np.array([-eps, eps])))
+
+
+def _place_knots(
+    shape: Outline, largest: FloatArray, step: float, fineness: float, log_share: float, one_sided: bool
+) -> Cells:
+    """Return the knots of a phase; where the pair is its own mirror image so are they, as each value serves twice."""
+    # Knots beyond the core: four to this many lengths in which the excess falls by e. Speed only.
+    cells = _thin_tails(shape.knots(step, fineness * 96.0), shape, step, log_share)
+    # A bounded loss is rounded up to the next knot.
+    ends = np.concatenate([np.floor(largest / step), np.rint(largest / step), np.ceil(largest / step)])
+    cells = distinct_cells(np.concatenate([cells, ends.astype(np.int64)]))
+    if one_sided:
+        return cells
+    right = cells[cells >= 0]
+    return np.concatenate([-right[:0:-1], right])
+
+
+def _thin_tails(cells: Cells, shape: Outline, step: float, log_share: float) -> Cells:
+    """Return these knots without some of those in the tails, where the excess is small beside ``e^log_share``."""
+    # A chord over s lengths of decay is about E s^2/8 too high, E(t)/t in the mirrored order.
+    losses = cells * step
+    log_excess = np.interp(losses, shape.losses, shape.log_excess) + np.maximum(-losses, 0.0)
+    # Part of delta that straight lines between far knots may add, nearly. Speed only.
+    enough = np.sqrt(8.0 * 1e-5) * np.exp(np.minimum(0.5 * (log_share - log_excess), 50.0))
+    # Distance of knots at most, in lengths in which the excess falls by e. Speed only.
+    lengths = np.abs(np.diff(log_excess)) / np.minimum(enough, 2.0)[:-1]
+    passed = np.concatenate([[0.0], np.cumsum(np.minimum(lengths, 1.0))])
+    chosen = np.concatenate([[True], np.diff(np.floor(passed)) > 0.0]) | (np.abs(cells) <= 1)
+    chosen[-1] = True
+    return cells[chosen]
+
+
+def _window(pairs: FloatPairs, step: float, log_mass: float) -> Window:
+    """Return the window outside of which there is about ``e^log_mass`` on either side."""
+    (end, right), (start, left) = (_edge(pairs, step, log_mass, side) for side in (1, -1))
+    size = 1 << max(4, (end - start).bit_length())
+    return Window(end - size, size, right, left)
+
+
+def _edge(pairs: FloatPairs, step: float, log_mass: float, side: int) -> tuple[int, float]:
+    """Return the cell beyond which Chernoff's bound leaves ``e^log_mass`` on this side, and the best order."""
+    # The pair in balls may end a few cells further out, which a larger order would blow up.
+    # Largest order of Chernoff's bound, times the step of the lattice. Speed only.
+    orders = ORDERS[np.minimum(0.5 / step, ORDERS[-1]) >= ORDERS]
+    laws = [(side * pair.step * pair.cells, pair.masses, steps) for pair, steps in pairs]
+    edge, order = chernoff_edge(laws, orders, log_mass)
+    return side * math.ceil(edge / step), order
+
+
+def chernoff_edge(
+    laws: list[tuple[FloatArray, FloatArray, int]], orders: FloatArray, log_mass: float
+) -> tuple[float, float]:
+    """Return what a sum exceeds with a mass of at most ``e^log_mass``, by Chernoff's bound, and the best order.
+
+    The sum is that of independent copies of laws, each given by its places, masses and the number of copies.
+    """
+    # min over x of (sum_i T_i ln sum_j p_j e^(x w_j) - ln mass) / x
+    moments = np.zeros(len(orders))
+    for places, masses, copies in laws:
+        exponents = orders[:, None] * places + np.log(np.maximum(masses, 1e-320))
+        top = exponents.max(axis=1)
+        moments += copies * (top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+    edges = (moments - log_mass) / orders
+    best = int(np.argmin(edges))
+    return float(edges[best]), float(orders[best])

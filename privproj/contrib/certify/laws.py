@@ -1,0 +1,205 @@
+"""Laws of the squared shift ``X`` in balls, and means of the Gaussian profile over them by the trapezoidal rule (C21).
+
+They are independent twins of :mod:`privproj.distributions.squared_sensitivity` (floats) and
+``tests/reference/laws.py`` (mpmath).
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+from flint import arb
+
+from privproj.contrib.certify import gamma, gaussian
+from privproj.contrib.certify.balls import GOAL_BITS
+from privproj.contrib.certify.integral import Line
+from privproj.errors import PrecisionLimit
+
+DEEPEST = 8000
+"""Nats below which is what a mean over an inverse law leaves out. Speed only."""
+
+FLAT = 12
+"""Deviations beyond which the Gaussian profile is taken for what lies between it and 1. Speed only."""
+
+WIDEST_STRIP = 1.25
+"""Half width of the strip around the line that is used at most, below ``pi/2``. Speed only."""
+
+
+class BallLaw(ABC):
+    """``X = scale U``, or ``scale / U`` if ``inverse``, where ``U`` is a Beta or Gamma variable of the shape ``a``.
+
+    ``U`` up to a cut ``c`` is ``c E/(1 + E)`` with the odds ``E = e^s``, so that it is a law of ``s`` on the line.
+    Arguments and results are balls that hold the exact values.
+    """
+
+    a: arb
+    """The first shape of the law."""
+
+    scale: arb
+    """The factor of ``X``."""
+
+    mean: arb
+    """The mean ``E X``."""
+
+    supremum: arb | None = None
+    """The supremum of ``X``; None where ``X`` is unbounded."""
+
+    inverse: bool = False
+    """True for ``X = scale / U``."""
+
+    steepness: arb
+    """The power ``m`` of ``1/C`` that bounds the density in the strip (C21)."""
+
+    log_norm: arb
+    """The logarithm of the complete Beta or gamma function."""
+
+    @abstractmethod
+    def weight(self, u: arb, rest: arb) -> arb:
+        """Return ``k(u) = u^a (1-u)^b / Beta(a, b)`` or ``u^a e^-u / Gamma(a)``, where ``rest`` is ``1 - u``."""
+
+    @abstractmethod
+    def density(self, odds: arb, cut: arb) -> arb:
+        """Return the density of ``s``."""
+
+    @abstractmethod
+    def above(self, odds: arb, cut: arb) -> arb:
+        """Return a bound of the sum of ``step density`` over all nodes beyond one with these odds (C21)."""
+
+    @abstractmethod
+    def tail(self, u: arb) -> arb:
+        """Return a ball that holds ``P(U > u)``."""
+
+    def last_cut(self, eps: arb) -> tuple[arb, arb]:
+        """Return where a mean over the whole law is cut, and a ball of the part beyond."""
+        if self.inverse:
+            cut = (self.a + (2 * self.a * DEEPEST).sqrt() + DEEPEST).mid()
+            return cut, arb(0).union(gamma.chernoff_bound(self.a, cut))
+        # There h is nearly 1: Phi(-u) at u = eps/mu - mu/2 = -FLAT
+        edge = (FLAT + (FLAT**2 + 2 * eps).sqrt()).mid() ** 2
+        if self.supremum is not None and not edge < self.supremum:
+            return arb(1), arb(0)
+        cut = (edge / self.scale).mid()
+        return cut, self.tail(cut) * gaussian.delta(eps, (self.scale * cut).sqrt()).union(arb(1))
+
+    def below(self, odds: arb, cut: arb) -> arb:
+        """Return a bound of the sum of ``step density`` over all nodes before one with these odds (C21)."""
+        # (c E)^a / (a Beta(a, b)), or with Gamma(a)
+        return (self.a * (cut * odds).log() - self.log_norm).exp() / self.a
+
+    def mean_above(self, u: arb, tail: arb) -> arb:
+        """Return a ball that holds ``E[X | U > u]``, where ``tail`` holds ``P(U > u)``."""
+        # E[U; U > u] = E U (P(U > u) + k(u)/a)
+        return self.mean * (tail + self.weight(u, 1 - u) / self.a) / tail
+
+    def expected_delta(self, eps: arb, cut: arb | None = None, addend: arb | int = 0, goal: int = GOAL_BITS) -> arb:
+        """Return a ball that holds ``E[h_eps(X); U <= cut]`` (C4), or the whole mean without a cut.
+
+        ``goal`` is the relative accuracy that is sought, in bits, beside the ``addend``, to which it will be added.
+        """
+        if cut is None:
+            cut, beyond = self.last_cut(eps)
+            return beyond + self.expected_delta(eps, cut, addend + beyond, goal)
+        return self.line(eps, cut).integral(addend, goal)
+
+    def line(self, eps: arb, c: arb) -> Line:
+        """Return ``E[h_eps(X); U <= c]`` as an integral over the line (C21)."""
+        size = self.scale / c if self.inverse else self.scale * c
+        highest = arb(1) if self.inverse else gaussian.delta(eps, size.sqrt())
+
+        def height(odds: arb) -> arb:
+            share = odds / (1 + odds)
+            return gaussian.delta(eps, (size / share if self.inverse else size * share).sqrt())
+
+        def strip(nats: float) -> tuple[float, arb]:
+            m, at = float(self.steepness), float(eps.mid())
+            share = 0.0 if self.inverse else float((2 * eps / size).mid())
+            angle = min(WIDEST_STRIP, math.sqrt(nats / (0.5 * m + 0.25 + 0.25 * at * max(0.0, 1.0 - share))))
+            if 0.0 < share < 3.0:
+                angle = min(angle, 2.0 * (nats / at) ** 0.25)
+            cosine = arb(angle).cos()
+            # M = C^-(m+1/2) e^growth, C = cos angle
+            growth = eps * (1 - cosine) / 2 if self.inverse else _profile_growth(eps, size, cosine)
+            return angle, (growth - (self.steepness + arb(0.5)) * cosine.log()).exp()
+
+        return Line(
+            value=lambda odds: self.density(odds, c) * height(odds),
+            left=lambda odds: self.below(odds, c) * (highest if self.inverse else height(odds)),
+            right=lambda odds: self.above(odds, c) * highest,
+            strip=strip,
+            highest=highest,
+        )
+
+
+def _profile_growth(eps: arb, size: arb, cosine: arb) -> arb:
+    """Return the log of a bound of ``sqrt(C) |h_eps(X)|`` in the strip, where ``|X|`` is at most ``size`` (C21)."""
+    if size <= 2 * eps * cosine:
+        # -(eps/mu - mu/2)^2/2
+        return eps / 2 - eps * eps / (2 * size) - size / 8
+    # eps/2 (1 - C - q S^2/2), and eps/2 (1 - q S^2 - C sqrt(1 - q^2 S^2)) where |X| >= 2 eps, q = 2 eps/size
+    q, sine = 2 * eps / size, 1 - cosine * cosine
+    one = eps / 2 * (1 - cosine - q * sine / 2)
+    return one if q > 1 else one.max(eps / 2 * (1 - q * sine - cosine * (1 - q * q * sine).sqrt()))
+
+
+class BallBetaLaw(BallLaw):
+    """``X = scale U``, ``U ~ Beta(a, b)``. Its twin in floats is
+    :class:`privproj.distributions.squared_sensitivity.HillLaw`.
+    """
+
+    def __init__(self, a: arb, b: arb, scale: arb) -> None:
+        self.a, self.b, self.scale = a, b, scale
+        self.log_norm = a.lgamma() + b.lgamma() - (a + b).lgamma()
+        self.mean, self.supremum, self.steepness = scale * a / (a + b), scale, a.min(b.max(2 - b))
+
+    def weight(self, u: arb, rest: arb) -> arb:
+        """Return ``u^a (1 - u)^b / Beta(a, b)``."""
+        return (self.a * u.log() + self.b * rest.log() - self.log_norm).exp()
+
+    def density(self, odds: arb, cut: arb) -> arb:
+        """Return ``k(u) / (1 + (1-c) E)``, as ``1 - u = (1 + (1-c) E)/(1 + E)``."""
+        lifted = 1 + (1 - cut) * odds
+        return self.weight(cut * odds / (1 + odds), lifted / (1 + odds)) / lifted
+
+    def above(self, odds: arb, cut: arb) -> arb:
+        """Return ``c^a (1-u)^(b-m) E^-m / (m Beta(a, b))``, ``m = min(b, 1)``."""
+        least, rest = self.b.min(arb(1)), (1 + (1 - cut) * odds) / (1 + odds)
+        return (self.a * cut.log() + (self.b - least) * rest.log() - least * odds.log() - self.log_norm).exp() / least
+
+    def tail(self, u: arb) -> arb:
+        """Return the regularised incomplete Beta function of ``1 - u``; raises where ``u`` may not be below 1."""
+        if not u < 1:
+            raise PrecisionLimit(f"expected a place below the end of the law, got {float(u):.17g} of it")
+        # Arb's own takes minutes where both shapes are large.
+        # Shape of a Beta law above which its incomplete function is summed here. Speed only.
+        balanced = min(float(self.a), float(self.b)) > 200.0 and 0.02 < float(self.a / (self.a + self.b)) < 0.98
+        rest = 1 - u
+        return gamma.lower_beta(self.b, self.a, rest) if balanced else rest.beta_lower(self.b, self.a, regularized=True)
+
+
+class BallGammaLaw(BallLaw):
+    """``X = scale U``, ``U ~ Gamma(a)``, or ``scale / U``.
+
+    Its twins in floats are :class:`privproj.distributions.squared_sensitivity.HillLaw` and
+    :class:`privproj.contrib.jl_clip.exact.InverseGamma`.
+    """
+
+    def __init__(self, a: arb, scale: arb, inverse: bool = False) -> None:
+        self.a, self.scale, self.inverse, self.log_norm = a, scale, inverse, a.lgamma()
+        self.steepness = a
+        # E X = a scale, or scale / (a - 1), infinite for a up to 1
+        self.mean = scale * a if not inverse else scale / (a - 1) if a > 1 else arb("inf")
+
+    def weight(self, u: arb, rest: arb) -> arb:
+        """Return ``u^a e^-u / Gamma(a)``."""
+        return (self.a * u.log() - u - self.log_norm).exp()
+
+    def density(self, odds: arb, cut: arb) -> arb:
+        """Return ``k(u) / (1 + E)``."""
+        return self.weight(cut * odds / (1 + odds), arb(0)) / (1 + odds)
+
+    def above(self, odds: arb, cut: arb) -> arb:
+        """Return ``c^a e^-u / (E Gamma(a))``."""
+        return (self.a * cut.log() - cut * odds / (1 + odds) - self.log_norm).exp() / odds
+
+    def tail(self, u: arb) -> arb:
+        """Return the regularised incomplete gamma function."""
+        return gamma.upper(self.a, u)

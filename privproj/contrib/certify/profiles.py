@@ -1,0 +1,274 @@
+"""What can be certified: privacy profiles whose value at an epsilon is enclosed by balls (C21).
+
+A profile may have a free parameter, its witness: any admissible value of it proves a bound, so it is chosen in floating
+point, and again where a certificate is verified. A class here is the twin of a bound: the same formula stands in floats
+in :mod:`privproj.mechanisms.registry` and in mpmath in ``tests/reference``.
+"""
+
+import math
+
+from flint import arb, ctx
+
+from privproj.contrib.certify import gamma, gaussian
+from privproj.contrib.certify.balls import GOAL_BITS
+from privproj.contrib.certify.laws import BallBetaLaw, BallGammaLaw, BallLaw
+from privproj.errors import PrecisionLimit
+
+Witness = dict[str, float]
+"""The values of the free parameters of a profile, by name."""
+
+
+BITS_OF_LAWS = 32
+"""Relative accuracy sought of a mean over a law at one knot of a run, in bits. Speed only."""
+
+EVALUATION_BITS = 128
+"""Working precision of these means, in bits: a run asks for fewer. Speed only."""
+
+
+class BallProfile:
+    """``delta(eps)`` of a bound in balls, at the working precision of the call; without free parameters unless named.
+
+    Whoever extends it guarantees that :meth:`delta` holds the exact value of the bound for every admissible witness.
+    """
+
+    effort: int = 1
+    """How many values of a law in closed form take as long as one value."""
+
+    def witness(self, eps: float) -> Witness:
+        """Return good values of the free parameters at this epsilon; none for a profile without any."""
+        return {}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return a ball that holds the value of the bound at ``eps`` and these free parameters."""
+        raise NotImplementedError
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return a lower and an upper bound of the value of the bound at ``eps``, for runs (C29); 0 if unknown."""
+        ball = self.delta(eps, {})
+        return ball.lower(), ball.upper()
+
+
+class BallGaussianProfile(BallProfile):
+    """The profile of ``T = steps`` Gaussian releases (C3).
+
+    ``delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`` at ``mu = sqrt(T)/z``, ``z`` the noise multiplier.
+    """
+
+    def __init__(self, noise_multiplier: float, steps: int = 1) -> None:
+        self.noise, self.steps = noise_multiplier, steps
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the closed form at ``mu = sqrt(T)/z``; the witness is empty."""
+        return gaussian.delta(eps, arb(self.steps).sqrt() / arb(self.noise))
+
+
+class BallBetaTail(BallProfile):
+    """The Beta-tail bound of M2 at a ``tau`` in (0, 1] (C16).
+
+    ``delta(eps) = G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)``. ``G`` is the Gaussian delta if ``sharp``,
+    else the two-sided tail. The witness is ``tau``.
+    """
+
+    def __init__(self, dim: int, rank: int, k: int, noise_multiplier: float, sharp: bool) -> None:
+        self.dim, self.rank, self.k, self.noise, self.sharp = dim, rank, k, noise_multiplier, sharp
+
+    def witness(self, eps: float) -> Witness:
+        """Return the ``tau`` that the optimisation in floating point finds."""
+        from privproj.numerics import kernels
+
+        if self.dim == self.rank or (eps == 0.0 and not self.sharp):
+            return {"tau": 1.0}
+        a, b = 0.5 * self.rank, 0.5 * (self.dim - self.rank)
+        t = kernels.beta_tail_delta(a, b, float(self.k), 1.0 / self.noise, eps, self.sharp)[1]
+        return {"tau": 1.0 / (1.0 + math.exp(-t))}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the bound at the witness ``tau``."""
+        tau, mu = arb(witness["tau"]), 1 / arb(self.noise)
+        # G(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)
+        term = (gaussian.delta if self.sharp else gaussian.two_sided)(eps, mu * tau.sqrt())
+        if not tau < 1:
+            return term
+        law = BallBetaLaw(arb(self.rank) / 2, arb(self.dim - self.rank) / 2, arb(1))
+        return term + self.k * law.tail(tau)
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return 0, as no lower bound is known, and the bound at the ``tau`` of the floats."""
+        return arb(0), self.delta(eps, self.witness(float(eps))).upper()
+
+
+class BallMean(BallProfile):
+    """A profile that is an integral, of which a run asks for fewer bits than a certificate of one release."""
+
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return a ball that holds the profile at ``eps``, right to so many bits if the working precision allows."""
+        raise NotImplementedError
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the integral; the witness is empty."""
+        return self.mean(eps, GOAL_BITS)
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return both ends of the integral, to fewer bits."""
+        with ctx.workprec(EVALUATION_BITS):
+            ball = self.mean(eps, BITS_OF_LAWS)
+            return ball.lower(), ball.upper()
+
+
+class BallRandomSensitivity(BallMean):
+    """The profile ``delta(eps) = E[h_eps(X)]`` of a change of rank one whose squared shift is ``X`` (C4).
+
+    ``shape`` is ``(d, r)`` for M2, whose law is a Beta law, or the rank ``r`` of a public sketch, whose law is a Gamma
+    law.
+    """
+
+    def __init__(self, shape: tuple[int, int] | int, noise_multiplier: float) -> None:
+        self.shape, self.noise = shape, noise_multiplier
+
+    def law(self) -> BallLaw:
+        """Return the law of ``X``: ``mu^2 Beta(r/2, (d-r)/2)`` for M2, ``mu^2 chi2_r / r`` for a public sketch (C7)."""
+        scale = 1 / arb(self.noise) ** 2
+        if isinstance(self.shape, int):
+            return BallGammaLaw(arb(self.shape) / 2, 2 * scale / self.shape)
+        dim, rank = self.shape
+        return BallBetaLaw(arb(rank) / 2, arb(dim - rank) / 2, scale)
+
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the mean of ``h_eps`` under the law."""
+        return self.law().expected_delta(eps, goal=goal)
+
+
+class BallRandomClip(BallMean):
+    """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
+
+    effort: int = 8
+
+    def __init__(self, probes: int, noise_multiplier: float) -> None:
+        self.probes, self.noise = probes, noise_multiplier
+
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the mean of ``h_eps`` under the law."""
+        half = arb(self.probes) / 2
+        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
+
+
+class BallAnyRank(BallRandomSensitivity):
+    """The bound ``delta(eps) <= E[g_p(X)]`` for a change of any rank, at a tangent point ``p >= x0(eps)`` (C5).
+
+    ``g_p`` is the convex majorant of ``h_eps`` with its tangent at ``p``: ``h`` below the crossing ``c`` of the two,
+    and the tangent above. The witness is ``p``; it is empty where ``h_eps`` is convex on the whole range of ``X``.
+    """
+
+    def witness(self, eps: float) -> Witness:
+        """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
+        from privproj.distributions.density_kernels import inflection
+        from privproj.distributions.mixture_profile import best_tangent
+        from privproj.distributions.squared_sensitivity import HillLaw
+
+        mu = 1.0 / self.noise
+        if isinstance(self.shape, int):
+            return {"tangent": best_tangent(eps, HillLaw(0.5 * self.shape, math.inf, 2.0 * mu * mu / self.shape))}
+        if mu * mu <= inflection(eps):
+            return {}
+        dim, rank = self.shape
+        return {"tangent": best_tangent(eps, HillLaw(0.5 * rank, 0.5 * (dim - rank), mu * mu))}
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the bound at the tangent point, or the rank-one value where that is the worst case.
+
+        Raises :class:`PrecisionLimit` where the witness is not admissible.
+        """
+        if not witness and not self._is_convex(eps):
+            raise PrecisionLimit("expected a tangent: the profile is not convex on the whole range")
+        return self._enclose(eps, arb(witness["tangent"]))[1] if witness else super().delta(eps, witness)
+
+    def ends(self, eps: arb) -> tuple[arb, arb]:
+        """Return bounds of ``min_p E[g_p(X)]``, the upper one at the tangent point of the floats (C29)."""
+        if self._is_convex(eps):
+            return super().ends(eps)
+        with ctx.workprec(EVALUATION_BITS):
+            p = arb(self.witness(float(eps.mid())).get("tangent", 0.0)).max(gaussian.inflection(eps).upper())
+            lower, upper = self._enclose(eps, p, BITS_OF_LAWS)
+            return lower.lower(), upper.upper()
+
+    def _is_convex(self, eps: arb) -> bool:
+        """Return True if ``h_eps`` is convex on the whole range of ``X``, so that rank one is the worst case."""
+        most = self.law().supremum
+        return most is not None and bool(most <= gaussian.inflection(eps))
+
+    def _enclose(self, eps: arb, p: arb, goal: int = GOAL_BITS) -> tuple[arb, arb]:
+        """Return balls of the dual value ``V(c)`` and of ``E[g_p(X)]``, where the tangent at ``p`` crosses at ``c``."""
+        law, least = self.law(), gaussian.inflection(eps)
+        if not p >= least:
+            raise PrecisionLimit(
+                f"expected a tangent at or above the inflection {float(least):.6g}, got {float(p):.6g}"
+            )
+        # h(p) and h'(p). Where the tangent is not negative at 0 it lies above h throughout, and E l_p(X) is the bound.
+        height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
+        if height >= slope * p:
+            return gaussian.delta(eps, law.mean.sqrt()), height + slope * (law.mean - p)
+        cut = _tangent_crossing(eps, p, goal) / law.scale
+        tail = law.tail(cut)
+        beyond = law.mean_above(cut, tail)
+        # E[h(X); X <= c] + P(X > c) (h(p) + h'(p) (E[X | X > c] - p)), and with h(E[X | X > c]) from below
+        above = tail * (height + slope * (beyond - p))
+        below = law.expected_delta(eps, cut, above, goal)
+        return below + tail * gaussian.delta(eps, beyond.sqrt()), below + above
+
+
+def _tangent_crossing(eps: arb, p: arb, goal: int) -> arb:
+    """Return a ball around the squared shift up to which ``h_eps`` exceeds its tangent at ``p``, and no further.
+
+    ``h - l_p`` is convex up to the inflection and at most 0 there, so a change of sign is the only one (C21, tangents).
+    """
+    height, slope = gaussian.delta(eps, p.sqrt()), gaussian.slope(eps, p)
+
+    def excess(x: arb) -> arb:
+        return gaussian.delta(eps, x.sqrt()) - height - slope * (x - p)
+
+    low, high = arb(0), gaussian.inflection(eps).upper()
+    while high - low > high * arb(2) ** -(goal + 36):
+        middle = ((low + high) / 2).mid()
+        sign = excess(middle)
+        if sign > 0:
+            low = middle
+        elif sign < 0:
+            high = middle
+        else:
+            break
+    if not excess(low) > 0:
+        raise PrecisionLimit("expected a tangent that crosses the profile")
+    return low.union(high)
+
+
+class BallLaplaceProfile(BallProfile):
+    """The profile ``delta(eps) = 1 - e^((eps - mu)/2)`` for ``eps < mu = 1/z``, else 0, of a Laplace release (C3)."""
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.noise = noise_multiplier
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the closed form; the witness is empty."""
+        return (-((eps - 1 / arb(self.noise)) / 2).expm1()).max(arb(0))
+
+
+class BallSecretSketch(BallProfile):
+    """The exact profile of a secret sketch for a change of rank one: the larger of two orders (C14).
+
+    ``gamma_ratio`` is ``Gamma`` and ``nu = 1/Gamma``. ``F`` is the distribution function of ``chi2_r``.
+    """
+
+    def __init__(self, rank: int, gamma_ratio: float) -> None:
+        self.rank, self.gamma_ratio = rank, gamma_ratio
+
+    def delta(self, eps: arb, witness: Witness) -> arb:
+        """Return the larger of both orders; the witness is empty."""
+        nu, half = 1 / arb(self.gamma_ratio), arb(self.rank) / 2
+        log_size, growth = self.rank * (1 + nu).log(), eps.exp()
+        # F(w) - e^eps F(w/(1+nu)), w = (r ln(1+nu) - 2 eps)(1+nu)/nu (C14)
+        w = (log_size - 2 * eps) * (1 + nu) / nu
+        rise = gamma.lower(half, w / 2) - growth * gamma.lower(half, w / (2 * (1 + nu)))
+        # (1-F)(w') - e^eps (1-F)(w' (1+nu)), w' = (r ln(1+nu) + 2 eps)/nu
+        v = (log_size + 2 * eps) / nu
+        fall = gamma.upper(half, v / 2) - growth * gamma.upper(half, v * (1 + nu) / 2)
+        return rise.max(fall)

@@ -1,0 +1,1 @@
+"""Accept events of dp-accounting as phases of a run."""

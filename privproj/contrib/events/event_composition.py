@@ -1,0 +1,541 @@
+"""Events of dp-accounting: read strictly from plain data, written again, and turned into what a run is composed of.
+
+An event as data is a table with its ``type``, the name of its class, and its parameters by name; an event within it is
+such a table again. Numbers are checked here, since dp-accounting takes some that it then misreads.
+
+dp-accounting has two accountants. One composes privacy loss distributions, the other adds Renyi divergences, and each
+takes some events under some neighbouring relations. Their theorems are published; their rounding is measured and not
+proved (:mod:`privproj.contrib.events.by_dp_accounting`). Four things are done here and not left to them:
+
+* Randomized response that is repeated is composed as often as it is repeated. dp-accounting's accountant of loss
+  distributions composes it once.
+* Noise multipliers are floats, since its Renyi accountant takes several Gaussian releases on one sample for one where
+  they are whole numbers.
+* A noise multiplier is the noise over the clip, as the events state it. Under replace the sensitivity is twice that.
+  The accountant of loss distributions knows it; for the Renyi accountant the noise multipliers are halved.
+* A Renyi divergence that is not a number or below 0 is refused. dp-accounting takes it for an epsilon of 0.
+"""
+
+import json
+import logging
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import attrs
+import numpy as np
+from dp_accounting import dp_event, privacy_accountant
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from dp_accounting.rdp import RdpAccountant
+
+from privproj.accounting.lower_bound import WHOLE_BATCHES
+from privproj.accounting.phase import Phase
+from privproj.assumptions import NOISE_OVER_CLIP
+from privproj.composition.compose import releases_of
+from privproj.composition.dominating_pairs import outline_step
+from privproj.composition.grid import LARGEST_GRID_STEP
+from privproj.contrib.events import by_dp_accounting
+from privproj.contrib.events.by_dp_accounting import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
+from privproj.contrib.filters.filter import renyi_curve
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
+from privproj.mechanisms import NoisyMechanism
+from privproj.numerics.interval import Enclosure
+from privproj.parameters import LARGEST_NOISE, NOISE, SMALLEST_NOISE, number, probability, whole_number
+from privproj.profiles.privacy_profile import Curve, PrivacyProfile
+from privproj.profiles.rdp import BestCurve, RenyiCurve
+from privproj.run import Run
+from privproj.sampling import RelationName
+
+Relation = privacy_accountant.NeighboringRelation
+"""The neighbouring relations of dp-accounting."""
+
+RELATIONS: dict[Relation, RelationName] = {
+    Relation.ADD_OR_REMOVE_ONE: "add-remove",
+    Relation.REPLACE_ONE: "replace",
+    Relation.REPLACE_SPECIAL: "zero-out",
+}
+"""Our names of those neighbouring relations that both packages have. Soundness: each pair means the same data sets."""
+
+MOST_NESTED = 16
+"""Events within each other that are read. Contract."""
+
+MOST_EVENTS = 1000
+"""Events in a list, and numbers in a list, that are read. Contract."""
+
+MOST_COMPOSED = 10**8
+"""How often an event may be repeated in all. Contract."""
+
+FINER_GRIDS = 16.0
+"""How much finer than by default the grid of an event may be asked for. Contract."""
+
+RENYI_NOISE = 1e-12
+"""Absolute rounding noise of dp-accounting in ``(alpha - 1) D(alpha)`` of one release, in nats.
+
+Measured on sampled Gaussian releases (below 2e-13 at rates from 1e-12 to 0.9), with a factor of 5, not proved. It is
+added for each release. Soundness (measured).
+"""
+
+RENYI_RTOL = 1e-14
+"""The same relative to the divergence: measured below 1e-16, with a factor of 100. Soundness (measured)."""
+
+DIFFERENCES_RTOL = 1e-6
+"""The same for sampling without replacement, where dp-accounting takes differences of a high order.
+
+Measured below 3e-8 at rates from 0.1 to 0.9 and noise multipliers up to 200, with a factor of 30, not proved.
+Soundness (measured).
+"""
+
+ACCOUNTANT_ERRORS = (ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
+"""What dp-accounting raises for parameters that it does not take."""
+
+
+def _listed(check: Callable[[str, Any], Any]) -> Callable[[str, Any], list[Any]]:
+    """A check for a list of values that each pass ``check``."""
+
+    def checked(name: str, value: object) -> list[Any]:
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= MOST_EVENTS:
+            raise InvalidParameter(name, value, f"a list of 1 to {MOST_EVENTS} values")
+        return [check(name, item) for item in value]
+
+    return checked
+
+
+# Checks that several parameters share, or that others are made of.
+_SIZE = whole_number("a whole number from 1 to 1e+12", 1, 10**12).check
+_POSITIVE = number("a number from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE).check
+_SHAPE = number("a number from 0 to 1e+06, or inf", 0.0, 1e6).check
+
+CHECKS: dict[str, Any] = {
+    **dict.fromkeys(("source_dataset_size", "sample_size", "dataset_size", "truncated_batch_size"), _SIZE),
+    **dict.fromkeys(("rho", "xi"), number("a number from 0 to 1e+09", 0.0, 1e9).check),
+    **dict.fromkeys(("noise_parameter", "standard_deviation"), _POSITIVE),
+    "noise_multiplier": NOISE.check,
+    "num_buckets": whole_number("a whole number from 2 to 1e+12", 2, 10**12).check,
+    "sensitivity": _SIZE,
+    "count": whole_number(f"a whole number from 1 to {MOST_COMPOSED:g}", 1, MOST_COMPOSED).check,
+    "sampling_probability": number("a number above 0 and at most 1", 0.0, 1.0, open_low=True).check,
+    # The numbers of steps of one tree or of several.
+    "step_counts": lambda name, value: (_listed(_SIZE) if isinstance(value, list | tuple) else _SIZE)(name, value),
+    "mean": number("a number from 1 to 1e+09", 1.0, 1e9).check,
+    # The shape of the law of a number of trials; infinity, which JSON has not, as the text inf.
+    "shape": lambda name, value: math.inf if value in ("inf", math.inf) else _SHAPE(name, value),
+    "sensitivities": _listed(number("a number from 0 to 1e+12", 0.0, LARGEST_NOISE).check),
+    "sampling_probs": _listed(number("a number from 0 to 1", 0.0, 1.0).check),
+}
+"""What checks each parameter of an event by its name, but for events within it."""
+
+FIELDS = {
+    name: [field.name for field in attrs.fields(kind)]
+    for name, kind in vars(dp_event).items()
+    if isinstance(kind, type) and issubclass(kind, dp_event.DpEvent) and kind is not dp_event.DpEvent
+}
+"""For every class of events its parameters. A later version's that has others than these is refused."""
+
+
+def event_from(data: object, where: str = "event", depth: int = 0) -> dp_event.DpEvent:
+    """The event that plain data describe, every key and value checked.
+
+    Raises :class:`InvalidParameter` that names the place, for an unknown type or key, one that is missing, and a value
+    outside its domain.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidParameter(where, data, "an event, a table with its type and its parameters")
+    name, expected = str(data.get("type", "nothing")), "the name of an event of dp-accounting"
+    types = [name for name, keys in FIELDS.items() if {*keys} <= {*CHECKS, "event", "events"}]
+    if name not in types:
+        raise unknown_name(f"{where}: type", name, expected, types)
+    if depth >= MOST_NESTED:
+        raise InvalidParameter(f"{where}: type", name, f"at most {MOST_NESTED} events within each other")
+    for key in (key for key in data if key not in ("type", *FIELDS[name])):
+        keys = FIELDS[name] or ["type"]
+        raise unknown_name(f"{where}: {key}", data[key], f"one of the keys of {name}", keys, word=str(key))
+    kind: Any = getattr(dp_event, name)
+    for field in attrs.fields(kind):
+        if field.name not in data and field.default is attrs.NOTHING:
+            raise InvalidParameter(f"{where}: {field.name}", "nothing", f"{field.name} of {name}")
+    fields = {key: _value_of(data[key], key, where, depth) for key in FIELDS[name] if key in data}
+    _check_together(fields, where)
+    return kind(**fields)
+
+
+def _value_of(value: object, name: str, where: str, depth: int) -> Any:
+    """A parameter of an event, checked; raises :class:`InvalidParameter` for a value outside its domain."""
+    if name == "event":
+        return event_from(value, f"{where}: event", depth + 1)
+    with within(where):
+        if name != "events":
+            return CHECKS[name](name, value)
+        parts = enumerate(_listed(lambda _, part: part)(name, value), 1)
+    return [event_from(part, f"{where}: events {i}", depth + 1) for i, part in parts]
+
+
+def _check_together(fields: Mapping[str, Any], where: str) -> None:
+    """Raise :class:`InvalidParameter` for parameters of one event that contradict each other."""
+    if "num_buckets" in fields:
+        with within(where):
+            probability("noise_parameter", fields["noise_parameter"])
+    if "sampling_probs" in fields:
+        shares, shifts = fields["sampling_probs"], fields["sensitivities"]
+        if len(shares) != len(shifts):
+            raise InvalidParameter(f"{where}: sampling_probs", shares, "as many probabilities as sensitivities")
+        if abs(math.fsum(shares) - 1.0) > 1e-12:
+            raise InvalidParameter(f"{where}: sampling_probs", shares, "probabilities that add up to 1")
+        if not any(share and shift for share, shift in zip(shares, shifts, strict=True)):
+            raise InvalidParameter(f"{where}: sensitivities", shifts, "a sensitivity above 0", "NoOpDpEvent has none")
+    if "sample_size" in fields and fields["sample_size"] > fields["source_dataset_size"]:
+        size, whole_size = fields["sample_size"], fields["source_dataset_size"]
+        raise InvalidParameter(f"{where}: sample_size", size, f"at most source_dataset_size={whole_size}")
+
+
+def data_of(event: dp_event.DpEvent) -> dict[str, Any]:
+    """The event as plain data, as :func:`event_from` reads it; parameters that are None are left out.
+
+    Raises :class:`InvalidParameter` for an event that is not dp-accounting's.
+    """
+    name = type(event).__name__
+    if type(event).__module__ != dp_event.__name__:
+        raise InvalidParameter("event", name, "an event of dp-accounting")
+    parts = ((field.name, getattr(event, field.name)) for field in attrs.fields(type(event)))
+    return {"type": name, **{key: _plain(value) for key, value in parts if value is not None}}
+
+
+def _plain(value: Any) -> Any:
+    """A parameter of an event as plain data."""
+    if isinstance(value, dp_event.DpEvent):
+        return data_of(value)
+    if isinstance(value, str | numbers.Integral):
+        return value if isinstance(value, bool | str) else int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Sequence | np.ndarray):
+        return [_plain(item) for item in value]
+    raise InvalidParameter("event", value, "an event of dp-accounting whose parameters are numbers")
+
+
+Leaf = tuple[dp_event.DpEvent, int]
+"""An event that is no composition, and how often it is composed."""
+
+
+def leaves_of(event: dp_event.DpEvent, count: int = 1) -> Iterator[Leaf]:
+    """The events that a composition of events consists of, none for what costs nothing.
+
+    Raises :class:`InvalidParameter` for one that is repeated more often than :data:`MOST_COMPOSED`.
+    """
+    if count > MOST_COMPOSED:
+        raise InvalidParameter("count", count, f"events that are repeated at most {MOST_COMPOSED:g} times in all")
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        yield from leaves_of(event.event, count * event.count)
+    elif isinstance(event, dp_event.ComposedDpEvent):
+        for part in event.events:
+            yield from leaves_of(part, count)
+    elif not isinstance(event, dp_event.NoOpDpEvent):
+        yield event, count
+
+
+def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
+    """The same events, each once, with how often it is composed in all."""
+    by_text: dict[str, Leaf] = {}
+    for event, count in leaves:
+        text = json.dumps(data_of(event))
+        by_text[text] = (event, count + by_text.get(text, (event, 0))[1])
+    return [*by_text.values()]
+
+
+def parts_of(event: Any) -> list[dp_event.DpEvent]:
+    """The events right within an event."""
+    return [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])]
+
+
+def is_private(leaf: dp_event.DpEvent) -> bool:
+    """False for an event that releases data as they are, itself or in an event within it."""
+    return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts_of(leaf)))
+
+
+def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
+    """The event with its noise multipliers changed, also in events within it."""
+    changed: dict[str, Any] = {}
+    if hasattr(event, "noise_multiplier"):
+        changed["noise_multiplier"] = change(event.noise_multiplier)
+    if hasattr(event, "event"):
+        changed["event"] = with_noise(event.event, change)
+    if hasattr(event, "events"):
+        changed["events"] = [with_noise(part, change) for part in event.events]
+    return attrs.evolve(event, **changed)
+
+
+def _relation_of(phases: Sequence[Phase]) -> Relation:
+    """dp-accounting's name of the neighbouring relation of these phases."""
+    return next(relation for relation, ours in RELATIONS.items() if ours == str(phases[0].run.relation))
+
+
+def has_loss_distribution(leaf: dp_event.DpEvent, relation: Relation) -> bool:
+    """True where there is a loss distribution of the event under the relation: dp-accounting's, or C36 (c) of trees."""
+    if isinstance(leaf, dp_event.SingleEpochTreeAggregationDpEvent):
+        return relation is Relation.REPLACE_SPECIAL
+    return PLDAccountant(relation).supports(leaf)
+
+
+def has_renyi_curve(leaf: dp_event.DpEvent, relation: Relation) -> bool:
+    """True where dp-accounting has Renyi divergences of the event under the relation."""
+    return RdpAccountant(neighboring_relation=relation).supports(leaf)
+
+
+def why_refused(leaf: dp_event.DpEvent, relation: Relation) -> str:
+    """Why dp-accounting composes the event by neither accountant under the relation, in words."""
+    name = type(leaf).__name__
+    others = [word for r, word in RELATIONS.items() if has_loss_distribution(leaf, r) or has_renyi_curve(leaf, r)]
+    if others:
+        return f"dp-accounting composes {name} under relation={' or '.join(others)}, not {RELATIONS[relation]}"
+    inside = "".join(f" of {type(part).__name__}" for part in parts_of(leaf)[:1])
+    return f"dp-accounting has no accounting for {name}{inside}"
+
+
+def _loss_reach(leaf: dp_event.DpEvent) -> float:
+    """About the largest loss, in nats, that dp-accounting puts on its grid for one event; it decides the grid alone."""
+    if isinstance(leaf, dp_event.PoissonSampledDpEvent):
+        return _loss_reach(leaf.event)
+    if isinstance(leaf, dp_event.LaplaceDpEvent):
+        return 1.0 / leaf.noise_multiplier
+    if isinstance(leaf, dp_event.DiscreteLaplaceDpEvent):
+        return leaf.noise_parameter * leaf.sensitivity
+    if isinstance(leaf, dp_event.RandomizedResponseDpEvent):
+        return math.log(leaf.num_buckets / leaf.noise_parameter)
+    if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
+        mu = max(leaf.sensitivities) / leaf.standard_deviation
+    else:
+        mu = 2.0 / leaf.noise_multiplier  # pyright: ignore[reportAttributeAccessIssue]
+    # largest loss of N(mu, 1) against N(0, 1) within that many deviations: mu^2/2 + mu t
+    # How many deviations of a Gaussian dp-accounting puts on its grid: beyond is less than e^-50. Speed only.
+    return 0.5 * mu * mu + 10.5 * mu
+
+
+def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
+    """The distance of losses, in nats, below which the grid of one event has too many cells, and what is wanted.
+
+    The latter follows the losses of one event, or those of all of them at least: dp-accounting's window for many is as
+    wide as :func:`peer_grid_step` says.
+    """
+    reach, cells = _loss_reach(leaf), MOST_DEFAULT_PEER_CELLS
+    if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
+        # Cells for a mixture of Gaussians by default: dp-accounting solves an equation for each of them. Speed only.
+        cells = 2.0**14 / max(1.0, len(leaf.sensitivities) / 16.0)
+    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_PEER_CELLS
+    return 2.0 * reach / cells, reach * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
+
+
+def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
+    """In how many nodes of the trees a record is at most, each of which is a Gaussian release (C36)."""
+    steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
+    # ceil(log2(n + 1)) for a tree of n leaves
+    return max(map(int, steps)).bit_length()
+
+
+def _alone(leaf: Leaf) -> Leaf:
+    """The same for Gaussian releases that are repeated: one whose noise is the smaller by the root of their number."""
+    event, count = leaf
+    if isinstance(event, dp_event.SingleEpochTreeAggregationDpEvent):
+        return _alone((dp_event.GaussianDpEvent(event.noise_multiplier), count * nodes_of(event)))
+    if isinstance(event, dp_event.GaussianDpEvent):
+        return dp_event.GaussianDpEvent(event.noise_multiplier / math.sqrt(count)), 1
+    return leaf
+
+
+def compose_losses(
+    phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
+) -> by_dp_accounting.PeerCurve:
+    """The curve of our phases and of events together, composed by dp-accounting on one grid of losses.
+
+    ``step`` is the distance of losses in nats (None: dp-accounting's default, or a coarser one where the losses reach
+    far). It is as sound as our dominating pairs (C2, C18) and the distributions of dp-accounting, but for rounding.
+    Raises :class:`PrecisionLimit` for a grid that is too large.
+    """
+    shapes = [outline_step(*release) for phase in phases for release in releases_of(*phase)]
+    single = [_alone(leaf) for leaf in leaves]
+    # Default distance of losses on the grid in nats, as dp-accounting has it. Any distance is sound. Speed only.
+    ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
+    least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
+    step = step or max(least, peer_grid_step(shapes, wanted))
+    if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
+        expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
+        raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
+    events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
+    return by_dp_accounting.compose([*by_dp_accounting.distributions_of(shapes, step), *events], step)
+
+
+@lru_cache(maxsize=32)
+def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossDistribution:
+    """The distribution of the loss of one event, given as JSON, with dense laws."""
+    event = event_from(json.loads(text))
+    if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
+        # How far, in nats, dp-accounting follows the tail of discrete Laplace noise. Speed only.
+        width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
+        if width > MOST_DEFAULT_PEER_CELLS:
+            raise PrecisionLimit(
+                f"expected discrete Laplace noise on at most {MOST_DEFAULT_PEER_CELLS:.2g} whole numbers, got about "
+                f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
+            )
+    with _asking_for(event):
+        pld = PLDAccountant(relation, step).compose(event)._pld
+    orders = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
+    return PrivacyLossDistribution(*(law.to_dense_pmf() for law in orders))
+
+
+def add_divergences(
+    curves: Sequence[RenyiCurve | BestCurve],
+    leaves: Sequence[Leaf],
+    relation: Relation,
+    orders: Sequence[float] | None = None,
+) -> RenyiCurve:
+    """The Renyi divergences of our curves and of events, added at dp-accounting's orders.
+
+    Our curves are those of whole phases. Raises :class:`Refused` where dp-accounting has no number.
+    """
+    tried = RdpAccountant(orders).orders
+    total = np.array([math.fsum(curve.divergence_at(float(order)) for curve in curves) for order in tried])
+    releases = 0.0
+    for event, count in leaves:
+        text = json.dumps(data_of(event))
+        one, parts = _divergences_of(text, relation, tuple(map(float, tried)))
+        total = total + count * np.array(one) * (1.0 + (DIFFERENCES_RTOL if "WithoutReplacement" in text else 0.0))
+        releases += count * parts
+    # D(alpha) + (noise of each release) / (alpha - 1)
+    total = total * (1.0 + RENYI_RTOL) + releases * RENYI_NOISE / (tried - 1.0)
+    numerics: dict[str, object] = {"composer": "dp-accounting", "orders": len(tried)}
+    numerics |= {"added_to_divergence": releases * RENYI_NOISE, "rounding": "measured, not proved"}
+    by_order = dict(zip(map(float, tried), map(float, total), strict=True))
+    return RenyiCurve(by_order.__getitem__, orders=tuple(by_order), numerics=numerics)
+
+
+@lru_cache(maxsize=64)
+def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
+    """The divergences of one event, given as JSON, at these orders, and how many times the noise of a release."""
+    event = event_from(json.loads(text))
+    parts = 1.0
+    if isinstance(event, dp_event.RepeatAndSelectDpEvent):
+        # What is no number within is not seen outside, where its noise counts 2 + shape or 1 + mean times.
+        times = 1.0 + event.mean if event.shape == math.inf else 2.0 + event.shape
+        inner = (
+            count * _divergences_of(json.dumps(data_of(part)), relation, orders)[1]
+            for part, count in leaves_of(event.event)
+        )
+        parts += times * sum(inner)
+    # Relative to twice the clip
+    scaled = with_noise(event, lambda z: z / 2.0) if relation is Relation.REPLACE_ONE else event
+    with _asking_for(event):
+        divergences = RdpAccountant(orders, relation).compose(scaled).rdp
+    # D(alpha) >= 0, but for rounding that was measured
+    if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
+        raise Refused(f"dp-accounting has no Renyi divergence of {type(event).__name__} that is a number from 0 on")
+    return tuple(map(float, np.maximum(divergences, 0.0))), parts
+
+
+@contextmanager
+def _asking_for(event: dp_event.DpEvent) -> Iterator[None]:
+    """Raise :class:`Refused` where dp-accounting has no number, and keep it from writing which orders it leaves out.
+
+    They are infinite here.
+    """
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except ACCOUNTANT_ERRORS as error:
+        raise Refused(f"dp-accounting has no number for {type(event).__name__}: {error}") from None
+    finally:
+        logger.disabled = before
+
+
+# --- who composes a run that has events --------------------------------------------------------------
+
+
+def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Phases, of which some are events, each by a bound that one accountant takes with all others.
+
+    They are the same where all have a distribution of the loss. Else our phases are asked by their Renyi bounds.
+    Raises :class:`privproj.Refused` where dp-accounting does not compose these events with these phases under their
+    relation.
+    """
+    _check_scales(phases)
+    relation = _relation_of(phases)
+    lacks = [(phase, *_find_lacks(phase, relation)) for phase in phases]
+    no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
+    no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
+    if no_law and no_curve:
+        raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
+    return tuple(_by_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
+
+
+def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
+    """The joint curve of phases of which some are events, by dp-accounting.
+
+    ``step`` is the distance of losses in nats. Raises :class:`privproj.Refused` as :func:`accounted` does.
+    """
+    by_one, relation = accounted(phases), _relation_of(phases)
+    leaves = merged(leaf for phase in by_one for leaf in _leaves_of(phase))
+    if not all(is_private(leaf) for leaf, _ in leaves):
+        return NO_PRIVACY
+    released: list[Any] = [phase.release() for phase in by_one if phase.accountant is None]
+    curves = [form.over_run(run) for form, run in released if not isinstance(form, PrivacyProfile)]
+    if curves or not all(has_loss_distribution(leaf, relation) for leaf, _ in leaves):
+        return add_divergences(curves, leaves, relation)
+    return compose_losses(released, leaves, relation, step)
+
+
+NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
+"""The curve of a run that releases data as they are: a delta of 1, and no finite epsilon."""
+
+
+def _leaves_of(phase: Phase) -> list[Leaf]:
+    """The events that a phase consists of; none for our own."""
+    data = vars(phase.mechanism).get("text")
+    return [] if data is None else list(leaves_of(event_from(json.loads(data)), phase.run.steps))
+
+
+def _check_scales(phases: Sequence[Phase]) -> None:
+    """Raise :class:`privproj.Refused` where noise over the clip and over twice the clip would meet."""
+    over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
+    over_clip = [phase.name for phase in phases if NOISE_OVER_CLIP in phase.run_assumes]
+    if over_clip and over_both:
+        raise Refused(
+            f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "
+            f"{over_both[0]} is over the sensitivity, twice the clip, so they are not mixed under relation=replace; "
+            "give both as mechanisms of privproj"
+        )
+
+
+def _find_lacks(phase: Phase, relation: Relation) -> tuple[str, str]:
+    """What in a phase has no distribution of the loss, and which event in it no Renyi divergences; empty for none.
+
+    Raises :class:`privproj.Refused` for an event that has neither.
+    """
+    if phase.accountant is None:
+        has_law = isinstance(phase.release()[0], PrivacyProfile)
+        return "" if has_law else f"{phase.mechanism.name}.{phase.bound.name}", ""
+    leaves = [leaf for leaf, _ in _leaves_of(phase)]
+    no_law = [leaf for leaf in leaves if not has_loss_distribution(leaf, relation)]
+    no_curve = [leaf for leaf in leaves if not has_renyi_curve(leaf, relation)]
+    for leaf in (leaf for leaf in no_law if leaf in no_curve):
+        raise Refused(f"phase {phase.name}: {why_refused(leaf, relation)}")
+    law, curve = (type(lacks[0]).__name__ if lacks else "" for lacks in (no_law, no_curve))
+    return law, curve
+
+
+def _by_renyi_bound(phase: Phase, why: str) -> Phase:
+    """Our phase by its Renyi bound, an event as it is.
+
+    Raises :class:`privproj.Refused` where that bound does not answer for the run.
+    """
+    if phase.accountant is not None:
+        return phase
+    try:
+        asked = replace(renyi_curve(phase.with_run(**WHOLE_BATCHES))[0], run=phase.run)
+        asked.check()
+        return asked
+    except PrivprojError as error:
+        raise Refused(f"{why}, and phase {phase.name} has no Renyi divergences: {error}") from None

@@ -1,0 +1,1 @@
+"""Stop adaptively chosen releases at a fixed privacy budget (privacy filters)."""

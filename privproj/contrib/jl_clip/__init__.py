@@ -1,0 +1,44 @@
+"""Random clipping by Gaussian probes, by which a record's norm is only estimated (DP-SGD-JL), and its bounds."""
+
+from dataclasses import dataclass
+
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.parameters import NOISE, parameter, whole_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class JLClip(NoisyMechanism):
+    """Random clipping: each record's vector is clipped by an estimate of its norm, then Gaussian noise is added.
+
+    The vector ``g`` of a record enters the sum as ``g min(1, C/M)``. ``M = sqrt(mean of <g, v_j>^2)`` is its norm as
+    ``probes`` standard Gaussian vectors ``v_j`` show it (arXiv 2102.03013). The noise has the deviation ``z C``.
+
+    Args:
+        noise_multiplier: ``z``, the deviation of the noise over the clip ``C``, from 1e-12 to 1e12; left out (None)
+            only for the sigma query.
+        probes: How many Gaussian vectors ``v_j`` one estimate is made from, from 1 to 1e6.
+
+    Raises:
+        InvalidParameter: A value is outside its range, or ``probes`` is missing.
+
+    >>> from privproj import JLClip, epsilon
+    >>> round(epsilon(JLClip(probes=30, noise_multiplier=1.0), delta=1e-5).value, 3)
+    5.585
+    """
+
+    name = "jl-clip"
+    summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
+    example = "probes=30 noise_multiplier=2"
+    assumes = (
+        "the probes are drawn afresh for each release, independently of the data and of all that shaped the gradients; "
+        "the records of a batch may share them",
+        "the norm that is estimated is that of the record's whole gradient, over all that is released",
+        "the seed of the probes cannot be guessed by anyone who can shape the data",
+    )
+    remedy = "more noise or more probes"
+    probes: int | None = parameter(
+        whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True
+    )
+    noise_multiplier: float | None = parameter(
+        NOISE, "z = noise standard deviation / clip.", "Z", is_needed=True, is_found=True
+    )

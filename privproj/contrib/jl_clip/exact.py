@@ -1,0 +1,151 @@
+"""Random clipping by Gaussian probes: the exact profile, and one for several records (C32).
+
+Both rest on the squared shift ``X = scale / U``, ``U ~ Gamma(a)``, of a record that is clipped by an estimate of its
+norm: ``a = r/2`` and ``scale = mu^2 r/2``, so that ``X = mu^2 r / chi2_r``. ``X`` has no moment of order ``a`` or more;
+`exact` uses none, `any-records` the first.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from privproj.distributions.mixture_profile import any_rank_profile, rank_one_profile
+from privproj.distributions.squared_sensitivity import log_gaussian_delta_at, log_gaussian_delta_slope
+from privproj.mechanisms import JLClip
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
+from privproj.numerics import kernels
+from privproj.numerics.interval import Enclosure, widen_outward
+from privproj.numerics.quadrature import log_integral
+
+if TYPE_CHECKING:
+    from privproj.distributions.binned import Bins
+
+NODE_RELATIVE_ERROR = 1e-15
+"""Relative error allowed to a node of the quadrature, a few units of rounding. Soundness."""
+
+
+@dataclass(frozen=True)
+class InverseGamma:
+    """``X = scale / U`` with ``U ~ Gamma(a)``, in the coordinate ``t = ln(a / U)``, in which ``X = (scale/a) e^t``."""
+
+    a: float
+    scale: float
+
+    least_tail: ClassVar[float] = -1e7
+    supremum = math.inf
+
+    @property
+    def mean(self) -> float:
+        """The mean ``E X = scale / (a - 1)``, ``inf`` for ``a`` up to 1."""
+        return self.scale / (self.a - 1.0) if self.a > 1.0 else math.inf
+
+    def mean_above(self, x: float) -> float:
+        """Return ``E[X | X > x]``, at least ``x``; ``inf`` for ``a`` up to 1."""
+        if self.a <= 1.0:
+            return math.inf
+        # E[X | X > x] = E X P(scale/Gamma(a - 1) > x) / P(X > x)
+        biased = InverseGamma(self.a - 1.0, self.scale)
+        return max(x, self.mean * math.exp(biased.log_tail(x) - self.log_tail(x)))
+
+    def log_density(self, t: float) -> float:
+        """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
+        # ln[U^a e^-U / Gamma(a)] at U = a e^-t
+        return kernels.log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
+
+    def log_tail(self, x: float) -> float:
+        """Return ``ln P(X > x) = ln P(U < scale / x)``."""
+        centre = self.scale / self.a
+        excess, ratio = (centre - x) / x, centre / x
+        if ratio <= 1.0:
+            return kernels.log_gamma_below(self.a, excess, ratio)
+        return math.log1p(-math.exp(min(kernels.log_gamma_tail(self.a, excess, ratio), -1e-300)))
+
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.
+
+        What its error is thought to be widens it; that this covers the error is observed.
+        """
+        centre = self.scale / self.a
+
+        def value(t: float) -> float:
+            return centre * math.exp(min(t, 700.0))
+
+        def gain(t: float) -> float:
+            # ln [h(X) f(t)]
+            return log_gaussian_delta_at(eps, value(t)) + self.log_density(t)
+
+        def gain_by_parts(t: float) -> float:
+            # ln [X h'(X) P(X > x)], as E h(X) = int h'(x) P(X > x) dx
+            x = value(t)
+            return log_gaussian_delta_slope(eps, x) + math.log(x) + self.log_tail(x)
+
+        # h rises from 0 to 1 within sqrt(2/eps) of ln X, the density within sqrt(1/a)
+        if up_to < math.inf:
+            log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a), math.log(up_to / centre))
+        elif eps > 2.0 * self.a:
+            log_mean, error = log_integral(gain_by_parts, math.log(2.0 * eps / centre), math.sqrt(2.0 / eps))
+        else:
+            log_mean, error = log_integral(gain, 0.0, 1.0 / math.sqrt(self.a))
+        # |d ln delta / d ln mu| <= min(2 a, (eps/mu + sqrt(eps) + 2)^2), mu^2 = scale/a (C32)
+        steepness = min(2.0 * self.a, (eps / math.sqrt(centre) + math.sqrt(eps) + 2.0) ** 2)
+        # a node t is off by a rounding of |t|, which moves an integrand as steep as 1/width
+        reach = 1.0 + abs(math.log(2.0 * eps / centre)) if eps > 0.0 else 1.0
+        rounding = NODE_RELATIVE_ERROR * reach * (math.sqrt(eps) + math.sqrt(self.a))
+        return widen_outward(log_mean, error + rounding, steepness)
+
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins (:func:`privproj.distributions.binned.inverse_gamma_bins`), ``finer`` times as
+        many.
+        """
+        from privproj.distributions.binned import BINS, inverse_gamma_bins
+
+        # How many times as many bins it has as a law with light tails, since its tail is long. Speed only.
+        return inverse_gamma_bins(self.a, self.scale, finer * 6 * BINS)
+
+
+def law(mechanism: JLClip) -> InverseGamma:
+    """The law of the squared shift of a long vector, in units of the noise."""
+    assert mechanism.probes is not None
+    half = 0.5 * mechanism.probes
+    # X = mu^2 r / chi2_r (C32).
+    return InverseGamma(half, mechanism.mu**2 * half)
+
+
+EXACT = Bound(
+    name="exact",
+    mechanism=JLClip,
+    summary="exact profile for whoever sees the probes, over vectors of any length",
+    formula="delta(eps) = E[h_eps(mu^2 r / chi2_r)], mu = 1/z, h_eps(x) the Gaussian delta at sqrt(x)",
+    source="privproj: the law of the clipped norm of a long vector, for the algorithm of arXiv 2102.03013",
+    proof="C32",
+    # delta(eps) = E[h_eps(mu^2 r / chi2_r)] (C32).
+    representation=lambda mechanism: rank_one_profile(law(mechanism)),
+    version=4,
+    worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    ball_profile=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
+    exact=True,
+    **OF_ONE_RECORD,
+)
+
+
+def refuses(mechanism: JLClip) -> str | None:
+    """Why there is no bound for one or two probes: the squared shift has no mean."""
+    if (mechanism.probes or 0) < 3:
+        return f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
+    return None
+
+
+ANY_RECORDS = Bound(
+    name="any-records",
+    mechanism=JLClip,
+    summary="several records at once, whose estimates may depend on each other: replacement and groups",
+    formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C32",
+    options="--group-size 2 --probes 30 --noise-multiplier 2",
+    # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
+    representation=lambda mechanism: any_rank_profile(law(mechanism)),
+    version=6,
+    worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
+    refuses=refuses,
+)

@@ -1,0 +1,1 @@
+"""Convert a privacy loss distribution given as data to epsilon and delta."""

@@ -1,0 +1,44 @@
+"""Gaussian mixing in two stages: one integral over the noise of the eigenvalue, without a promise (C33)."""
+
+from privproj.mechanisms import Mixing
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
+from privproj.numerics.interval import Enclosure
+from privproj.profiles.privacy_profile import PrivacyProfile
+
+VALUES_PER_DEVIATION = 24.0
+"""Values of the profile per deviation of its loss that are worth their time. Speed only."""
+
+
+def representation(mechanism: Mixing) -> PrivacyProfile:
+    """The profile of one release, the larger of both orders; each is composed with itself."""
+    from privproj.contrib.mixing.enforced_sketch import EnforcedSketch
+
+    law = EnforcedSketch(float(mechanism.needed_rank), mechanism.gamma, mechanism.eigen_noise)
+
+    def log_delta(eps: float) -> Enclosure:
+        import numpy as np
+
+        orders = [law.log_delta_ends(np.array([eps]), present) for present in (True, False)]
+        return Enclosure(*(max(float(ends[i][0]) for ends in orders) for i in (0, 1)))
+
+    return PrivacyProfile(
+        log_delta,
+        excess=law.excess,
+        resolution=VALUES_PER_DEVIATION,
+        can_be_subsampled=False,
+    )
+
+
+BOUND = Bound(
+    name="two-stage",
+    mechanism=Mixing,
+    summary="nothing promised: the noise of the sketch follows a private look at the least eigenvalue",
+    formula="with the record against without: int phi(u) R h(eps - ln R; nu) du, nu = 1/(G - Z u), R the largest of "
+    "e^(s u - s^2/2) over 0 <= s <= 1/Z, h the profile of exact-rank1 of `sketch` in this order, and 1 beyond u = G/Z; "
+    "or int phi(u) h(eps + ln R; nu) du in the other order, R the smallest; whichever is larger",
+    source="privproj: the noise of the eigenvalue is integrated out",
+    proof="C33",
+    representation=representation,
+    version=4,
+    **OF_ONE_RECORD,
+)

@@ -1,0 +1,1 @@
+"""Account for private selection of the best of several runs."""

@@ -1,0 +1,1 @@
+"""Write and verify privacy statements."""

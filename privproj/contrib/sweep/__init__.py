@@ -1,0 +1,1 @@
+"""Evaluate grids of parameters, in parallel or on a Dask cluster."""

@@ -1,0 +1,522 @@
+"""Laws of the squared shift ``X`` in bins, as numpy arrays: the form in which composition reads a law.
+
+Each bin has its mass and its mean. With these the mean of a convex or of a concave function of ``X`` is bounded from
+above and from below (:mod:`privproj.distributions.binned_profile`). ``X`` is the squared shift in units of the squared
+noise deviation.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import PrecisionLimit
+from privproj.numerics import kernels
+from privproj.numerics.arrays import Array, gauss_nodes, join_copies
+from privproj.numerics.root_finding import find_crossing
+
+BINS = 144
+"""Bins of a law. Every number of them gives a valid bound. Speed only."""
+
+BINS_OF_SUM = 3 * BINS
+"""Bins of the law of a sum over layers. Speed only."""
+
+MASS_LOST_TO_CUTS = 1e-36
+"""Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
+cuts of 1e-45.
+"""
+
+BINNED_TAIL = 1e-45
+"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
+
+LOG_BINNED_TAIL = math.log(BINNED_TAIL)
+"""``ln`` of :data:`BINNED_TAIL`. Speed only."""
+
+BIN_NODES = 12
+"""Nodes of the Gauss rule in a bin. Soundness (measured): masses and means are right to 1e-11."""
+
+CELL_NODES = 4
+"""Nodes of the Gauss rule in a cell of a lattice. Soundness: as :data:`BIN_NODES`."""
+
+CELL_PANELS = np.linspace(-12.0, 12.0, 193)
+"""Where cells of a lattice are divided, in deviations from the mean. Soundness: as :data:`BIN_NODES`."""
+
+FAR_SHIFT = 4e299
+"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Soundness."""
+
+LEAST_DIVIDED_MASS = 1e-290
+"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
+Soundness."""
+
+CELLS_BELOW = 2048
+"""Cells up to the mean of one layer in a convolution that is rounded downwards. Speed only."""
+
+MOST_ATOMS_BELOW = 2**14
+"""Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
+
+TAIL_BELOW = 1e-22
+"""Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A law on ``[0, inf)`` in ``n`` bins, one after the other.
+
+    * ``edges``, of shape ``(n + 1,)``: where the bins end, increasing, in the unit of ``X``.
+    * ``mass``, of shape ``(n,)``: the probability of each bin. What lies below the first edge is counted in the first
+      bin, and what lies above the last edge in the last.
+    * ``mean``, of shape ``(n,)``: ``E[X | bin]``, between the edges of its bin.
+    * ``unbounded``: False if the last edge is the supremum of ``X``. If True, the supremum is ``inf``, and the last
+      edge is only some point beyond the last mean.
+
+    Who makes the bins guarantees one of two things, but for rounding, which
+    :mod:`privproj.distributions.binned_profile` allows
+    for. Masses and means are those of the law; then both its upper and its lower bounds hold. Or they are those of a
+    law that gives no convex increasing function too small a mean; then only the upper bounds hold for ``X`` itself.
+    """
+
+    edges: Array
+    mass: Array
+    mean: Array
+    unbounded: bool = False
+
+    @property
+    def supremum(self) -> float:
+        """The supremum of ``X``: the last edge, or ``inf`` for an unbounded law."""
+        return np.inf if self.unbounded else float(self.edges[-1])
+
+    @cached_property
+    def above(self) -> tuple[Array, Array]:
+        """``P(X > edge)`` and ``E[X | X > edge]`` for every edge but the last, two arrays of shape ``(n,)``."""
+        # P(X > edge) and E[X; X > edge] are sums over the bins above the edge.
+        tail = np.cumsum(self.mass[::-1])[::-1]
+        moment = np.cumsum((self.mass * self.mean)[::-1])[::-1]
+        means = np.divide(moment, tail, out=self.edges[1:].copy(), where=tail > 0.0)
+        return tail, np.clip(means, self.edges[:-1], self.edges[-1])
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """How the mass of each bin splits to its left and its right edge, with its mean kept: two of shape ``(n,)``."""
+        # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
+        left, right = self.edges[:-1], self.edges[1:]
+        weight = (self.mean - left) / np.maximum(right - left, 1e-300)
+        return self.mass * (1.0 - weight), self.mass * weight
+
+    @cached_property
+    def weights(self) -> Array:
+        """What the edges get of the mass where that of every bin goes to its ends, of shape ``(n + 1,)``."""
+        left, right = self.shares
+        return np.append(left, 0.0) + np.append(0.0, right)
+
+    def shifted(self, shift: float) -> "Bins":
+        """Return the law of ``X + shift``, ``shift >= 0``, in the same bins; they keep what is guaranteed of them."""
+        if not shift:
+            return self
+        # f(x + shift) is convex and increases in x where f does (C31).
+        return Bins(self.edges + shift, self.mass, self.mean + shift, self.unbounded)
+
+    def lowered(self, factor: float) -> tuple[Array, Array]:
+        """Return masses and means times a factor below 1, means no lower than their bins and the first mass 0 (C28)."""
+        mass = factor * self.mass
+        mass[0] = 0.0
+        return mass, np.maximum(factor * self.mean, self.edges[:-1])
+
+
+def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
+    """Return the law of ``scale * B``, ``B ~ Beta(a, b)``, in at most ``count`` bins up to a tail of 1e-45.
+
+    In the logit of ``B`` the bins are narrowest just above the mean. Raises :class:`PrecisionLimit` for ``a + b`` above
+    5e8.
+    """
+    law = _BetaLaw(a, b)
+    step = 0.25 * law.width
+    end = step * _first_true(240, lambda k: law.centre + step * k > 30.0 or law.log_tail(step * k) < LOG_BINNED_TAIL)
+    places = [max(-7.0 * law.width, -36.0 - law.centre), 0.0, min(7.0 * law.width, end), end]
+    s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
+    s = s[np.append(True, np.diff(law.place(s)) > 0.0)]
+    edges = np.concatenate([[0.0], law.place(s), [1.0]])
+    mass, mean = law.means(s, edges, BIN_NODES)
+    return Bins(scale * edges, mass, scale * mean)
+
+
+def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
+    """Return the law of ``scale * U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+
+    Three bins of five lie between the quantiles 0.1 and 0.9999. Raises :class:`PrecisionLimit` for ``a`` above 5e8.
+    """
+    if a > 5e8:
+        raise PrecisionLimit(f"expected a rank of at most 1e9 for this route, got rank={2 * a:.3g}; use operator-norm")
+    law = _GammaLaw(a)
+    top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
+    end = float(top[_first_true(399, lambda k: law.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
+    places = [law.find_quantile(share) for share in (1e-6, 0.1, 0.9999)]
+    s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], [*places, math.log(end / a)])
+    edges = np.concatenate([[0.0], law.place(s), [2.0 * end + 10.0]])
+    mass, mean = law.means(s, edges, BIN_NODES)
+    return Bins(scale * edges, mass, scale * mean, unbounded=True)
+
+
+def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
+    """Return the law of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
+
+    The mean of the first bin, of mass 1e-12, is put at its upper edge. For ``a`` up to 1 the mean of the last bin is
+    infinite and stands as :data:`FAR_SHIFT`: upper bounds of the mean of an increasing function count the tail at its
+    supremum, lower bounds at the left edge, since the law is unbounded.
+
+    Raises :class:`PrecisionLimit` for ``a`` above 5e8.
+    """
+    if a > 5e8:
+        raise PrecisionLimit(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
+    law = _GammaLaw(a)
+    # ln(a/U) at the quantiles of X
+    low, start, middle = (-law.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
+    # P(U < u) is about u^a/Gamma(a + 1) far below the mean
+    reach = (a * math.log(a) - LOG_BINNED_TAIL - math.lgamma(a + 1.0)) / a
+    steps = np.linspace(middle, max(reach, middle) + 1e-9, 400)
+    end = float(steps[_first_true(399, lambda k: kernels.log_gamma_below(a, *_ratio(-steps[k])) < LOG_BINNED_TAIL)])
+    s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.5, 1.0], [low, start, middle, end])
+    at, share = gauss_nodes(BIN_NODES)
+    gaps = np.diff(s)[:, None]
+    places = s[:-1, None] + gaps * at
+    density = law.density(-places) * gaps * share
+    mass, first = density.sum(axis=1), (np.exp(places) * density).sum(axis=1)
+    last = FAR_SHIFT
+    if a > 1.0:
+        # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
+        point = a * math.exp(-end) / (a - 1.0)
+        log_share = kernels.log_gamma_below(a - 1.0, point - 1.0, point) - kernels.log_gamma_below(a, *_ratio(-end))
+        last = scale * max(math.exp(log_share) / (a - 1.0), math.exp(end) / a) * (1.0 + 1e-9)
+    edges = np.concatenate([[0.0], np.exp(s) / a * scale, [2.0 * last]])
+    mean = np.divide(first, mass, out=np.exp(s[1:]), where=mass > LEAST_DIVIDED_MASS) / a * scale
+    outer = (math.exp(kernels.log_gamma_tail(a, *_ratio(-low))), math.exp(kernels.log_gamma_below(a, *_ratio(-end))))
+    mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [last]])
+    return Bins(edges, np.concatenate([outer[:1], mass, outer[1:]]), mean, unbounded=True)
+
+
+def _ratio(s: float) -> tuple[float, float]:
+    """Return ``e^s - 1`` and ``e^s``, as the Gamma tails take a point."""
+    return math.expm1(s), math.exp(s)
+
+
+def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
+    """Return the first index from 0 to ``last`` from which on a condition is true, or ``last``."""
+    return bisect_left(range(last), True, key=is_true)
+
+
+def _divide(s: Array, finer: Array) -> tuple[Array, NDArray[np.intp] | None]:
+    """Return ``s`` with the points of ``finer`` in gaps wider than theirs, and where the gaps of ``s`` begin in it.
+
+    The latter is None where nothing was added.
+    """
+    gaps = np.diff(s)
+    before = np.searchsorted(s, finer) - 1
+    inside = (before >= 0) & (before < len(gaps))
+    inside[inside] = gaps[before[inside]] > finer[1] - finer[0]
+    if not inside.any():
+        return s, None
+    points = np.insert(s, before[inside] + 1, finer[inside])
+    return points, np.arange(len(gaps)) + np.searchsorted(finer[inside], s[:-1])
+
+
+def _check_beta_shape(a: float, b: float) -> None:
+    """Raise :class:`PrecisionLimit` where the margin kept here was not measured."""
+    if a + b > 5e8:
+        raise PrecisionLimit(
+            f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
+        )
+
+
+class _PositiveLaw(ABC):
+    """A law on ``[0, inf)`` in a coordinate ``s``, 0 at the mean, in which its density is smooth with one hill."""
+
+    width: float
+    """The width of the hill in ``s``, about a standard deviation."""
+
+    @abstractmethod
+    def place(self, s: Array) -> Array:
+        """Return the points with these coordinates."""
+
+    @abstractmethod
+    def density(self, s: Array) -> Array:
+        """Return the density of the coordinate."""
+
+    @abstractmethod
+    def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
+
+    def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
+        """Return masses and means of the bins between these edges; all but the first and the last have coordinates.
+
+        They come from a Gauss rule between neighbouring coordinates; ``finer`` are further points to divide at.
+        """
+        points, starts = (s, None) if finer is None else _divide(s, finer)
+        at, share = gauss_nodes(nodes)
+        # int f ds and int X f ds between neighbours
+        gaps = np.diff(points)[:, None]
+        places = points[:-1, None] + gaps * at
+        density = self.density(places) * gaps * share
+        mass, first = density.sum(axis=1), (self.place(places) * density).sum(axis=1)
+        if starts is not None:
+            mass, first = np.add.reduceat(mass, starts), np.add.reduceat(first, starts)
+        below, above = self.outer(float(s[0]), float(s[-1]))
+        mass = np.concatenate([below[:1], mass, above[:1]])
+        first = np.concatenate([below[1:], first, above[1:]])
+        mean = np.divide(first, mass, out=edges[1:].copy(), where=mass > LEAST_DIVIDED_MASS)
+        return mass, np.clip(mean, edges[:-1], edges[1:])
+
+
+class _BetaLaw(_PositiveLaw):
+    """``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
+
+    def __init__(self, a: float, b: float) -> None:
+        _check_beta_shape(a, b)
+        self.a, self.b, self.p, self.q = a, b, a / (a + b), b / (a + b)
+        self.centre, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
+        self.constant = kernels.beta_constant(a, b)
+
+    def coordinate(self, x: Array) -> Array:
+        """Return the coordinates of these points between 0 and 1."""
+        # ln(x/p) - ln((1 - x)/q), e = n x - a
+        excess = (self.a + self.b) * x - self.a
+        return np.log1p(excess / self.a) - np.log1p(-excess / self.b)
+
+    def place(self, s: Array) -> Array:
+        # p e^s / (q + p e^s)
+        """Return the points with these coordinates."""
+        return self.p / (self.p + self.q * np.exp(-s))
+
+    def density(self, s: Array) -> Array:
+        """Return the density of the coordinate."""
+        # x^a y^b / Beta(a, b), by its value at the mean and a ln(x/p) + b ln(y/q)
+        deviance = self.a * np.log1p(self.q * np.expm1(-s)) + self.b * np.log1p(self.p * np.expm1(s))
+        return np.exp(self.constant - deviance)
+
+    def log_tail(self, s: float) -> float:
+        """Return ``ln P(B > x)`` at the coordinate ``s``."""
+        return kernels.log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
+
+    def last_cell(self, cells: float, log_tail: float) -> int:
+        """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``; ``ceil(cells)`` always is."""
+
+        def is_below(j: int) -> bool:
+            x = min(j / cells, 1.0)
+            return kernels.log_beta_tail_from(self.a, self.b, x, 1.0 - x, self.constant) < log_tail
+
+        return _first_true(math.ceil(cells), is_below)
+
+    def cells(self, edges: Array) -> tuple[Array, Array]:
+        """Return masses and means between these points, the first of them 0, and from the last one to 1."""
+        if len(edges) == 1 or edges[1] >= 1.0:
+            return np.ones(1), np.array([self.p])
+        s = self.coordinate(edges[1:] if edges[-1] < 1.0 else edges[1:-1])
+        return self.means(s, edges if edges[-1] == 1.0 else np.append(edges, 1.0), CELL_NODES, self.width * CELL_PANELS)
+
+    def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
+        # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
+        a, b, tail = self.a, self.b, kernels.log_beta_tail_from
+        (x, y), (u, v), biased = self._shares(first), self._shares(last), kernels.beta_constant(a + 1.0, b)
+        below = tail(b, a, y, x, self.constant), tail(b, a + 1.0, y, x, biased)
+        above = tail(a, b, u, v, self.constant), tail(a + 1.0, b, u, v, biased)
+        low, high = ((math.exp(mass), self.p * math.exp(moment)) for mass, moment in (below, above))
+        return low, high
+
+    def _shares(self, s: float) -> tuple[float, float]:
+        """Return ``x`` and ``1 - x`` at a coordinate."""
+        return self.p / (self.p + self.q * math.exp(-s)), self.q / (self.q + self.p * math.exp(s))
+
+
+class _GammaLaw(_PositiveLaw):
+    """``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
+
+    def __init__(self, a: float) -> None:
+        self.a, self.width = a, 1.0 / math.sqrt(a)
+        self.constant = kernels.log_gamma_front(a, 0.0, 1.0)
+
+    def place(self, s: Array) -> Array:
+        """Return the points with these coordinates."""
+        return self.a * np.exp(s)
+
+    def density(self, s: Array) -> Array:
+        """Return the density of the coordinate."""
+        # u^a e^-u / Gamma(a) at u = a e^s, by its value at the mean and a (s - (e^s - 1))
+        return np.exp(self.constant - self.a * (np.expm1(s) - s))
+
+    def log_tail(self, s: float) -> float:
+        """Return ``ln P(U > a e^s)``."""
+        return kernels.log_gamma_tail(self.a, math.expm1(s), math.exp(s))
+
+    def find_quantile(self, share: float) -> float:
+        """Return the coordinate below which a share of the law lies, nearly."""
+        a, below = self.a, share < 0.5
+
+        def excess(ratio: float) -> float:
+            place = a, ratio - 1.0, ratio
+            return math.log(share) - kernels.log_gamma_below(*place) if below else kernels.log_gamma_tail(*place) - rest
+
+        rest = math.log1p(-share)
+        crossing = find_crossing(excess, 1.0, low=1e-40, high=1e9, spread=3.0 * self.width, rtol=1e-10)
+        return math.log(crossing.upper)
+
+    def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
+        # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
+        a = self.a
+        ends = []
+        for s, tail in ((first, kernels.log_gamma_below), (last, kernels.log_gamma_tail)):
+            mass = tail(a, math.expm1(s), math.exp(s))
+            moment = tail(a + 1.0, (a * math.expm1(s) - 1.0) / (a + 1.0), a * math.exp(s) / (a + 1.0))
+            ends.append((math.exp(mass), a * math.exp(moment)))
+        return ends[0], ends[1]
+
+
+def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
+    """Return a law that bounds ``scale * sum of share * B`` over independent layers from above (C6).
+
+    Each of ``parts`` is ``(dim, rank, count, share)``: ``count`` layers with ``B ~ Beta(rank/2, (dim - rank)/2)`` and
+    the part ``share = C_l^2/C^2`` of the squared clip. A layer with ``dim == rank`` is not projected and adds its
+    share. Each ``share * B`` is spread to the points of a uniform grid without changing its mean, and what is cut off
+    is put at the supremum. Both make the mean of every convex increasing function larger.
+    """
+    moving = [part for part in parts if part[0] > part[1]]
+    width = _cell_width(moving) if moving else 1.0
+    # The sum is shift + width j with the probability atoms[j] (C6, computed convolution).
+    shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
+    atoms = np.ones(1)
+    for dim, rank, n, share in moving:
+        layer = _spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width)
+        atoms = np.convolve(atoms, join_copies(layer, n, _convolve))
+    atoms = np.pad(atoms, (0, 3))
+    # What lies beyond the last atom is put at the supremum, which is at least 1: the shares add up to 1.
+    last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
+    last = max(last, 3)
+    beyond = float(atoms[last:].sum()) + MASS_LOST_TO_CUTS
+    points = shift + width * np.arange(last)
+    cuts = np.unique(np.concatenate([[0], np.linspace(2, last, min(BINS_OF_SUM, last)).astype(int)]))
+    # Mass and E[X; bin] of the atoms between neighbouring cuts
+    mass = np.add.reduceat(atoms[:last], cuts[:-1])
+    first = np.add.reduceat(atoms[:last] * points, cuts[:-1])
+    edges = np.concatenate([[points[0]], points[cuts[1:] - 1], [max(1.0, points[-1] + width)]])
+    mean = np.divide(first, mass, out=edges[1:-1].copy(), where=mass > LEAST_DIVIDED_MASS)
+    mean, mass = np.append(np.clip(mean, edges[:-2], edges[1:-1]), edges[-1]), np.append(mass, beyond)
+    return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
+
+
+class _LatticeLaw(NamedTuple):
+    """Atoms at ``0, w, 2 w, ...`` with ``w = 2^level`` units."""
+
+    atoms: Array
+    level: int
+
+    def coarser(self, level: int) -> "_LatticeLaw":
+        """Return the law with each atom moved down to the lattice of a level."""
+        atoms = self.atoms
+        for _ in range(level - self.level):
+            atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
+        return _LatticeLaw(atoms, max(level, self.level))
+
+    def plus(self, other: "_LatticeLaw", most: int = MOST_ATOMS_BELOW) -> "_LatticeLaw":
+        """Return a law below the sum of both, which are independent, with about ``most`` atoms or fewer."""
+        level = max(self.level, other.level)
+        atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
+        # What is beyond the tail is moved down to where it begins.
+        tail = np.cumsum(atoms[::-1])[::-1]
+        last = int(np.max(np.nonzero(tail >= TAIL_BELOW)))
+        law = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
+        joined = max(0, math.ceil(math.log2(len(law.atoms) / most)))
+        return law.coarser(level + joined)
+
+
+def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
+    """Return a law that is stochastically at most ``scale * sum of share * B`` over independent layers (C28).
+
+    ``parts`` are those of :func:`convolve_layers`. Every atom is moved down, so that the mean of every increasing
+    function becomes smaller.
+    """
+    shift, width, atoms = _sum_below(parts)
+    points = scale * (shift + width * np.arange(len(atoms) + 1))
+    cuts = np.unique((np.linspace(0.0, math.sqrt(len(atoms) - 1), min(BINS_OF_SUM, len(atoms))) ** 2).astype(int))
+    mass = np.add.reduceat(atoms, cuts)
+    mean = np.add.reduceat(atoms * points[:-1], cuts) / np.maximum(mass, LEAST_DIVIDED_MASS)
+    edges = np.concatenate([points[cuts], points[-1:]])
+    mean = np.clip(mean, edges[:-1], edges[1:])
+    # An empty bin goes first, which lower bounds leave out.
+    return Bins(np.append(0.0, edges), np.append(0.0, mass), np.append(0.0, mean))
+
+
+@lru_cache(maxsize=16)
+def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, float, Array]:
+    """Return ``(shift, width, atoms)``: atoms at ``shift + width j``, a law stochastically below the sum of layers.
+
+    The layers with the smallest means are added first, in pairs, then the pairs, and so on.
+    """
+    moving = sorted((part for part in parts if part[0] > part[1]), key=lambda part: part[3] * part[1] / part[0])
+    shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
+    if not moving:
+        return shift, 1.0, np.ones(1)
+    unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
+    # About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only.
+    log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(2.0**33 / len(moving)))
+    # Base 2 log of the most atoms where there are many layers of different shapes. Speed only.
+    most = 2 ** max(10, int(log_most))
+    laws = [_copies_below(part, unit, most) for part in moving]
+    while len(laws) > 1:
+        pairs = [first.plus(second, most) for first, second in zip(laws[::2], laws[1::2], strict=False)]
+        laws = pairs + laws[2 * len(pairs) :]
+    return shift, unit * 2.0 ** laws[0].level, laws[0].atoms
+
+
+def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _LatticeLaw:
+    """Return a law below the sum of the ``n`` equal layers of a part, by repeated doubling."""
+    dim, rank, n, share = part
+    law, level = _BetaLaw(0.5 * rank, 0.5 * (dim - rank)), int(math.log2(share * rank / dim / (unit * CELLS_BELOW)))
+    end = law.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
+    level += max(0, math.ceil(math.log2((end + 1) / most)))
+    cells = share / (unit * 2.0**level)
+    # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
+    end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
+    layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
+    return join_copies(layer, n, lambda one, other: one.plus(other, most))
+
+
+def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
+    """Return the distance of the grid points, in units of the sum.
+
+    On this grid spreading the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up
+    to its mean, whichever is coarser. With very many layers the sum hardly varies, and a coarser grid costs nothing
+    that shows.
+    """
+    # Var B = 2 r (d - r) / (d^2 (d + 2)); spreading one atom adds at most width^2 / 4 to the variance.
+    variance = sum(n * share**2 * 2.0 * rank * (dim - rank) / (dim**2 * (dim + 2.0)) for dim, rank, n, share in parts)
+    mean = sum(n * share * rank / dim for dim, rank, n, share in parts)
+    return float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))), mean / 2**13))
+
+
+def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
+    """Return the masses of ``cells * Beta(a, b)`` spread to 0, 1, 2, ..., mean kept; a tail below 1e-45 is left out."""
+    law = _BetaLaw(a, b)
+    top = max(law.last_cell(cells, LOG_BINNED_TAIL), 1)
+    edges = np.append(np.arange(top) / cells, min(top / cells, 1.0))
+    mass, mean = law.cells(edges)
+    if edges[-1] < 1.0:
+        mass, mean = mass[:-1], mean[:-1]
+    # A mean j + w goes to j with the share 1 - w and to j + 1 with the share w.
+    weight = np.clip(mean * cells - np.arange(len(mass)), 0.0, 1.0)
+    atoms = np.append(mass * (1.0 - weight), 0.0)
+    atoms[1:] += mass * weight
+    return atoms
+
+
+def _convolve(one: Array, other: Array) -> Array:
+    """Return the law of a sum without its far tail of mass below 1e-45; without FFT all terms are positive.
+
+    :data:`MASS_LOST_TO_CUTS` covers all such cuts.
+    """
+    atoms = np.convolve(one, other)
+    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]

@@ -1,0 +1,434 @@
+"""Profiles for many eps at once from laws in bins: the array twin of :mod:`privproj.distributions.mixture_profile`.
+
+From above, a convex function is replaced by its chord over a bin, a concave one by its value at the bin's mean
+(Jensen's inequality); from below it is the other way round (C28). All are right to second order in the width. Shapes:
+``eps`` is ``(e,)``, a law has ``n`` bins, and values at its edges are ``(e, n + 1)``.
+
+A row is an eps. The profile is evaluated where it counts: at some rows, the *guides*, at every edge; between two guides
+only at the edges that count there. What lies on the left of these is moved up to the first of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.distributions.binned import Bins
+from privproj.numerics.arrays import Array
+from privproj.profiles.gaussian_arrays import (
+    PROFILE_SAFETY,
+    SMALLEST_UPPER_DELTA,
+    gaussian_deltas,
+    gaussian_deltas_below,
+)
+
+BIN_SAFETY = 1.0 - 1e-9
+"""Factor by which masses, means and slopes are lowered for their rounding (measured: far smaller).
+Soundness (measured)."""
+
+LEAST_LOWER_DELTA = 1e-280
+"""Below this no lower bound of a delta is claimed. It covers bins too light for their mean to be known. Soundness."""
+
+ROWS_AT_ONCE = 64
+"""Rows that are evaluated together, so that what they need stays in the cache. Speed only."""
+
+NEGLIGIBLE_SHARE = 1e-12
+"""Share of a delta below which a part of the law is not followed: it is bounded as a whole. Speed only."""
+
+
+def _inflections(eps: Array) -> Array:
+    """Return ``x0(eps) = 2 (sqrt(1 + eps^2) - 1)``: array twin of
+    :func:`privproj.distributions.density_kernels.inflection`.
+    """
+    # 2 (sqrt(1 + eps^2) - 1) = 2 eps^2 / (1 + sqrt(1 + eps^2)), without cancellation (C3)
+    return 2.0 * eps * (eps / (1.0 + np.hypot(1.0, eps)))
+
+
+def _slopes(eps: Array, x: Array) -> Array:
+    """Return ``h_eps'(x)`` for ``x > 0`` (C3)."""
+    root = np.sqrt(x)
+    # h'(x) = phi(eps/sqrt x - sqrt x/2) / (2 sqrt x)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(-0.5 * (eps / root - 0.5 * root) ** 2) / (2.0 * root * np.sqrt(2.0 * np.pi))
+
+
+# --- rows and guides --------------------------------------------------------------------------------
+
+
+def _in_order(evaluate: Callable[[Array], Array], eps: Array) -> Array:
+    """Return ``evaluate(eps)``, called with the ``eps`` in increasing order."""
+    order = np.argsort(eps)
+    values = np.empty(len(eps))
+    values[order] = evaluate(eps[order])
+    return values
+
+
+def _guides(count: int) -> NDArray[np.intp]:
+    """Return the indices of the guides among so many rows: every row, or the ends of pieces that span them all."""
+    # Up to so many rows, every one is a guide. Speed only.
+    if count <= 96:
+        return np.arange(count)
+    return np.linspace(0, count - 1, 1 + -(-count // ROWS_AT_ONCE)).astype(np.intp)
+
+
+def _pieces(guides: NDArray[np.intp]) -> Iterator[tuple[slice, slice]]:
+    """Yield ``(rows, guides around them)`` of pieces that hold every row once."""
+    together = ROWS_AT_ONCE if len(guides) == guides[-1] + 1 else 1
+    for i in range(0, max(len(guides) - 1, 1), together):
+        last = i + together >= len(guides) - 1
+        yield (
+            slice(int(guides[i]), int(guides[-1]) + 1 if last else int(guides[i + together])),
+            slice(i, i + together + 1),
+        )
+
+
+def _tabulate(function: Callable[[Array, Array], Array], eps: Array, x: Array) -> Array:
+    """Return ``function(eps, sqrt(x))`` of shape ``(e, len(x))``, a few rows at a time."""
+    roots, table = np.sqrt(x), np.empty((len(eps), len(x)))
+    for i in range(0, len(eps), ROWS_AT_ONCE):
+        table[i : i + ROWS_AT_ONCE] = function(eps[i : i + ROWS_AT_ONCE, None], roots)
+    return table
+
+
+# --- any rank ---------------------------------------------------------------------------------------
+
+
+def any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return upper bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, for laws under one joint clip.
+
+    Every ``p >= x0`` gives an upper bound. Taken is ``M(c) = E[X | X > c]`` for the edge ``c`` that maximises the dual
+    value ``E[h(X); X <= c] + P(X > c) h(M(c))``, of the law with the largest; or ``x0`` itself, which is best where
+    only a far atom lies beyond.
+    """
+    return _in_order(lambda rows: _any_rank_deltas(rows, laws), eps)
+
+
+def _any_rank_deltas(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return :func:`any_rank_deltas` for increasing ``eps``."""
+    guides, x0 = _guides(len(eps)), np.maximum(_inflections(eps), SMALLEST_UPPER_DELTA)
+    # Where sup X <= x0 (C5, case 2) the bound is E[h(X)].
+    convex = max(law.supremum for law in laws) <= x0
+    few, least, straight = eps[guides], x0[guides], convex[guides]
+    tables = [_Table.of(few, law, slice(0, len(law.edges)), slice(0, len(law.mass))) for law in laws]
+    points, of_laws, best = _worst_tangents(tables, least)
+    at_points, at_least = (_tangents(few, p, straight) for p in (points, least))
+    bounds = _largest_means(tables, at_points, of_laws, straight), _largest_means(tables, at_least)
+    if len(guides) == len(eps):
+        return np.minimum(PROFILE_SAFETY * np.minimum(*bounds), 1.0)
+    # How much more than the best tangent that at ``x0`` may give at a guide to be tried around it. Speed only.
+    far = bounds[1] < 1.001 * bounds[0]
+    columns = [table.find_columns(np.where(far, at_least, at_points)) for table in tables]
+
+    def tabulate(rows: slice, near: slice) -> list[_Table]:
+        narrowed = []
+        for law, k, (first, stop) in zip(laws, best, columns, strict=True):
+            cuts = slice(max(int(k[near].min()) - 1, 0), min(int(k[near].max()) + 2, len(law.mass)))
+            edges = slice(min(int(first[near].min()), cuts.start), max(int(stop[near].max()), cuts.stop))
+            narrowed.append(_Table.of(eps[rows], law, edges, cuts))
+        return narrowed
+
+    deltas, pieces = np.empty(len(eps)), list(_pieces(guides))
+    # Most tables of a law and a piece of rows that are kept at once. Speed only.
+    together = max(1, 256 // len(laws))
+    for block in (pieces[i : i + together] for i in range(0, len(pieces), together)):
+        of_pieces = [tabulate(*piece) for piece in block]
+        span = slice(block[0][0].start, block[-1][0].stop)
+        points = [_worst_tangents(tables, x0[rows]) for (rows, _), tables in zip(block, of_pieces, strict=True)]
+        tangents = _tangents(eps[span], np.concatenate([p for p, _, _ in points]), convex[span])
+        at_least = _tangents(eps[span], x0[span], convex[span]) if far.any() else tangents
+        for (rows, near), tables, (_, of_laws, _) in zip(block, of_pieces, points, strict=True):
+            here = slice(rows.start - span.start, rows.stop - span.start)
+            deltas[rows] = _largest_means(tables, tangents[:, here], of_laws, convex[rows])
+            if far[near].any():
+                deltas[rows] = np.minimum(deltas[rows], _largest_means(tables, at_least[:, here]))
+    return np.minimum(PROFILE_SAFETY * deltas, 1.0)
+
+
+def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
+    """Return for every row ``p >= x0`` of the law with the largest dual value, that of each law, and each best cut."""
+    duals = [table.find_largest_duals(x0) for table in tables]
+    worst = np.argmax([value for value, _, _ in duals], axis=0)
+    points = np.maximum([p for _, p, _ in duals], x0)
+    return points[worst, np.arange(len(x0))], points, [best for _, _, best in duals]
+
+
+def _largest_means(
+    tables: "list[_Table]", tangents: Array, of_laws: Array | None = None, convex: NDArray[np.bool_] | None = None
+) -> Array:
+    """Return ``max_l E[g_p(X_l)]``, one for every row and its tangent.
+
+    With the best ``p`` of every law, that of the law with the largest mean is tried too, and a ``p`` between both where
+    the means of the two are about equal. The smallest number is kept.
+    """
+    means, row = np.array([table.means(tangents) for table in tables]), np.arange(len(tables[0].eps))
+    largest, first = means.max(axis=0), means.argmax(axis=0)
+    if of_laws is None or convex is None or np.array_equal(of_laws[first, row], tangents[0]):
+        return largest
+    p, other = tangents[0], of_laws[first, row]
+    again = np.array([table.means(_tangents(table.eps, other, convex)) for table in tables])
+    second = again.argmax(axis=0)
+    # The lead of the first law at p and at the other point, and where it vanishes on the line through both
+    leads = (part[first, row] - part[second, row] for part in (means, again))
+    lead, behind = (np.maximum(sign * part, 0.0) for sign, part in zip((1.0, -1.0), leads, strict=True))
+    between = p + (other - p) * np.divide(lead, lead + behind, out=np.zeros(len(row)), where=lead + behind > 0.0)
+    largest = np.minimum(largest, again.max(axis=0))
+    return np.minimum(largest, _largest_means(tables, _tangents(tables[0].eps, between, convex)))
+
+
+def _tangents(eps: Array, p: Array, convex: NDArray[np.bool_]) -> Array:
+    """Return ``p``, upper bounds of ``h_eps(p)``, and ``h_eps'(p)``, a row each; in convex rows a line below ``h``."""
+    tangents = np.stack([p, gaussian_deltas(eps, np.sqrt(p)), _slopes(eps, p)])
+    tangents[1:, convex] = [[-1.0], [0.0]]
+    return tangents
+
+
+@dataclass(frozen=True)
+class _Table:
+    """``h_eps`` at neighbouring edges of a law; what the law has on their left is moved up to the first of them."""
+
+    law: Bins
+    """The law."""
+
+    eps: Array
+    """The rows."""
+
+    edges: slice
+    """The edges."""
+
+    at_edges: Array
+    """Upper bounds of ``h_eps`` at these edges, a row for each eps."""
+
+    cuts: slice
+    """Edges ``c``, among those of the table, where the law may be cut."""
+
+    at_means: Array
+    """Upper bounds of ``h_eps(M(c))`` for these, ``M(c) = E[X | X > c]``."""
+
+    @classmethod
+    def of(cls, eps: Array, law: Bins, edges: slice, cuts: slice) -> "_Table":
+        """Return the table of these edges and cuts."""
+        edges = slice(edges.start, min(edges.stop, len(law.edges)))
+        values = _tabulate(gaussian_deltas, eps, np.concatenate([law.edges[edges], law.above[1][cuts]]))
+        count = edges.stop - edges.start
+        return cls(law, eps, edges, values[:, :count], cuts, values[:, count:])
+
+    def find_largest_duals(self, x0: Array) -> tuple[Array, Array, NDArray[np.intp]]:
+        """Return the largest dual value ``V(c)`` of every row, with its ``M(c)`` and its cut ``c <= x0`` (C5)."""
+        law, cuts, start = self.law, self.cuts, self.edges.start
+        ahead, count = cuts.start - start, cuts.stop - 1 - cuts.start
+        left, right = law.shares
+        before, bins = slice(start, cuts.start), slice(cuts.start, cuts.stop - 1)
+        # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) (C5)
+        weights = np.append(left[before], 0.0)
+        weights[1:] += right[before]
+        weights[0] += law.mass[:start].sum()
+        within = np.empty((len(self.eps), count + 1))
+        within[:, 0] = self.at_edges[:, : ahead + 1] @ weights
+        within[:, 1:] = left[bins] * self.at_edges[:, ahead : ahead + count]
+        within[:, 1:] += right[bins] * self.at_edges[:, ahead + 1 : ahead + count + 1]
+        dual = np.cumsum(within, axis=1)
+        dual += law.above[0][cuts] * self.at_means
+        dual[law.edges[cuts] > x0[:, None]] = -1.0
+        best = np.argmax(dual, axis=1)
+        return dual[np.arange(len(best)), best], law.above[1][cuts][best], cuts.start + best
+
+    def majorants(self, tangents: Array) -> Array:
+        """Return ``g_p`` at the edges, for the tangents of every row (C5).
+
+        ``g_p`` never rises faster than its tangent, which bounds it in a last bin without an end.
+        """
+        # g_p = max(h, l_p),  l_p(x) = h(p) + h'(p) (x - p) (C5); from x0 on l_p is the larger.
+        p, height, slope = tangents[:, :, None]
+        values = self.law.edges[self.edges] - p
+        values *= slope
+        values += height
+        np.maximum(values, self.at_edges, out=values)
+        # g_p(x) <= g_p(left) + h'(p) (x - left) in a last bin without an end
+        if self.law.unbounded and self.edges.stop == len(self.law.edges) and values.shape[1] > 1:
+            beyond = values[:, -2] + tangents[2] * (self.law.edges[-1] - self.law.edges[-2])
+            values[:, -1] = np.maximum(values[:, -1], beyond)
+        return values
+
+    def means(self, tangents: Array) -> Array:
+        """Return upper bounds of ``E[g_p(X)]`` by chords, for the tangents of every row.
+
+        Where a tangent is above ``h`` at the last edge it is so beyond, and ``g_p`` is affine. Else the table goes on.
+        """
+        law, edges, majorants = self.law, self.edges, self.majorants(tangents)
+        if edges.stop < len(law.edges) and np.any(self.at_edges[:, -1] >= majorants[:, -1]):
+            return _Table.of(self.eps, law, slice(edges.start, len(law.edges)), self.cuts).means(tangents)
+        weights, beyond = law.weights[edges].copy(), law.weights[edges.stop :]
+        weights[0] += law.weights[: edges.start].sum()
+        p, height, slope = tangents
+        # sum of the weights beyond times h(p) + h'(p) (x - p)
+        rest = beyond.sum(), beyond @ law.edges[edges.stop :]
+        return majorants @ weights + (height * rest[0] + slope * (rest[1] - p * rest[0]))
+
+    def find_columns(self, tangents: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return for every row the first edge that counts and one behind the first at which the tangent is above."""
+        majorants = self.majorants(tangents)
+        stop = (self.at_edges >= majorants).sum(axis=1) + 2
+        first = _first_followed(majorants, np.cumsum(self.law.weights), majorants @ self.law.weights)
+        return np.minimum(first, stop - 2), stop
+
+
+def _first_followed(values: Array, weights: Array, totals: Array) -> NDArray[np.intp]:
+    """Return the first column that counts, for every row: the sum up to it is a negligible share of the whole.
+
+    ``values`` increase along a row, and so do ``weights``, the summed weights of the columns up to each.
+    """
+    return np.maximum((weights * values <= NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1) - 1, 0)
+
+
+def any_rank_deltas_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of ``min_p max_l E[g_p(X_l)]`` (C5), of shape ``(e,)``, 0 where none is claimed.
+
+    Each is the largest dual value ``E[h(X); X <= c] + P(X > c) h(M(c))`` over edges ``c <= x0`` of all laws near the
+    best ones of the guides, ``h`` bounded by Jensen's inequality (C5, C28).
+    """
+    return _in_order(lambda rows: _claimed(_largest_duals_below(rows, laws)), eps)
+
+
+def _largest_duals_below(eps: Array, laws: tuple[Bins, ...]) -> Array:
+    """Return lower bounds of the largest dual value of all laws, for increasing ``eps`` (C5, C28).
+
+    At the guides all laws and all cuts between bins are tried, elsewhere the cuts next to the best ones of the laws
+    that are the best at some guide.
+    """
+    guides, x0 = _guides(len(eps)), _inflections(eps)
+    tried = [_try_cuts(eps[guides], x0[guides], law) for law in laws]
+    worst = np.argmax([value for value, _, _ in tried], axis=0)
+    if len(guides) == len(eps):
+        return np.max([value for value, _, _ in tried], axis=0)
+    duals = np.zeros(len(eps))
+    for index in np.unique(worst).tolist():
+        law, (_, best, first) = laws[index], tried[index]
+        for rows, near in _pieces(guides):
+            cuts = slice(max(int(best[near].min()) - 1, 0), min(int(best[near].max()) + 2, len(law.mass) + 1))
+            bins = slice(min(int(first[near].min()), cuts.start), cuts.stop - 1)
+            within, far = _dual_parts_below(eps[rows], x0[rows], law, bins, cuts)
+            duals[rows] = np.maximum(duals[rows], np.max(within + far, axis=1))
+    return duals
+
+
+def _try_cuts(eps: Array, x0: Array, law: Bins) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """Return the largest dual value of a law for every row, its cut, and the first bin that counts."""
+    count = len(law.mass)
+    within, far = _dual_parts_below(eps, x0, law, slice(0, count), slice(0, count + 1))
+    best, value = np.argmax(within + far, axis=1), np.max(within + far, axis=1)
+    so_far = np.maximum.accumulate(within, axis=1)
+    return value, best, _first_followed(so_far, np.ones(count + 1), value)
+
+
+def _dual_parts_below(eps: Array, x0: Array, law: Bins, bins: slice, cuts: slice) -> tuple[Array, Array]:
+    """Return lower bounds of both parts of ``V(c)`` at these cuts, from these bins; 0 where none is known.
+
+    The cut ``k`` lies between the bins ``k - 1`` and ``k``. Bins before a cut count by Jensen's inequality, so they
+    must end below ``x0``.
+    """
+    mass, mean = law.lowered(BIN_SAFETY)
+    tail, means = (np.append(BIN_SAFETY * part, 0.0)[cuts] for part in law.above)
+    ends = np.concatenate([[0.0], law.edges[1:-1], [law.supremum]])[cuts]
+    # V(c) = E[h(X); X <= c] + P(X > c) h(M(c)), and E[h(X); bin] >= mass h(mean) where h is convex (C5, C28)
+    within = np.zeros((len(eps), bins.stop - bins.start + 1))
+    np.cumsum(_tabulate(gaussian_deltas_below, eps, mean[bins]) * mass[bins], axis=1, out=within[:, 1:])
+    within = within[:, cuts.start - bins.start :]
+    far = tail * _tabulate(gaussian_deltas_below, eps, means)
+    convex = ends <= x0[:, None]
+    return np.where(convex, within, 0.0), np.where(convex, far, 0.0)
+
+
+# --- rank one ---------------------------------------------------------------------------------------
+
+
+def rank_one_deltas(eps: Array, law: Bins) -> Array:
+    """Return upper bounds of ``E[h_eps(X)]`` (C4), the delta of a change of rank one, of shape ``(e,)``.
+
+    ``h_eps`` is replaced by its chord where it is convex and by its value at the bin's mean where it is concave. A bin
+    that holds ``x0`` counts with the value at its upper edge.
+    """
+    return _in_order(lambda rows: np.minimum(PROFILE_SAFETY * _rank_one_means(rows, law, _mean_above), 1.0), eps)
+
+
+def rank_one_deltas_below(eps: Array, law: Bins) -> Array:
+    """Return lower bounds of ``E[h_eps(X)]`` (C28), of shape ``(e,)``, 0 where none is claimed."""
+    return _in_order(lambda rows: _claimed(_rank_one_means(rows, law, _mean_below)), eps)
+
+
+def _claimed(lower: Array) -> Array:
+    """Return these lower bounds, lowered by :data:`LEAST_LOWER_DELTA`, and 0 where little is left."""
+    return np.minimum(np.where(lower > 1e3 * LEAST_LOWER_DELTA, lower - LEAST_LOWER_DELTA, 0.0), 1.0)
+
+
+def _rank_one_means(eps: Array, law: Bins, mean: Callable[[Array, Array, Bins, slice], Array]) -> Array:
+    """Return ``mean(eps, x0, law, bins)`` for increasing ``eps``, with the bins that count."""
+    guides, x0 = _guides(len(eps)), _inflections(eps)
+    at_left = _tabulate(gaussian_deltas, eps[guides], law.edges[:-1])
+    totals = at_left @ law.mass
+    first = _first_followed(at_left, np.cumsum(law.mass), totals)
+    stop = (law.above[0] > NEGLIGIBLE_SHARE * totals[:, None]).sum(axis=1)
+    means = np.empty(len(eps))
+    for rows, near in _pieces(guides):
+        bins = slice(int(first[near].min()), max(int(stop[near].max()), int(first[near].min()) + 1))
+        means[rows] = mean(eps[rows], x0[rows], law, bins)
+    return means
+
+
+def _bends(x0: Array, law: Bins, bins: slice) -> tuple[slice, slice, slice]:
+    """Return which of these bins are below ``x0`` for every row, which only for some, and which are above for all."""
+    right = np.append(law.edges[1:-1], law.supremum)[bins]
+    convex = bins.start + int(np.searchsorted(right, x0[0], "right"))
+    concave = bins.start + int(np.searchsorted(law.edges[:-1][bins], x0[-1], "left"))
+    return slice(bins.start, convex), slice(convex, concave), slice(concave, bins.stop)
+
+
+def _mean_above(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
+    """Return upper bounds of ``E[h_eps(X)]``; below these bins the law is moved up, above them ``h`` is at most 1."""
+    convex, some, concave = _bends(x0, law, bins)
+    column, x0 = eps[:, None], x0[:, None]
+    at_edges = gaussian_deltas(column, np.sqrt(law.edges[bins.start : some.stop + 1]))
+    at_means = gaussian_deltas(column, np.sqrt(law.mean[some.start : bins.stop]))
+    if law.unbounded and some.stop == len(law.mass):
+        at_edges[:, -1] = 1.0
+    # E[h; bin] is at most its chord for right <= x0, mass h(mean) for left >= x0, else mass h(right) (C3, C4).
+    left, right = law.shares
+    expected = at_edges[:, : some.start - bins.start] @ left[convex]
+    expected += at_edges[:, 1 : some.start - bins.start + 1] @ right[convex]
+    expected += at_means[:, some.stop - some.start :] @ law.mass[concave]
+    if some.start < some.stop:
+        near = at_edges[:, some.start - bins.start :]
+        chord = left[some] * near[:, :-1] + right[some] * near[:, 1:]
+        ends = np.append(law.edges[1:-1], law.supremum)[some]
+        above = law.mass[some] * np.where(law.edges[some] >= x0, at_means[:, : some.stop - some.start], near[:, 1:])
+        expected += np.where(ends <= x0, chord, above).sum(axis=1)
+    return expected + law.mass[: bins.start].sum() * at_edges[:, 0] + law.mass[bins.stop :].sum()
+
+
+def _mean_below(eps: Array, x0: Array, law: Bins, bins: slice) -> Array:
+    """Return lower bounds of ``E[h_eps(X)]`` from these bins; the first bin of the law counts as 0 (C28).
+
+    That one may be a small difference of large masses. ``h_eps`` increases: in a bin it is at least its value at the
+    left edge, and more where it is known to bend.
+    """
+    convex, some, concave = _bends(x0, law, bins)
+    column, x0 = eps[:, None], x0[:, None]
+    mass, mean = law.lowered(BIN_SAFETY)
+    at_means = gaussian_deltas_below(column, np.sqrt(mean[bins.start : some.stop]))
+    at_edges = gaussian_deltas_below(column, np.sqrt(law.edges[some.start : bins.stop + 1]))
+    # For right <= x0 h(mean) (Jensen); for left >= x0 the chord h(left) + chord (mean - left); else the lesser of it
+    # and of the tangent at the left edge, h(left) + min(h'(left), chord) (mean - left) (C28).
+    width = np.append(law.edges[1:-1], law.supremum) - law.edges[:-1]
+    share = BIN_SAFETY * (mean - law.edges[:-1]) / np.maximum(width, 1e-300)
+    expected = at_means[:, : some.start - bins.start] @ mass[convex]
+    far = at_edges[:, some.stop - some.start :]
+    expected += far[:, :-1] @ (mass * (1.0 - share))[concave] + far[:, 1:] @ (mass * share)[concave]
+    if some.start < some.stop:
+        near, left = at_edges[:, : some.stop - some.start + 1], law.edges[some]
+        chord = np.maximum(near[:, 1:] - near[:, :-1], 0.0) * share[some]
+        tangent = BIN_SAFETY * _slopes(column, np.maximum(left, 1e-300)) * (mean[some] - left)
+        bent = near[:, :-1] + np.where(left >= x0, chord, np.minimum(chord, tangent))
+        ends = np.append(law.edges[1:-1], law.supremum)[some]
+        values = np.where(ends <= x0, at_means[:, some.start - bins.start :], bent)
+        expected += (mass[some] * values).sum(axis=1)
+    return expected

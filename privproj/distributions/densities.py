@@ -1,0 +1,244 @@
+"""Densities of ``y = ln X`` for squared shifts ``X`` that :mod:`privproj.distributions.tabulated` integrates over.
+
+:class:`ProjectedEnergy` is ``|M u|^2`` of one direction under M1 with a known projection: ``X = U (U + Y) / r^2``,
+where ``U ~ chi2_r`` and ``Y ~ chi2_(d-1)`` are independent (C7). :class:`SecretShift` is that of a vector release of M1
+whose projection stays secret (C8): with ``g ~ chi2_r / r`` revealed the release is a Gaussian pair (for unit ``v, v'``
+at distance ``s = 2 sin(eta)``), whose shift is ``S (c + xi)`` with ``xi ~ N(0, 1)``,
+
+    S = (g/r) sin(2 eta) / (sigma tau),   c = r sqrt(sigma^2 + (g/r) sin^2(eta)) / cos(eta),   tau^2 = sigma^2 + g/r.
+
+``|shift|`` grows with ``s`` while ``sin(2 eta)`` and ``c`` do, up to ``s = sqrt 2``; beyond, ``sin(2 eta)`` is replaced
+by 1, which bounds all shorter distances too.
+
+Each density is a trapezoidal sum over a second variable. All functions are analytic and decay at both ends, so the sum
+converges geometrically.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from privproj.distributions.tabulated import SCAN_STRIDE, log_sum_exp, terms_that_matter
+from privproj.numerics.arrays import Array
+from privproj.numerics.kernels import stirling_remainder
+from privproj.numerics.root_finding import find_crossing
+
+
+@dataclass(frozen=True)
+class ProjectedEnergy:
+    """``X = B N^2 / r^2``, the law of ``|M u|^2`` for a unit vector ``u`` and ``M ~ W_d(I/r, r)`` (C7).
+
+    ``B ~ Beta(a, b)`` and ``N ~ chi2_(2(a+b))`` are independent, and ``X = U (U + Y) / r^2`` with ``U = B N``.
+
+    * ``a``: half the degrees of freedom of ``U``, ``r/2`` for M1.
+    * ``b``: half those of ``Y``, ``(d - 1)/2`` for M1; with ``b = 0``, ``X = U^2 / r^2``.
+    * ``rank``: ``r``.
+    """
+
+    a: float
+    b: float
+    rank: int
+
+    @property
+    def mean(self) -> float:
+        """The mean ``E X = 4 a (a + b + 1) / r^2``."""
+        return 4.0 * self.a * (self.a + self.b + 1.0) / self.rank**2
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r``
+        (:class:`privproj.distributions.tabulated.LogDensity`).
+        """
+        n = self.a + self.b
+        spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
+        width = math.hypot(spread_b, 2.0 / math.sqrt(n))
+        centre = math.log(4.0 * self.a * n / self.rank**2)
+        drop = 50.0 / self.a
+        low = centre - 11.0 * width - drop
+        return low, centre + _reach_above_centre(self.a, self.b), min(0.8 * width, 1.0)
+
+    @cached_property
+    def grid(self) -> tuple[Array, Array]:
+        """The values of ``ln B`` and the logs of their weights, by the trapezoidal rule in the logit ``t`` of ``B``.
+
+        ``t`` is counted from the logit of the mean ``a/n``. The weights add up to 1. With ``b = 0`` there is one point,
+        ``B = 1``; points that round to 1 are taken together.
+        """
+        if self.b == 0.0:
+            return np.zeros(1), np.zeros(1)
+        a, b, n = self.a, self.b, self.a + self.b
+        spread, rest = math.sqrt(1.0 / a + 1.0 / b), b / n
+        # The largest N/2 that counts: its density has fallen by e^-740 there.
+        most = n + 740.0 + math.sqrt(1480.0 * n)
+        step = min(0.7 / math.sqrt(1.0 / spread**2 + 0.25 * rest * rest * most), 0.28)
+        t = np.arange(-10.0 * spread - 60.0 / a, 40.0 * spread + 760.0 / b, step)
+        t = t[(t > -700.0) & (t < 700.0)]
+        # B = (a/n) / (a/n + (b/n) e^-t) with the density B^a (1-B)^b / Beta(a, b) of t: ln(n B/a) and ln(n (1-B)/b)
+        log_b, log_rest = -np.log1p(rest * np.expm1(-t)), -np.log1p((a / n) * np.expm1(t))
+        logs = a * log_b + b * log_rest
+        logs = logs - log_sum_exp(logs)
+        log_b = log_b + math.log(a / n)
+        at_one = log_b > -1e-17
+        inside = (logs > -740.0) & ~at_one
+        together = [log_sum_exp(logs[at_one])] if at_one.any() else []
+        return np.append(log_b[inside], [0.0] * len(together)), np.append(logs[inside], together)
+
+    def density(self, y: Array) -> Array:
+        """Return the density of ``y`` at an array of points, as a sum over the grid of ``B``."""
+        k = self.a + self.b
+        # N/2 = k e^s, k = a + b, with density sqrt(k/2 pi) e^-R e^(-k (e^s - 1 - s)) of s, R Stirling's remainder:
+        # sum over B of weight(B) f(s) / 2 at s = (y + 2 ln r - ln B)/2 - ln(2 k) (C7)
+        log_b, weights = self.grid
+        front = 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - math.log(2.0)
+        shift = 2.0 * (math.log(self.rank) - math.log(2.0 * k))
+
+        def log_terms(y: Array, chosen: slice) -> Array:
+            place = 0.5 * ((y + shift)[:, None] - log_b[chosen])
+            return weights[chosen] - k * (np.expm1(np.minimum(place, 50.0)) - place) + front
+
+        # Terms of a row between others lie between theirs: that for N is concave, and ln B grows along the grid.
+        ends = log_terms(np.array([y.min(), y.max()]), slice(None, None, SCAN_STRIDE))
+        return _row_sums_exp(log_terms(y, terms_that_matter(ends, len(log_b))))
+
+
+def _reach_above_centre(a: float, b: float) -> float:
+    """Return how far above ``ln(4 a n)`` the density of ``ln(B N^2)`` has fallen by 720 nats, at its best split."""
+    n = a + b
+
+    def log_tail(v: float) -> float:
+        s = np.linspace(0.0, max(v, 1e-12), 400)
+        if b:
+            # a ln B + b ln(1 - B) at the mean of B, less its value at ln B = ln(a/n) + v - s
+            log_share = np.minimum(math.log(a / n) + (v - s), -1e-15)
+            cost_b = -(a * log_share + b * np.log(-np.expm1(log_share))) + a * math.log(a / n) + b * math.log(b / n)
+            cost_b = np.where(math.log(a / n) + (v - s) >= 0.0, np.inf, cost_b)
+        else:
+            cost_b = np.where(v - s > 0.0, np.inf, 0.0)
+        # n (e^(s/2) - 1 - s/2) at s = 2 ln(N / 2n), so that ln(B N^2) = ln(4 a n) + v
+        cost_n = n * (np.expm1(0.5 * s) - 0.5 * s)
+        return float(np.min(cost_b + cost_n))
+
+    return find_crossing(lambda v: 720.0 - log_tail(v), 1.0, low=1e-9, high=1e9, rtol=1e-9).upper
+
+
+LEAST_CENTRE_OVER_XI = 40.0
+"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Soundness."""
+
+
+@dataclass(frozen=True)
+class SecretShift:
+    """The law of ``y = ln shift^2`` for one pair of unit vectors (C8).
+
+    * ``rank``: ``r``.
+    * ``sigma``: standard deviation of the noise, for vectors of norm 1.
+    * ``misalignment``: ``m = 1 - v.v' = s^2/2 = 2 sin^2(eta)``, below 2.
+    """
+
+    rank: int
+    sigma: float
+    misalignment: float
+
+    def parts(self, g: Array) -> tuple[Array, Array]:
+        """Return the scale ``S`` and the centre ``c`` of the shift ``S (c + xi)`` at an array of ``g``."""
+        # S = (g/r) sin(2 eta) / (sigma tau),  c = r sqrt(sigma^2 + (g/r) sin^2 eta) / cos eta;  sin^2 eta = m/2 (C8)
+        sine2, share = 0.5 * self.misalignment, g / self.rank
+        doubled = 2.0 * math.sqrt(sine2 * (1.0 - sine2)) if sine2 < 0.5 else 1.0
+        scale = share * doubled / (self.sigma * np.sqrt(self.sigma**2 + share))
+        return scale, self.rank * np.sqrt(self.sigma**2 + share * sine2) / math.sqrt(1.0 - sine2)
+
+    @property
+    def centre(self) -> float:
+        """The centre ``c`` at ``g = 1``, the mean of ``g``."""
+        return float(self.parts(np.ones(1))[1][0])
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """``(low, high, width)`` of ``y = ln shift^2``, as :class:`privproj.distributions.tabulated.LogDensity` names
+        them.
+        """
+        c, spread = self.centre, math.sqrt(2.0 / self.rank)
+        width = 2.0 * math.hypot(1.0 / max(c, 1.0), spread)
+        near = 100.0 if c < LEAST_CENTRE_OVER_XI else -2.0 * math.log1p(-11.0 / c)
+        middle = 2.0 * math.log(float(self.parts(np.ones(1))[0][0]) * max(c, 1.0))
+        low = middle - near - 2.0 * (11.0 * spread + 100.0 / self.rank)
+        # g <= 1 + 2 sqrt(x/r) + 2 x/r but for e^-x, at x = 725 (Laurent, Massart), and |xi| <= 38 but for e^-722.
+        reach = 1.0 + math.sqrt(2.0 * 1450.0 / self.rank) + 1450.0 / self.rank
+        scale, at_top = (float(x[0]) for x in self.parts(np.array([reach])))
+        return low, 2.0 * math.log(scale * (at_top + 38.0)), min(0.8 * width, 1.0)
+
+    def density(self, y: Array) -> Array:
+        """Return the density of ``y`` at an array of points, which share the terms that matter.
+
+        It is a sum over ``ln g`` where both signs of the shift matter, else a sum over ``xi``.
+        """
+        return self.over_xi(y) if self.centre >= LEAST_CENTRE_OVER_XI else self.over_g(y)
+
+    def log_gamma(self, v: Array) -> Array:
+        """Return ``ln f(v)``, the log of the density of ``v = ln g``, of the shape of ``v``."""
+        k = 0.5 * self.rank
+        # f(v) = sqrt(k/2 pi) e^-R e^(-k (e^v - 1 - v)), k = r/2, R the remainder of Stirling's formula
+        return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
+
+    def over_g(self, y: Array) -> Array:
+        """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the shift is normal, with either sign."""
+        # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
+        k = 0.5 * self.rank
+        step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.centre**2)
+        v = np.arange(-11.0 / math.sqrt(k) - 60.0 / k, math.log1p(2.0 * math.sqrt(720.0 / k) + 720.0 / k), step)
+        log_front = math.log(step) - math.log(2.0 * math.sqrt(2.0 * math.pi))
+
+        def log_terms(v: Array) -> Array:
+            scale, c = self.parts(np.exp(v))
+            log_place = 0.5 * y[:, None] - np.log(scale)
+            place = np.exp(log_place)
+            # ln(phi(place - c) + phi(place + c)), the second less by e^(-2 c place)
+            both = np.log1p(np.exp(-2.0 * c * place)) - 0.5 * (place - c) ** 2
+            return self.log_gamma(v) + both + log_place + log_front
+
+        return _row_sums_exp(log_terms(v[terms_that_matter(log_terms(v[::SCAN_STRIDE]), len(v))]))
+
+    def over_xi(self, y: Array) -> Array:
+        """Return the density of ``y`` as a sum over ``xi``: for each ``xi`` one ``g`` makes the shift ``e^(y/2)``.
+
+        ``g`` is found by Newton's method in ``v = ln g``. A failure shows in the mass of the law, which
+        :mod:`privproj.distributions.tabulated` checks.
+        """
+        step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
+        xi = np.arange(-38.0, 38.0 + step, step)
+        log_front = math.log(step / math.sqrt(2.0 * math.pi))
+
+        def log_terms(xi: Array, accuracy: float) -> Array:
+            v = np.zeros((len(y), len(xi)))
+            # Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only.
+            for _ in range(12):
+                value, slope = self.log_shift(v, xi)
+                change = (value - 0.5 * y[:, None]) / slope
+                v = v - change
+                # the error after a step is about the square of the step
+                if float(np.max(np.abs(change))) < accuracy:
+                    break
+            # f(v) phi(xi) dv/dy, where ln shift(v, xi) = y/2 and so dv/dy = 1/(2 slope) (C8)
+            slope = self.log_shift(v, xi)[1]
+            logs = self.log_gamma(v) - 0.5 * xi * xi - np.log(2.0 * slope) + log_front
+            return np.where(np.isfinite(logs), logs, -np.inf)
+
+        return _row_sums_exp(log_terms(xi[terms_that_matter(log_terms(xi[::SCAN_STRIDE], 1e-2), len(xi))], 1e-7))
+
+    def log_shift(self, v: Array, xi: Array) -> tuple[Array, Array]:
+        """Return ``ln shift`` at ``ln g = v`` and its slope in ``v``, both of the shape of ``v``."""
+        sine2, share = 0.5 * self.misalignment, np.exp(np.clip(v, -60.0, 60.0)) / self.rank
+        scale, c = self.parts(share * self.rank)
+        # d ln S/dv + (dc/dv)/(c + xi), where d ln S/dv = 1 - (g/r)/(2 tau^2) and
+        # dc/dv = c (g/r) sin^2 eta / (2 (sigma^2 + (g/r) sin^2 eta))
+        slope_c = 0.5 * c * share * sine2 / (self.sigma**2 + share * sine2)
+        # Newton's method may stray to where there is no logarithm. Speed only.
+        slope = 1.0 - 0.5 * share / (self.sigma**2 + share) + slope_c / (c + xi)
+        return np.log(scale) + np.log(np.maximum(c + xi, 1e-300)), slope
+
+
+def _row_sums_exp(logs: Array) -> Array:
+    """Return ``sum of e^logs`` over each row, of shape ``(rows,)``."""
+    peak = np.maximum(np.max(logs, axis=1, keepdims=True), -1e4)
+    return np.exp(peak[:, 0]) * np.exp(logs - peak).sum(axis=1)

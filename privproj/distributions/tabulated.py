@@ -1,0 +1,385 @@
+"""Laws of the squared shift that are integrals themselves, on panels of Gauss nodes, kept for every epsilon.
+
+``X`` is described by the density of ``y = ln X``, which each law gives as a trapezoidal sum over a second variable
+(:mod:`privproj.distributions.densities`): all functions are analytic and decay at both ends, so the sum converges
+geometrically. The first panels are kept: an epsilon after the first costs little more than the Gaussian profile at
+their nodes. Panels are halved where two Gauss rules disagree. The difference of the two rules is added as an error;
+that it bounds the error is observed, not proved.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import NotConverged
+from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.interval import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
+from privproj.numerics.kernels import log_gaussian_delta
+from privproj.profiles.gaussian_arrays import gaussian_values
+
+if TYPE_CHECKING:
+    from privproj.distributions.binned import Bins
+
+
+NODES_FINE = 16
+"""Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
+
+NODES_CHECK = 11
+"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
+Soundness (measured)."""
+
+MOST_LEVELS = 12
+"""Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
+
+SMALLEST_TOLD_DELTA = 1e-290
+"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Soundness."""
+
+DENSITY_MARGIN = 1e-12
+"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Soundness."""
+
+PANEL_BINS = 144
+"""Bins of such a law where none are asked for. Speed only."""
+
+LARGEST_ROUNDING = 1e-11
+"""Relative rounding of a Gaussian delta from which on it is formed anew; what is left of it is added. Soundness."""
+
+LEAST_OUTER_MASS = 1e-300
+"""Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
+
+INTERPOLATION_ERROR = 1e-12
+"""Difference of logs up to which tails are interpolated, and 4e-15 more per nat; else densities are evaluated.
+Soundness.
+
+Most of it is rounding of the density, which is there in both cases.
+"""
+
+ROWS_AT_ONCE = 54
+"""Points whose densities are sums over the same terms. Speed only."""
+
+SCAN_STRIDE = 8
+"""Every eighth term is computed first, to see which ones matter. The total mass of a law is checked. Speed only."""
+
+LOG_NEGLIGIBLE_TERM = 60.0
+"""Nats below the largest of the scanned terms of a row from which on others are left out. Soundness."""
+
+
+class LogDensity(Protocol):
+    """The law of ``y = ln X``, as :class:`_LawPanels` needs it. It must be hashable, since panels are kept for it."""
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """The range of ``y`` and the width of the hill of its density, as ``(low, high, width)``.
+
+        * ``low``, ``high``: ``y`` is between them but for a probability of 1e-20 below and far less above.
+        * ``width``: the width of the hill, about that of a panel.
+        """
+        ...
+
+    def density(self, y: Array) -> Array:
+        """Return the density of ``y`` at an array of few points, of the same shape ``(n,)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Panels ``[left, right]`` of ``y`` with their nodes, a row for each panel.
+
+    * ``left``, ``right``, of shape ``(panels,)``: the ends of the panels, in ``y = ln X``.
+    * ``x``, of shape ``(panels, nodes)``: ``X`` at the nodes, first those of the fine rule, then those of the check.
+    * ``weighted``, of the same shape: the density of ``y`` there times the weight of the node.
+    """
+
+    left: Array
+    right: Array
+    x: Array
+    weighted: Array
+
+    def sums(self, values: Array) -> tuple[Array, Array]:
+        """Return the integral of ``values`` times the density over each panel, by the fine rule and by the check."""
+        terms = values * self.weighted
+        return terms[:, :NODES_FINE].sum(axis=1), terms[:, NODES_FINE:].sum(axis=1)
+
+
+@dataclass
+class _LawPanels:
+    """The panels that span a law, which are kept; where an integrand needs finer ones, they are halved."""
+
+    law: LogDensity
+
+    @cached_property
+    def grid(self) -> tuple[float, float, int]:
+        """The panels as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
+        low, high, width = self.law.ends
+        count = max(8, math.ceil((high - low) / width))
+        return low, (high - low) / count, count
+
+    def evaluate_panels(self, left: Array, right: Array) -> _Nodes:
+        """Return the nodes of the panels between these ends in ``y``; they are not remembered."""
+        nodes, weights = (
+            np.concatenate(x) for x in zip(gauss_nodes(NODES_FINE), gauss_nodes(NODES_CHECK), strict=True)
+        )
+        # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
+        y = left[:, None] + (right - left)[:, None] * nodes
+        flat = y.ravel()
+        rows = [self.law.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
+        density = np.concatenate(rows).reshape(y.shape)
+        return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
+
+    @cached_property
+    def interpolants(self) -> tuple[Array, NDArray[np.bool_]]:
+        """What is known of tails within the panels of level 0: polynomials of their logs, and whether they fit.
+
+        * the first, of shape ``(panels, 2, nodes)``: polynomials in ``t``, -1 to 1 on the panel, of ``ln P(X > x)``
+          and of ``ln E[X; X > x]``, highest power first.
+        * the second: True where log densities that are interpolated from the nodes of the fine rule are right at the
+          nodes of the check, and the polynomials at the left edge, within :data:`INTERPOLATION_ERROR`.
+        """
+        _, width, _ = self.grid
+        weights = np.concatenate([gauss_nodes(NODES_FINE)[1], gauss_nodes(NODES_CHECK)[1]])
+        nodes, fine = gauss_nodes(NODES_FINE)
+        with np.errstate(all="ignore"):
+            logs = np.log(self.base.weighted / (width * weights))
+            at_nodes, check = logs[:, :NODES_FINE], logs[:, NODES_FINE:]
+            error = np.abs(at_nodes @ _lagrange(gauss_nodes(NODES_CHECK)[0]).T - check).max(axis=1)
+            # ln of the integrals from the Chebyshev points of a panel, and from its left edge, to its right edge (two
+            # parts each), and of all that is beyond
+            points = np.append(np.cos(np.pi * (np.arange(NODES_FINE) + 0.5) / NODES_FINE), -1.0)
+            starts = 0.5 + 0.5 * points
+            parts = np.concatenate([0.25 * nodes, 0.25 + 0.75 * nodes]), np.concatenate([0.25 * fine, 0.75 * fine])
+            places = starts[:, None] + (1.0 - starts)[:, None] * parts[0]
+            inside = np.exp(at_nodes @ _lagrange(places.ravel()).T).reshape(len(at_nodes), *places.shape)
+            inside *= width * (1.0 - starts)[:, None] * parts[1]
+            x = np.exp(self.base.left[:, None, None] + width * places)
+            pieces = np.stack([(inside * v).sum(axis=2) for v in (1.0, x)], axis=1)
+            of_panels = np.stack([-np.diff(end) for end in self.above], axis=1)
+            of_panels = np.where(np.isfinite(pieces[..., -1]), pieces[..., -1], of_panels)
+            beyond = np.append(np.cumsum(of_panels[:0:-1], axis=0)[::-1], [[0.0, 0.0]], axis=0)
+            values = np.log(pieces + beyond[..., None])
+            good = np.isfinite(values).all(axis=(1, 2))
+            values[~good] = 0.0
+            solved = np.linalg.solve(np.vander(points[:-1]), values[..., :-1].reshape(-1, NODES_FINE).T)
+            polynomials = solved.T.reshape(len(at_nodes), 2, NODES_FINE)
+            at_left = polynomials @ np.vander(points[-1:], NODES_FINE)[0]
+            error = np.maximum(error, np.abs(at_left - values[..., -1]).max(axis=1))
+            most = INTERPOLATION_ERROR + RELATIVE_ERROR_PER_NAT * np.abs(at_nodes).max(axis=1)
+        return polynomials, good & (error < most)
+
+    @cached_property
+    def base(self) -> _Nodes:
+        """Their nodes. Raises :class:`NotConverged` if their mass is off 1 by 2 :data:`DENSITY_MARGIN`."""
+        low, width, count = self.grid
+        left = np.asarray(low + width * np.arange(count), dtype=np.float64)
+        nodes = self.evaluate_panels(left, left + width)
+        mass = float(nodes.sums(np.ones_like(nodes.x))[0].sum())
+        if not abs(mass - 1.0) < 2.0 * DENSITY_MARGIN:
+            raise NotConverged(
+                f"the law of the squared shift came out with mass {mass!r}; please report these parameters"
+            )
+        return nodes
+
+    @cached_property
+    def above(self) -> tuple[Array, Array]:
+        """The pair ``P(X > edge)`` and ``E[X; X > edge]`` at every left edge of level 0, and 0 at the end."""
+        mass, moment = (self.base.sums(v)[0] for v in (np.ones_like(self.base.x), self.base.x))
+        return tuple(np.append(np.cumsum(v[::-1])[::-1], 0.0) for v in (mass, moment))  # pyright: ignore
+
+    def tails(self, x: float) -> tuple[float, float]:
+        """Return ``P(X > x)`` and ``E[X; X > x]``: the panels of level 0 after ``x``, and part of the one around it."""
+        low, width, count = self.grid
+        place = (math.log(x) - low) / width if x > 0.0 else -1.0
+        mass, moment = self.above
+        if place <= 0.0:
+            return float(mass[0]), float(moment[0])
+        if place >= count:
+            return 0.0, 0.0
+        polynomials, fits = self.interpolants
+        if fits[int(place)]:
+            t = 2.0 * (place - int(place)) - 1.0
+            pair = polynomials[int(place)].tolist()
+            return math.exp(_horner(pair[0], t)), math.exp(_horner(pair[1], t))
+        # P(X > x) = the part of its own panel above x, and all panels after it; E[X; X > x] likewise
+        after = int(place) + 1
+        part = self.evaluate_panels(np.array([math.log(x)]), np.array([low + after * width]))
+        more = [float(part.sums(v)[0][0]) for v in (np.ones_like(part.x), part.x)]
+        return float(mass[after]) + more[0], float(moment[after]) + more[1]
+
+    def mean_profile(self, eps: float, scale: float, up_to: float = math.inf) -> tuple[float, float]:
+        """Return ``E[h_eps(scale X); X <= up_to]`` and the relative error that the difference of two rules shows."""
+        low, width, count = self.grid
+        place = min((math.log(up_to) - low) / width, float(count)) if up_to < math.inf else float(count)
+        full, base = max(int(place), 0), self.base
+        pieces = [_Nodes(*(part[:full] for part in (base.left, base.right, base.x, base.weighted)))]
+        if place > full:
+            pieces.append(self.evaluate_panels(np.array([low + full * width]), np.array([low + place * width])))
+        value, error = np.sum([self.integrate_panels(eps, scale, piece) for piece in pieces], axis=0).tolist()
+        return value, error / value if value > 0.0 else 0.0
+
+    def integrate_panels(self, eps: float, scale: float, piece: _Nodes) -> tuple[float, float]:
+        """Return the integral of ``h_eps(scale X)`` over the panels of ``piece``, and its absolute error.
+
+        Panels are halved where both rules disagree.
+        """
+        value = error = 0.0
+        for level in range(MOST_LEVELS + 1):
+            # E[h_eps(scale X); panel] = int h_eps(scale e^y) f(y) dy by both rules (C4)
+            mu = np.sqrt(scale * piece.x)
+            values, rounding = gaussian_values(eps, mu)
+            # A small shift is a small difference, which the kernel forms without cancellation.
+            rough = rounding > LARGEST_ROUNDING * values
+            values[rough] = [math.exp(log_gaussian_delta(eps, shift)) for shift in mu[rough].tolist()]
+            rounding[rough] = 0.0
+            (fine, coarse), (slack, _) = piece.sums(values), piece.sums(rounding)
+            gap = np.abs(fine - coarse)
+            # A panel is halved where its error is above this share of the value, and above rounding. What remains is
+            # added. Speed only.
+            wide = gap > 0.1 * 1e-12 * (value + float(fine.sum())) + slack
+            if level == MOST_LEVELS or not wide.any():
+                wide = np.zeros_like(wide)
+            value += float(fine[~wide].sum())
+            error += float((np.minimum(gap, np.abs(fine)) + slack)[~wide].sum())
+            if not wide.any():
+                return value, error
+            middle = 0.5 * (piece.left[wide] + piece.right[wide])
+            ends = np.concatenate([piece.left[wide], middle]), np.concatenate([middle, piece.right[wide]])
+            piece = self.evaluate_panels(*ends)
+        raise AssertionError
+
+    def bins(self, count: int) -> "Bins":
+        """Return the law in about ``count`` bins for composition (:class:`privproj.distributions.binned.Bins`).
+
+        Each bin is a panel of one level. The first bin holds what is below the panels, and the last, which has no end,
+        what is beyond them. Masses are raised by :data:`DENSITY_MARGIN`.
+        """
+        from privproj.distributions.binned import LEAST_DIVIDED_MASS, Bins
+
+        low, width, panels = self.grid
+        mass, moment = self.above
+        # Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only.
+        end = int(np.argmax(mass < 1e-45)) or panels
+        start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
+        # The first level with at least ``count`` panels: each level has twice as many as the one before.
+        level = max(0, math.ceil(math.log2(count / max(end - start, 1))))
+        left = np.asarray(low + width / 2.0**level * np.arange(start << level, end << level), float)
+        nodes = self.evaluate_panels(left, left + width / 2.0**level)
+        masses, moments = (nodes.sums(v)[0] for v in (np.ones_like(nodes.x), nodes.x))
+        edges = np.exp(np.append(nodes.left, nodes.right[-1]))
+        # The first bin holds what is below the panels, the last what is beyond them.
+        below = max(1.0 - float(mass[start]), LEAST_OUTER_MASS), max(float(moment[0] - moment[start]), 0.0)
+        masses = np.concatenate([[below[0]], masses, [max(float(mass[end]), LEAST_OUTER_MASS)]])
+        moments = np.concatenate([[below[1]], moments, [float(moment[end])]])
+        edges = np.concatenate([[0.0], edges, [2.0 * edges[-1] * math.exp(width)]])
+        mean = np.divide(moments, masses, out=edges[1:].copy(), where=masses > LEAST_DIVIDED_MASS)
+        mean = np.clip(mean, edges[:-1], edges[1:])
+        return Bins(edges, masses * (1.0 + DENSITY_MARGIN), mean, unbounded=True)
+
+
+@dataclass(frozen=True)
+class ScaledEnergy:
+    """``scale * X`` as a law of the squared shift (:class:`privproj.distributions.squared_sensitivity.SensitivityLaw`).
+
+    * ``law``: the law of ``ln X``.
+    * ``scale``: what ``X`` is multiplied by, so that the product is in units of the squared noise deviation.
+
+    Doubles end near ``e^-708``.
+    """
+
+    law: LogDensity
+    scale: float
+    least_tail: ClassVar[float] = -660.0
+
+    @property
+    def panels(self) -> _LawPanels:
+        """The panels of ``X``, without the scale."""
+        return panels_of(self.law)
+
+    @property
+    def mean(self) -> float:
+        """The mean ``E[scale X]``."""
+        return self.scale * float(self.panels.above[1][0])
+
+    @property
+    def supremum(self) -> float:
+        """``inf``: ``X`` is unbounded."""
+        return math.inf
+
+    def log_tail(self, x: float) -> float:
+        """Return ``ln P(scale X > x)``, ``-inf`` where the panels have nothing beyond ``x``."""
+        tail = self.panels.tails(x / self.scale)[0]
+        return math.log(min(tail, 1.0)) if tail > 0.0 else -math.inf
+
+    def mean_above(self, x: float) -> float:
+        """Return ``E[scale X | scale X > x]``, or ``x`` where the panels have nothing beyond it."""
+        mass, moment = self.panels.tails(x / self.scale)
+        return max(x, self.scale * moment / mass) if mass > 0.0 else x
+
+    def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
+        """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
+
+        Where the mean is below :data:`SMALLEST_TOLD_DELTA`, that number is the upper end and the lower end is not
+        known. Else the margin is that of :func:`widen_outward` with the difference of both rules.
+        """
+        value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
+        if value < SMALLEST_TOLD_DELTA:
+            return Enclosure(-math.inf, math.log(SMALLEST_TOLD_DELTA))
+        return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
+
+    def bins(self, finer: int = 1) -> "Bins":
+        """Return the law in bins, for composition; ``finer`` times as many as usual."""
+        from privproj.distributions.binned import Bins
+
+        unit = _bins_of(self.law, finer * PANEL_BINS)
+        return Bins(self.scale * unit.edges, unit.mass, self.scale * unit.mean, unbounded=True)
+
+
+def _horner(coefficients: list[float], t: float) -> float:
+    """Return the polynomial with these coefficients, highest power first, at ``t``."""
+    total = 0.0
+    for coefficient in coefficients:
+        total = total * t + coefficient
+    return total
+
+
+def _lagrange(places: Array) -> Array:
+    """Return the weights of the nodes of the fine rule that interpolate at ``places`` in [0, 1], in a new last axis."""
+    nodes = gauss_nodes(NODES_FINE)[0]
+    gaps = places[..., None] - nodes
+    # barycentric: (w_j / (x - x_j)) / sum of these
+    terms = _barycentric_weights() / gaps
+    return terms / terms.sum(axis=-1, keepdims=True)
+
+
+@lru_cache(maxsize=1)
+def _barycentric_weights() -> Array:
+    """Return ``1 / prod_(i != j) (x_j - x_i)`` for the nodes of the fine rule."""
+    nodes = gauss_nodes(NODES_FINE)[0]
+    gaps = 4.0 * (nodes[:, None] - nodes) + np.eye(NODES_FINE)
+    return 1.0 / gaps.prod(axis=1)
+
+
+def terms_that_matter(scanned: Array, count: int) -> slice:
+    """Return which of ``count`` terms any row needs, from the logs of every :data:`SCAN_STRIDE`-th of them."""
+    near = (scanned > scanned.max(axis=1, keepdims=True) - LOG_NEGLIGIBLE_TERM).any(axis=0).nonzero()[0]
+    first, last = (int(near[0]), int(near[-1])) if len(near) else (0, count)
+    return slice(max(0, (first - 1) * SCAN_STRIDE), min(count, (last + 1) * SCAN_STRIDE + 1))
+
+
+def log_sum_exp(logs: Array) -> float:
+    """Return ``ln sum of e^logs`` over all entries of an array."""
+    peak = float(np.max(logs))
+    return peak + math.log(float(np.exp(logs - peak).sum()))
+
+
+@lru_cache(maxsize=64)
+def panels_of(law: LogDensity) -> _LawPanels:
+    """Return the panels of a law, kept for the next question."""
+    return _LawPanels(law)
+
+
+@lru_cache(maxsize=64)
+def _bins_of(law: LogDensity, count: int) -> "Bins":
+    """Return a law in bins, kept likewise: a composition asks for them more than once."""
+    return panels_of(law).bins(count)

@@ -1,0 +1,702 @@
+"""The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
+
+``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
+``T`` has Student's law with ``r`` degrees of freedom, and ``g`` is the gain of
+:mod:`privproj.distributions.wishart_loss`, which
+rises on both sides of ``A = 1``. There are three parts: below ``A = 1`` where the threshold ``U2`` is positive, where
+it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
+
+On each panel the integral lies between its width times the least and the largest ``f`` and ``g``, which are monotone.
+The error of the Gauss rule is at most ``2.1 M rho^-2n / (1 - rho^-2)`` widths, ``M`` a bound of ``|f g|`` on an ellipse
+around it (C20). These bounds decide whether a panel is left out, evaluated or cut. So the result is an enclosure
+wherever the panels are. The first ones are made of narrow pieces, whose integrals are bounded without the gain itself.
+Panels of many ``eps`` go together: an array ``index`` says which epsilon each belongs to.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privproj.errors import NotConverged
+from privproj.numerics.arrays import Array, Index, gauss_nodes
+from privproj.numerics.gamma_gain import GammaGain, gamma_gain, gauss_error
+from privproj.numerics.kernels import log_beta_tail, stirling_remainder
+
+Kinds = NDArray[np.int8]
+"""For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
+
+BELOW_ONE = 0
+"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Soundness."""
+
+CERTAIN_GAIN = 1
+"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Soundness."""
+
+ABOVE_ONE = 2
+"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Soundness."""
+
+PANEL_NODES = 24
+"""Gauss nodes of a panel. Speed only."""
+
+STEP_DEVIATIONS = 30.0
+"""How many deviations around the mean that matters. Speed only."""
+
+LEAST_SHARE_LEFT = 0.2
+"""A first panel next to a singular point counts as if it began at this share of its width from there. Speed only."""
+
+WINDOW_NATS = 34.0
+"""Nats below its largest bound at which a piece of the integral gets no first panel. Speed only."""
+
+PANEL_ERROR_SHARE = 1e-13
+"""What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
+
+TABLE_PANEL_ERROR_SHARE = 1e-12
+"""What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
+
+MOST_HALVINGS = 90
+"""Halvings after which :class:`NotConverged` is raised. Contract."""
+
+LOG_MINIMUM_OVER_RISE = math.log(2.32)
+"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20), as a logarithm. Soundness."""
+
+BERNOULLI_BEND = 0.28
+"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
+
+THRESHOLD_ROUNDING = 1.5e-15
+"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured.
+Soundness (measured)."""
+
+FARTHEST_LOG_ALIGNMENT = 45.0
+"""``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
+
+FIRST_PLACE = 1e-7
+"""Width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there. Speed only."""
+
+PLACE_GROWTH = 2.0
+"""How many times as wide as the one before a piece is. Speed only."""
+
+BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
+"""Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
+
+BEFORE_ZERO = 1.0 - 2.0**-53
+"""The last place before ``A = 0``. Soundness."""
+
+LEAST_DIVISOR = 1e-300
+"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
+
+
+def log_gamma_ratio(r: float) -> float:
+    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
+    # With z = r/2 and R the remainder of Stirling's formula it is
+    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2: large terms have cancelled by hand.
+    z = 0.5 * r
+    return (
+        z * math.log1p(0.5 / z)
+        + 0.5 * math.log(z)
+        - 0.5
+        + stirling_remainder(z + 0.5)
+        - stirling_remainder(z)
+        - 0.5 * math.log(math.pi)
+    )
+
+
+def log_infinite(rank: int, misalignment: float) -> float:
+    """Return ``ln P(A <= 0)``, the log of the probability that the loss is infinite."""
+    # P(A <= 0) = I_{m(2-m)}(r/2, 1/2)/2 for m <= 1, where I_{m(2-m)}(r/2, 1/2) = P(Beta(1/2, r/2) > (1 - m)^2),
+    # and one minus that beyond (C9)
+    m = misalignment
+    log_half = log_beta_tail(0.5, 0.5 * rank, (1.0 - m) ** 2, m * (2.0 - m)) - math.log(2.0)
+    return log_half if m <= 1.0 else math.log1p(-math.exp(log_half))
+
+
+def _add_logs(logs: Array, index: Index, more: Array) -> Array:
+    """Return ``ln`` of ``e^logs`` plus the sums of ``e^more`` over equal ``index``."""
+    top = logs.copy()
+    np.maximum.at(top, index, more)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return top + np.log(np.exp(logs - top) + np.bincount(index, np.exp(more - top[index]), len(logs)))
+
+
+@dataclass(frozen=True)
+class _LogSums:
+    """Logs of what has been summed up for each epsilon: the integral, its error, and itself times the steepness."""
+
+    total: Array
+    missed: Array
+    leaning: Array
+
+    def add(self, index: Index, value: Array, error: Array, steep: Array | None = None) -> "_LogSums":
+        """Return the sums with these panels, whose logs of the integral and of its error are given."""
+        leaning = (
+            self.leaning if steep is None else _add_logs(self.leaning, index, value + np.log(steep + LEAST_DIVISOR))
+        )
+        return _LogSums(_add_logs(self.total, index, value), _add_logs(self.missed, index, error), leaning)
+
+
+def _bernoulli_less_one(x: Array) -> Array:
+    """Return ``B(x) - 1 = x/(e^x - 1) - 1`` for ``x >= 0``, without cancellation near 0."""
+    small = np.minimum(x, 0.1)
+    v = small * small
+    # B(x) - 1 = -x/2 + x^2/12 - x^4/720 + x^6/30240 - x^8/1209600 + ..., the Bernoulli numbers over factorials
+    series = -0.5 * small + v * (1.0 / 12.0 - v * (1.0 / 720.0 - v * (1.0 / 30240.0 - v / 1209600.0)))
+    wide = np.maximum(x, 0.1)
+    return np.where(x < 0.1, series, wide / np.expm1(np.minimum(wide, 700.0)) - 1.0)
+
+
+@dataclass(frozen=True)
+class _IntegralPanels:
+    """Panels ``[low, high]``, each of one part and one epsilon; all four arrays have one entry for each panel.
+
+    * ``index``: the number of its epsilon.
+    * ``kind``: its part, :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`.
+    * ``low``, ``high``: its ends as places. A place is ``1 - A`` below 1, and ``A - e^(eps/a)`` above.
+    """
+
+    index: Index
+    kind: NDArray[np.int8]
+    low: Array
+    high: Array
+
+    def __getitem__(self, chosen: Any) -> "_IntegralPanels":
+        return _IntegralPanels(self.index[chosen], self.kind[chosen], self.low[chosen], self.high[chosen])
+
+    def join(self, other: "_IntegralPanels") -> "_IntegralPanels":
+        """Return these panels and others after them."""
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _IntegralPanels(*(np.concatenate(pair) for pair in both))
+
+    def cut(self, parts: NDArray[np.intp]) -> "_IntegralPanels":
+        """Return more panels: each is cut in so many parts of equal width."""
+        of = np.repeat(np.arange(len(parts)), parts)
+        number = np.arange(len(of)) - (np.cumsum(parts) - parts)[of]
+        p, width, parts = self[of], (self.high - self.low)[of], parts[of]
+        high = np.where(number + 1 == parts, p.high, p.low + width * ((number + 1) / parts))
+        return _IntegralPanels(p.index, p.kind, p.low + width * (number / parts), high)
+
+
+@dataclass(frozen=True)
+class _ThresholdBox:
+    """``x1 <= Re x <= x2, |Im x| <= turn <= 1``, and bounds of ``B(x) = x/(e^x - 1)`` and ``N(x) = 1/(e^x - 1)`` (C20).
+
+    * ``b1``, ``b2``, ``n1``, ``n2``: ``B`` and ``N`` at ``x1`` and ``x2``; both fall on the real line.
+    * ``bend``, ``n_bend``: ``|Re B - B(Re x)| <= bend`` and ``Re N >= N(Re x) - n_bend`` on the box.
+    * ``b_aside``, ``n_aside``: bounds of ``|Im B|`` and ``|Im N|`` on the box.
+
+    Each array has one entry for each panel.
+    """
+
+    x1: Array
+    x2: Array
+    turn: Array
+    b1: Array
+    b2: Array
+    n1: Array
+    n2: Array
+    bend: Array
+    n_bend: Array
+    b_aside: Array
+    n_aside: Array
+
+    @staticmethod
+    def around(x1: Array, x2: Array, turn: Array) -> "_ThresholdBox":
+        """Return the box with its bounds, rounded outward by 1e-12 relative where sizes are compared."""
+        # N = 1/rise, |N'| = (1 + rise)/rise^2, N'' = (1 + rise)(2 + rise)/rise^3, largest at x1
+        # bend = turn^2 min(0.28, |N'| + |x| N''/2), b_aside = turn min(1/2, N + |x| |N'|) (C20)
+        rise = np.expm1(np.minimum(x1, 200.0))
+        n1, n2 = 1.0 / rise, 1.0 / np.expm1(np.minimum(x2, 700.0))
+        fall, curve = (1.0 + rise) / rise**2, (1.0 + rise) * (2.0 + rise) / rise**3
+        b1, b2 = (1.0 + _bernoulli_less_one(x) for x in (x1, x2))
+        far = x2 + 1.0
+        bend = turn**2 * np.minimum(BERNOULLI_BEND, fall + 0.5 * far * curve)
+        b_aside = turn * np.minimum(0.5, n1 + far * fall)
+        slack = 1e-12
+        return _ThresholdBox(
+            x1, x2, turn, b1, b2, n1, n2, bend + slack * b2, 0.5 * turn**2 * curve + slack * n2, b_aside, turn * fall
+        )
+
+
+@dataclass(frozen=True)
+class WishartIntegral:
+    """The profile of a pair at several ``eps >= 0``, with a proved error of the integral.
+
+    * ``dim``, ``rank``, ``misalignment``: ``d >= 2``, ``r`` and ``m``.
+    * ``eps``: the epsilons, of shape ``(e,)``.
+    * ``share``: what a panel may add to the relative error of one value without being halved.
+
+    In the methods ``place``, ``kind`` and ``index`` are as in :class:`_IntegralPanels`, and of equal shape. A rectangle
+    around a panel is given by its ``centre``, which is ``A - 1``, and its half axes ``wide`` and ``tall``.
+    """
+
+    dim: int
+    rank: int
+    misalignment: float
+    eps: Array
+    share: float = PANEL_ERROR_SHARE
+
+    @cached_property
+    def log_front(self) -> float:
+        """The log of Student's density at 0, ``ln(c_r/sqrt(r))``."""
+        return log_gamma_ratio(self.rank) - 0.5 * math.log(self.rank)
+
+    @cached_property
+    def gain(self) -> GammaGain:
+        """The gains over a threshold of ``U ~ Gamma(k)``, with their own proved error."""
+        return gamma_gain(self.k)
+
+    @property
+    def k(self) -> float:
+        """The shape ``k = (r + d - 1)/2`` of ``U``."""
+        return 0.5 * (self.rank + self.dim - 1.0)
+
+    @property
+    def a(self) -> float:
+        """The factor ``a = (d + 1 - r)/2`` of ``ln A`` in the loss."""
+        return 0.5 * (self.dim + 1.0 - self.rank)
+
+    @cached_property
+    def unit(self) -> float:
+        """The scale ``s sqrt(r) = sqrt(m (2 - m))`` of ``A = 1 - m + s T``."""
+        return math.sqrt(self.misalignment * (2.0 - self.misalignment))
+
+    @cached_property
+    def kink(self) -> Array:
+        """The ``|ln A| = eps/|a|`` at which a threshold is 0, for each epsilon."""
+        return self.eps / max(abs(self.a), LEAST_DIVISOR)
+
+    @cached_property
+    def turn(self) -> Array:
+        """The place below ``A = 1`` where ``U2`` is 0, at ``A = e^(-eps/|a|)``; 1 where it is positive down to 0."""
+        if self.a < 0.0:
+            return -np.expm1(-self.kink)
+        return np.where((self.a > 0.0) | (self.eps > 0.0), 1.0, 0.0)
+
+    @cached_property
+    def log_density_front(self) -> float:
+        """The log of the largest density ``f``, that at ``A = 1 - m``."""
+        return self.log_front + 0.5 * math.log(self.rank) - float(np.log(self.unit))
+
+    # --- the integrand --------------------------------------------------------------------------
+
+    def offset(self, kind: Kinds, index: Index, place: Array) -> Array:
+        """Return ``A - 1`` at these places."""
+        return np.where(kind == ABOVE_ONE, np.expm1(np.minimum(self.kink, 600.0))[index] + place, -place)
+
+    def log_density(self, offset: Array) -> Array:
+        """Return ``ln f(A)``, the log of the density of ``A``, at ``A = 1 + offset``."""
+        # f(A) = c_r/(sqrt(r) s) (1 + t^2)^(-(r+1)/2), t = (A - 1 + m)/(s sqrt(r)) (C9)
+        t = (offset + self.misalignment) / self.unit
+        return self.log_density_front - 0.5 * (self.rank + 1.0) * np.log1p(t * t)
+
+    def log_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g`` at these places, and by what a rounding of the threshold is multiplied in it."""
+        logs, steep = np.empty_like(place), np.empty_like(place)
+        for part in np.unique(kind):
+            here, gain = kind == part, (self.below, self.certain, self.above)[part]
+            logs[here], steep[here] = gain(index[here], place[here])
+        return logs, steep
+
+    def threshold_below(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
+        """Return ``w = ln(U2/k)``, ``x = -ln A`` and the sizes of the terms of ``U2``, for ``0 < place < 1``."""
+        k, a, eps = self.k, self.a, self.eps[index]
+        x = -np.log1p(-place)
+        # U2 = a x/(e^x - 1) + eps/(e^x - 1) and k = a + (r - 1):
+        # U2/k - 1 = [a (B(x) - 1) + eps N(x) - (r - 1)] / k, so small differences keep their digits (C9).
+        terms = a * _bernoulli_less_one(x), eps * (1.0 - place) / place
+        w = np.log1p(np.maximum((terms[0] + terms[1] - (self.rank - 1.0)) / k, -1.0 + 1e-16))
+        return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
+
+    def threshold_above(self, index: Index, place: Array) -> tuple[Array, Array, Array]:
+        """Return ``w = ln(U1/k)``, ``x = ln A`` and the sizes of the terms of ``U1``, for ``place > 0``."""
+        k, a, eps, kink = self.k, self.a, self.eps[index], self.kink[index]
+        # A = e^x, x = eps/a + beyond, beyond = ln(1 + place e^(-eps/a)):
+        # U1 = (a x - eps)/(1 - e^-x) = a beyond/(1 - e^-x).
+        beyond = np.log1p(place * np.exp(-kink))
+        x = np.maximum(kink + beyond, LEAST_DIVISOR)
+        shrunk = -np.expm1(-x)
+        threshold = a * beyond / shrunk
+        # x/(1 - e^-x) = x + B(x), so U1/k - 1 = [a (x + B(x) - 1) - eps/(1 - e^-x) - (r - 1)] / k near k.
+        terms = a * (x + _bernoulli_less_one(x)), eps / shrunk
+        near = np.maximum((terms[0] - terms[1] - (self.rank - 1.0)) / k, -0.9)
+        w = np.where(threshold > 0.5 * k, np.log1p(near), np.log(np.maximum(threshold, LEAST_DIVISOR) / k))
+        return np.maximum(w, -39.0), x, np.abs(terms[0]) + terms[1] + self.rank
+
+    def below(self, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g_-`` and its steepness below ``A = 1`` where ``U2 > 0``.
+
+        ``g_-`` rises from 0 at ``A = 1`` to 1 at ``A = 0``.
+        """
+        inside = (place > 0.0) & (place < 1.0)
+        w, x, terms = self.threshold_below(index, np.where(inside, place, 0.5))
+        # g_- = E[(1 - e^(-(e^x - 1)(U - U2)))_+] (C9), and e^E = e^(eps - (r-1) x) (C20)
+        log_g = self.gain.log_over(w, x, self.eps[index] - (self.rank - 1.0) * x)
+        return np.where(inside, log_g, np.where(place > 0.0, 0.0, -np.inf)), self.steepness(w, terms, 1.0)
+
+    def certain(self, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g_- = ln(1 - e^eps A^(r-1))`` and its steepness, where ``U2 <= 0``."""
+        # 1 - e^eps A^(r-1) (C9), A = 1 - place
+        exponent = self.eps[index] + (self.rank - 1.0) * np.log1p(-np.minimum(place, 1.0))
+        return np.log(-np.expm1(np.minimum(exponent, 0.0))), np.full_like(place, 4.0)
+
+    def above(self, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln g_+`` and its steepness above ``A = e^(eps/a)``, where ``U1 > 0``."""
+        w, x, terms = self.threshold_above(index, np.maximum(place, 0.0))
+        inside = place > 0.0
+        log_g = self.gain.log_under(w, np.where(inside, x, 1.0))
+        return np.where(inside, log_g, -np.inf), self.steepness(w, terms, -1.0)
+
+    def steepness(self, w: Array, terms: Array, sign: float) -> Array:
+        """Estimate ``terms |d ln g/d U|`` at ``U = k e^w``: the factor of a rounding of the threshold in ``ln g``.
+
+        ``terms`` are the sizes of what the threshold is a sum of. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is
+        not proved to be an upper bound (C20, the sum).
+        """
+        # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
+        k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
+        bulk = np.minimum(math.sqrt(k), 1.0 / np.maximum(away, 1e-300))
+        return (2.0 * np.where(sign * w > 0.0, math.sqrt(k) + k * away, bulk) + 2.0) * np.minimum(terms / k, 1e6)
+
+    # --- bounds on a panel ----------------------------------------------------------------------
+
+    def log_most_gain(self, kind: Kinds, index: Index, place: Array) -> tuple[Array, Array]:
+        """Return ``ln`` of an upper bound of ``g`` at places above 0, which costs less than ``g`` (C20, the sum).
+
+        With it comes where the threshold is beyond the mean, in units of the deviation of ``U`` and within
+        :data:`STEP_DEVIATIONS`.
+        """
+        k, most, step = self.k, np.empty_like(place), np.zeros_like(place)
+        for part in np.unique(kind):
+            here, sign = kind == part, -1.0 if part == ABOVE_ONE else 1.0
+            if part == CERTAIN_GAIN:
+                most[here] = self.certain(index[here], place[here])[0]
+                continue
+            threshold = self.threshold_above if part == ABOVE_ONE else self.threshold_below
+            w, x, _ = threshold(index[here], np.minimum(place[here], BEFORE_ZERO) if sign > 0.0 else place[here])
+            rate = np.abs(np.expm1(np.minimum(sign * x, 600.0)))
+            most[here] = self.log_hockey_stick_size(k * np.exp(np.minimum(w, 600.0)), rate, sign)
+            step[here] = np.clip(math.sqrt(k) * w, -STEP_DEVIATIONS, STEP_DEVIATIONS)
+        return np.minimum(most, 0.0), step
+
+    def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
+        far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
+        m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
+        most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front, np.maximum(at_near, at_far))
+        return np.minimum(at_near, at_far), most
+
+    def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of a lower and of an upper bound of the integral over each panel.
+
+        ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
+        ``f`` and ``g``.
+        """
+        # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
+        least, most = self.log_most_density(p)
+        low, high = (self.log_gain(p.kind, p.index, place)[0] for place in (p.low, p.high))
+        width = np.log(p.high - p.low)
+        return width + least + low - 1e-9, width + most + high + 1e-9
+
+    def gauss(self, p: _IntegralPanels) -> tuple[Array, Array]:
+        """Return ``ln`` of the Gauss rule on each panel, and the mean of the steepness."""
+        nodes, weights = gauss_nodes(PANEL_NODES)
+        width = (p.high - p.low)[:, None]
+        place = p.low[:, None] + width * nodes
+        kind, index = np.repeat(p.kind, PANEL_NODES), np.repeat(p.index, PANEL_NODES)
+        flat = place.ravel()
+        gain, steep = self.log_gain(kind, index, flat)
+        logs = (self.log_density(self.offset(kind, index, flat)) + gain).reshape(place.shape)
+        peak = np.maximum(logs.max(axis=1), -1e300)
+        values = np.exp(logs - peak[:, None]) * weights * width
+        total = values.sum(axis=1)
+        leaning = (values * steep.reshape(place.shape)).sum(axis=1) / np.maximum(total, LEAST_DIVISOR)
+        return peak + np.log(total), leaning
+
+    def log_error(self, p: _IntegralPanels, enough: Array) -> Array:
+        """Return ``ln`` of the proved error of the Gauss rule on each panel, by the first ellipse that is ``enough``.
+
+        ``enough`` holds the log of an error that will do. Where no ellipse reaches it, the least error is returned.
+        """
+        # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
+        best = np.full_like(p.low, np.inf)
+        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only.
+        for ellipse in (3.0, 2.0):
+            left = np.flatnonzero(best > enough)
+            if not len(left):
+                break
+            some = p[left]
+            bound = (
+                self.log_size(some, ellipse)
+                + math.log(gauss_error(PANEL_NODES, ellipse))
+                + np.log(some.high - some.low)
+            )
+            best[left] = np.fmin(best[left], bound)
+        return best
+
+    def log_size(self, p: _IntegralPanels, ellipse: float) -> Array:
+        """Return ``ln`` of a bound of ``|f g|`` on the rectangle around the ellipse, ``inf`` if none is known."""
+        half = 0.5 * (p.high - p.low)
+        # Half axes of the ellipse: h/4 (rho + 1/rho) and h/4 (rho - 1/rho)
+        wide, tall = half * 0.5 * (ellipse + 1.0 / ellipse), half * 0.5 * (ellipse - 1.0 / ellipse)
+        centre = self.offset(p.kind, p.index, 0.5 * (p.high + p.low))
+        log_g = np.empty_like(centre)
+        for part in np.unique(p.kind):
+            here, bound = p.kind == part, (self.below_size, self.certain_size, self.above_size)[part]
+            log_g[here] = bound(self.eps[p.index[here]], centre[here], wide[here], tall[here])
+        return self.log_density_size(centre, wide, tall) + log_g
+
+    def log_density_size(self, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of a bound of ``|f|`` on the rectangle (C20, gains off the real line).
+
+        With ``T = sqrt(r) (t + i v)`` the size of ``1 + T^2/r`` is least at the least ``|t|``, and there at ``v^2 = 1 -
+        t^2`` or the nearest possible value.
+        """
+        t = np.maximum(np.abs(centre + self.misalignment) - wide, 0.0) / self.unit
+        v2 = np.clip(1.0 - t * t, 0.0, (tall / self.unit) ** 2)
+        # (1 + t^2 + v^2)^2 - 4 v^2 = (1 + t^2 - v^2)^2 + 4 t^2 v^2
+        square = (1.0 + t * t - v2) ** 2 + 4.0 * t * t * v2
+        return self.log_density_front - 0.25 * (self.rank + 1.0) * np.log(square)
+
+    def below_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of a bound of ``|g_-|`` on the rectangle, ``inf`` if none is known (C20)."""
+        least, most = 1.0 + centre - wide, -centre - wide
+        valid = (least > 0.0) & (least * (1.0 - least) >= tall**2) & ((1.0 - most) * most >= tall**2)
+        least, most = np.where(valid, least, 0.5), np.where(valid, most, 0.1)
+        x1, x2 = -0.5 * np.log((1.0 - most) ** 2 + tall**2), -np.log(least)
+        turn = np.arctan(tall / least)
+        valid &= (turn <= 1.0) & (x1 > 0.0)
+        box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
+        # U2 = a B + eps N falls on the real line: Re U2 >= a B(x2) + eps N(x2) - |a| bend - eps n_bend, and
+        # |Im U2| <= |a| b_aside + eps n_aside.
+        real = self.a * box.b2 + eps * box.n2 - abs(self.a) * box.bend - eps * box.n_bend
+        imaginary = abs(self.a) * box.b_aside + eps * box.n_aside
+        valid &= real > 0.0
+        real = np.where(valid, real, 1.0)
+        # |g_-| <= 2.32 e^(|z| - Re z) E[(1 - e^(-|e^x - 1| (U - |z|)))_+], |z| - Re z <= Im^2/(2 Re z), z = U2 (C20)
+        rate = np.hypot(centre - wide, tall) / least
+        log_g = imaginary**2 / (2.0 * real) + LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(real, rate, 1.0)
+        if self.a > 0.0:
+            log_g = np.minimum(log_g, self.full_below(eps, box, real, imaginary))
+        return np.where(valid, log_g, np.inf)
+
+    def full_below(self, eps: Array, box: "_ThresholdBox", real: Array, imaginary: Array) -> Array:
+        """Return ``ln`` of another bound of ``|g_-|``, which is smaller where the gain is nearly 1.
+
+        ``real`` and ``imaginary`` bound the real part of ``z = U2`` from below and the size of its imaginary part.
+        """
+        # 1 + |P(k, z)| + |e^(eps-(r-1)x) Q(k, z e^x)|, z below k, z e^x = a (x + B) + eps (1 + N) above (C20, C21)
+        size = np.hypot(self.a * (box.b1 + box.bend) + eps * box.n1, imaginary)
+        moved = self.a * (box.x1 + box.b1 - box.bend) + eps * (1.0 + box.n2 - box.n_bend)
+        aside = self.a * box.turn + eps * box.n_aside
+        low = imaginary**2 / (2.0 * real) - self.chernoff(size, -1.0)
+        high = (
+            eps
+            - (self.rank - 1.0) * box.x1
+            + aside**2 / (2.0 * np.maximum(moved, LEAST_DIVISOR))
+            - self.chernoff(moved, 1.0)
+        )
+        return np.logaddexp(np.logaddexp(0.0, low), high)
+
+    def chernoff(self, threshold: Array, sign: float) -> Array:
+        """Return ``-ln`` of Chernoff's bound of the tail of ``U`` above ``threshold`` (``sign = 1``) or below it (-1).
+
+        It is ``-inf`` on the other side of ``k``, where the bound says nothing.
+        """
+        # P(U > k e^w) <= e^(-k D(w)) for w > 0, and P(U < k e^w) for w < 0 (C21, Chernoff); D cancels near 0
+        ratio = np.maximum(threshold, LEAST_DIVISOR) / self.k
+        w = np.log(ratio)
+        least = self.k * np.maximum(ratio - 1.0 - w, 0.0) * (1.0 - 1e-9) - 1e-15 * self.k * (1.0 + ratio)
+        return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
+
+    def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
+        """Return ``ln`` of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, or of ``threshold - U``.
+
+        The latter is meant by ``sign = -1``. It needs no table, and what it is above the mean hardly costs a panel.
+        """
+        # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and likewise below b,
+        # where it is at most c b P(U < b) too (C20, gains off the real line)
+        tail = np.minimum(-self.chernoff(threshold, sign), 0.0)
+        if sign < 0.0:
+            tail = tail + np.minimum(np.log(rate * threshold), 0.0)
+        excess = rate * (math.sqrt(self.k) + np.maximum(sign * (self.k - threshold), 0.0))
+        return np.minimum(tail, np.log(excess)) + 1e-6
+
+    def certain_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of the bound ``1 + e^eps |A|^(r-1)`` of ``|1 - e^eps A^(r-1)|`` on the rectangle."""
+        return np.logaddexp(0.0, eps + (self.rank - 1.0) * np.log(np.hypot(1.0 + centre + wide, tall)))
+
+    def above_size(self, eps: Array, centre: Array, wide: Array, tall: Array) -> Array:
+        """Return ``ln`` of a bound of ``|g_+|`` on the rectangle, ``inf`` if none is known (C20)."""
+        least, most = centre - wide, np.hypot(1.0 + centre + wide, tall)
+        x1, x2, turn = np.log1p(np.maximum(least, 0.0)), np.log(most), np.arctan(tall / (1.0 + np.maximum(least, 0.0)))
+        valid = (least > 0.0) & (x1 > eps / self.a) & (turn <= 1.0)
+        box = _ThresholdBox.around(np.where(valid, x1, 0.1), x2, turn)
+        # U1 = a (x + B(x)) - eps (1 + N(x)): its least and its largest real part, and |Im U1| <= a turn + eps n_aside.
+        real = self.a * (box.x1 + box.b1 - box.bend) - eps * (1.0 + box.n1)
+        most_real = self.a * (box.x2 + box.b2 + box.bend) - eps * (1.0 + box.n2 - box.n_bend)
+        imaginary = self.a * turn + eps * box.n_aside
+        # |g_+| <= 2.32 e^(|z| - Re z) E[(1 - e^(-(1 - e^-|x|)(|z| - U)))_+], z = U1 (C20)
+        size = np.hypot(np.maximum(most_real, -real), imaginary)
+        excess = np.where(
+            real > 0.0, np.minimum(imaginary**2 / (2.0 * np.maximum(real, LEAST_DIVISOR)), 2.0 * size), 2.0 * size
+        )
+        gain = LOG_MINIMUM_OVER_RISE + self.log_hockey_stick_size(size, -np.expm1(-np.hypot(x2, turn)), -1.0)
+        log_g = np.minimum(excess + gain, self.full_above(eps, box, real, excess))
+        return np.where(valid, log_g, np.inf)
+
+    def full_above(self, eps: Array, box: "_ThresholdBox", real: Array, excess: Array) -> Array:
+        """Return ``ln`` of another bound of ``|g_+|``, which is smaller where the gain is nearly 1.
+
+        ``real`` bounds the real part of ``z = U1`` from below, and ``excess`` bounds ``|z| - Re z``.
+        """
+        # 1 + |Q(k, z)| + |e^(eps+(r-1)x) P(k, z e^-x)|, z above k, z e^-x = a B(x) - eps N(x) below (C20, C21)
+        aside = self.a * box.b_aside + eps * box.n_aside
+        moved = self.a * (box.b2 - box.bend) - eps * box.n1
+        size = np.hypot(np.maximum(self.a * (box.b1 + box.bend), -moved), aside)
+        away = np.where(moved > 0.0, aside**2 / (2.0 * np.maximum(moved, LEAST_DIVISOR)), 2.0 * size)
+        low = eps + (self.rank - 1.0) * box.x2 + away - self.chernoff(size, -1.0)
+        return np.logaddexp(np.logaddexp(0.0, excess - self.chernoff(real, 1.0)), low)
+
+    # --- panels ---------------------------------------------------------------------------------
+
+    def pieces(self) -> _IntegralPanels:
+        """Return narrow panels that cover ``0 < A < e^45``: they grow from ``A = 1`` and from a threshold of 0.
+
+        They grow towards ``A = 0`` too, and there are others around the bulk of ``A``.
+        """
+        m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
+        kink, turn = self.kink[:, None], self.turn[:, None]
+        # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
+        growing = np.minimum(FIRST_PLACE * min(spread, 1.0) * PLACE_GROWTH ** np.arange(44), 0.5)
+        towards_zero = 1.0 - 0.5 ** np.arange(1.0, 41.0)
+        shared = np.concatenate([[0.0, 1.0], towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)])
+        edges = [np.broadcast_to(shared, (len(kink), len(shared)))]
+        if self.a <= 0.0:
+            # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
+            edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
+        parts = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
+        if self.a <= 0.0:
+            parts.append(self.between(np.concatenate(edges, axis=1), turn, CERTAIN_GAIN))
+        elif np.any(self.kink <= FARTHEST_LOG_ALIGNMENT):
+            end = math.exp(FARTHEST_LOG_ALIGNMENT)
+            scale = FIRST_PLACE * np.minimum(min(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
+            centre = -m - np.expm1(np.minimum(kink, 600.0))
+            # Number of pieces that grow from the threshold above ``A = 1``. Speed only.
+            growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
+            # Beyond them are 23 pieces more, each 16 times as wide as the one before. Speed only.
+            farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
+            fixed = np.broadcast_to([0.0, end], (len(kink), 2))
+            above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
+            parts.append(self.between(np.where(kink > FARTHEST_LOG_ALIGNMENT, 0.0, above), turn, ABOVE_ONE))
+        return _IntegralPanels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    @staticmethod
+    def between(edges: Array, turn: Array, kind: int) -> tuple[Index, Kinds, Array, Array]:
+        """Return index, kind, low and high ends of the panels between the edges of each row that belong to a kind."""
+        edges = np.sort(edges, axis=1)
+        low, high = edges[:, :-1], edges[:, 1:]
+        chosen = low < high
+        if kind != ABOVE_ONE:
+            chosen &= (high <= turn) if kind == BELOW_ONE else (low >= turn)
+        index = np.nonzero(chosen)[0]
+        return index, np.full(len(index), kind, np.int8), low[chosen], high[chosen]
+
+    def first_panels(self, pieces: _IntegralPanels, most: Array) -> tuple[_IntegralPanels, NDArray[np.bool_]]:
+        """Return panels for the Gauss rule, unions or parts of pieces, and which of the pieces they cover.
+
+        ``most`` are bounds of the logs of the integrals over the pieces. Any choice is sound.
+        """
+        top = np.full(len(self.eps), -np.inf)
+        np.maximum.at(top, pieces.index, most)
+        covered = most > top[pieces.index] - WINDOW_NATS
+        p = pieces[covered]
+        if not len(p.low):
+            return p, covered
+        t = [(self.offset(p.kind, p.index, x) + self.misalignment) / self.unit for x in (p.low, p.high)]
+        angle = np.abs(np.arcsinh(t[1]) - np.arcsinh(t[0]))
+        fall = 0.5 * (self.rank + 1.0) * np.abs(np.log1p(t[1] * t[1]) - np.log1p(t[0] * t[0]))
+        gains, steps = zip(
+            *(self.log_most_gain(p.kind, p.index, np.maximum(x, LEAST_DIVISOR)) for x in (p.low, p.high)), strict=True
+        )
+        rise = np.minimum(gains[1] - gains[0], WINDOW_NATS)
+        # Singular points are A = 1 or the threshold above it, and A = 0 or the threshold below A = 1.
+        turn = 1.0 if self.a > 0.0 else np.where(p.kind == BELOW_ONE, self.turn[p.index], 1.0)
+        left = turn - p.low
+        nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
+        folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
+        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only.
+        # Log of how many times farther from a singular point the far end of a first panel lies. Speed only.
+        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only.
+        size = (fall + rise) / 20.0 + folds / 0.7 + angle / 4.0
+        # Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only.
+        size += np.abs(steps[1] - steps[0]) / 5.0
+        # First panels so many nats below the top are twice as wide. Speed only.
+        size /= 1.0 + (top[p.index] - most[covered]) / 40.0
+        parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
+        # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
+        p, size = p.cut(parts), np.repeat(size / parts, parts)
+        new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
+        run = np.cumsum(new) - 1
+        along = np.cumsum(size)
+        before = (along - size)[new][run]
+        total = np.bincount(run, size)[run]
+        label = np.floor((along - 0.5 * size - before) / total * np.ceil(total))
+        first = new | np.append(True, np.diff(label) != 0.0)
+        last = np.append(first[1:], True)
+        return _IntegralPanels(p.index[first], p.kind[first], p.low[first], p.high[last]), covered
+
+    def log_beyond(self) -> float:
+        """Return ``ln`` of a bound of ``P(ln A > 45)``, beyond the panels, where ``f`` is at most a power."""
+        # ln A > 45 iff T > (e^45 - 1 + m)/s >= t, and P(T > t) <= front int_t^inf (u^2/r)^-(r+1)/2 du, that is
+        # front r^((r+1)/2) t^-r / r.
+        r = float(self.rank)
+        t = (math.exp(FARTHEST_LOG_ALIGNMENT) - 1.0) / (self.unit / math.sqrt(r))
+        return self.log_front + 0.5 * (r + 1.0) * math.log(r) - r * float(np.log(t)) - math.log(r)
+
+    def log_delta(self) -> tuple[Array, Array, Array]:
+        """Return three arrays with an entry for each epsilon.
+
+        * ``ln delta``;
+        * its relative error, as far as it is proved: what panels and Gauss rules miss;
+        * what the rounding of a threshold is multiplied by in it, an estimate.
+
+        Raises :class:`NotConverged` after :data:`MOST_HALVINGS` halvings.
+        """
+        infinite = log_infinite(self.rank, self.misalignment)
+        sums = _LogSums(*(np.full_like(self.eps, log) for log in (infinite, self.log_beyond(), -np.inf)))
+        pieces = self.pieces()
+        most = self.log_most_density(pieces)[1] + np.log(pieces.high - pieces.low) + 1e-9
+        most = most + self.log_most_gain(pieces.kind, pieces.index, pieces.high)[0]
+        panels, covered = self.first_panels(pieces, most)
+        rest, half = pieces[~covered], most[~covered] - math.log(2.0)
+        for _ in range(MOST_HALVINGS):
+            value, steep = self.gauss(panels)
+            allowed = _add_logs(sums.total, panels.index, value) + math.log(self.share)
+            if len(rest.low):
+                # A piece left out is in [0, most]: half of that is the middle and its error.
+                small = half <= allowed[rest.index]
+                sums = sums.add(rest.index[small], half[small], half[small])
+                rest, more = rest[:0], rest[~small]
+                if len(more.low):
+                    panels = panels.join(more)
+                    value, steep = self.gauss(panels)
+            enough = allowed[panels.index]
+            error = self.log_error(panels, enough)
+            done = error <= enough
+            sums = sums.add(panels.index[done], value[done], error[done], steep[done])
+            panels, enough, error = panels[~done], enough[~done], error[~done]
+            if len(panels.low):
+                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is cut.
+                low, high = self.panel_bounds(panels)
+                gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
+                small = (gap <= enough) | (high == -np.inf)
+                sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
+                # A panel is cut in one part more for so many nats that its error is too large. Speed only.
+                panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
+                # Most parts that a panel is cut in at once. Speed only.
+                parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
+                panels = panels.cut(parts.astype(np.intp))
+            if not len(panels.low):
+                return sums.total, np.exp(sums.missed - sums.total), np.exp(sums.leaning - sums.total)
+        raise NotConverged("the quadrature of the exact profile did not settle; please report these parameters")

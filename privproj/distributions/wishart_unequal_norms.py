@@ -1,0 +1,214 @@
+"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed (C12).
+
+With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.distributions.wishart_loss` the loss is
+
+    L = -d tau + a (tau + ln A) + U (kappa/A - 1),    infinite where A <= 0.
+
+Given ``A = e^x``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the pair gains
+
+    G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
+    G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
+
+with ``U ~ Gamma(k)``. It does not depend on the alignment, which enters only by the tails of ``A``. Neither order,
+alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in
+``[0, m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` falls in ``x`` up to a valley and rises from there, so on an
+interval it is largest at an end. It does so in ``tau`` as well, with its valley at ``tau = x``. And the tails of ``A``
+are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. So no pair of a cell of alignments
+and of ratios is above the sum over panels of what the larger gain of both ends rises, times the largest tail.
+
+Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from privproj.numerics.arrays import Array
+from privproj.numerics.gamma_gain import log_gamma_hockey_stick
+from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
+from privproj.profiles.privacy_profile import PrivacyProfile
+
+EPSILONS_TOGETHER = 8
+"""How many values of eps of a table share their nodes. Speed only."""
+
+UNEQUAL_NORMS_MARGIN = 1e-7
+"""Relative error allowed to special functions and sums, of which gains keep seven digits. Soundness (measured)."""
+
+STEEPEST_LOG_DELTA = 1e4
+"""``-d ln delta/d eps`` allowed for in lower ends; measured. Soundness (measured)."""
+
+UNDERFLOW_FLOOR = 1e-270
+"""Added above for what underflows: a few thousand panels of what is invisible. Soundness."""
+
+LEAST_SHARE_OF_DIFFERENCE = 1e-5
+"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Soundness."""
+
+INVISIBLE_PROBABILITY = 1e-280
+"""Probabilities below this are 0 here; a floor is added that is larger than all of them. Soundness."""
+
+LOWEST_LOG_ALIGNMENT = -60.0
+"""Nodes in ``x = ln A`` are above this; what is below is counted in full. Speed only."""
+
+HIGHEST_LOG_ALIGNMENT = 300.0
+"""Last node in ``x = ln A``; what is above is counted in full. Speed only."""
+
+
+@dataclass(frozen=True)
+class UnequalNorms:
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders (C12).
+
+    * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
+    * ``misalignment``: the largest permitted ``m = 1 - rho``.
+    * ``log_ratio``: the largest permitted ``|ln kappa|``, the log of the ratio of norms, above 0.
+    """
+
+    dim: int
+    rank: int
+    misalignment: float
+    log_ratio: float
+
+    def profile(self) -> PrivacyProfile:
+        """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
+        # More digits of an epsilon are lost in the width of an enclosure.
+        # Evaluations per deviation of the loss where releases are composed. Speed only.
+        return PrivacyProfile(
+            self.log_delta,
+            table=self.table,
+            resolution=8.0,
+            numerics={"worst_pair": "enclosed"},
+            digits=5,
+        )
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """Return an enclosure of the largest ``ln H_eps`` over all pairs."""
+        lower, upper = (float(end[0]) for end in self.delta_ends(np.array([eps])))
+        at_least = max(math.log(lower), LOG_OF_ZERO_FROM_ABOVE) if lower > 0.0 else -math.inf
+        return Enclosure(at_least, min(0.0, math.log(upper)))
+
+    def table(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of delta for many ``eps``, two arrays of the shape of ``eps``."""
+        order = np.argsort(eps)
+        lower, upper = np.zeros(len(eps)), np.ones(len(eps))
+        for begin in range(0, len(eps), EPSILONS_TOGETHER):
+            chosen = order[begin : begin + EPSILONS_TOGETHER]
+            lower[chosen], upper[chosen] = self.delta_ends(eps[chosen])
+        return lower, upper
+
+    def delta_ends(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings."""
+        # eps is lowered by a few roundings of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
+        shift = 4e-15 * (eps + self.rank * self.log_ratio)
+        # max of G(0) at tau = ln kappa and tau = -ln kappa: parallel vectors, and all pairs in one dimension (C12)
+        ends = np.array([-self.log_ratio, self.log_ratio])
+        with np.errstate(all="ignore"):
+            lower = upper = self.gains(ends, np.zeros(1), eps - shift).max(axis=(0, 1))
+            if self.dim > 1 and self.misalignment > 0.0:
+                at_nodes, upper = self.search(eps - shift)
+                lower = np.maximum(lower, at_nodes)
+        # What is undefined says nothing.
+        lower, upper = np.nan_to_num(lower, nan=0.0), np.nan_to_num(upper, nan=1.0)
+        return (
+            np.maximum(lower * (1.0 - UNEQUAL_NORMS_MARGIN - STEEPEST_LOG_DELTA * shift) - UNDERFLOW_FLOOR, 0.0),
+            np.minimum(upper * (1.0 + UNEQUAL_NORMS_MARGIN) + UNDERFLOW_FLOOR, 1.0),
+        )
+
+    def search(self, eps: Array) -> tuple[Array, Array]:
+        """Return lower and upper bounds of delta on nodes that lie where panels cost most; every choice is sound."""
+        scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
+        # Nodes that are placed without a look. Speed only.
+        out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
+        x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
+        lower, upper, cost = self.bounds(x, eps)
+        # Rounds after which the search ends, and what all panels together may cost before. Speed only.
+        for _ in range(13):
+            if cost.sum() < 0.025 * len(eps):
+                break
+            # The error of so many more panels is least where the roots of their costs are equal. Speed only.
+            along = np.append(0.0, np.cumsum(np.sqrt(cost) + 0.1 * np.sqrt(cost).mean() + 1e-300))
+            x = np.unique(np.append(x, np.interp(np.linspace(0.0, along[-1], 800), along, x)))
+            lower, upper, cost = self.bounds(x, eps)
+        return lower, upper
+
+    def bounds(self, x: Array, eps: Array) -> tuple[Array, Array, Array]:
+        """Return bounds of delta on these nodes, without the margin for special functions (C12).
+
+        They are a lower and an upper one for each eps, and what each panel may add to the upper one, relatively.
+        """
+        # Where cells of ratios and of misalignments end, as shares of the largest. Speed only.
+        ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
+        shares = np.array([4.0**-6, 4.0**-5, 4.0**-4, 4.0**-3, 4.0**-2, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0])
+        m = np.append(0.0, self.misalignment * shares)
+        gains, node = self.gains(ratios, x, eps), np.arange(len(x))[:, None]
+        # The larger gain of both ends of a cell of ratios, and the largest so far from its valley outward (C12, step 3)
+        both = np.maximum(gains[1:], gains[:-1])
+        valley, least = both.argmin(axis=1)[:, None], both.min(axis=1)[:, None]
+        left = np.maximum.accumulate(np.where(node <= valley, both, least)[:, ::-1], axis=1)[:, ::-1]
+        right = np.maximum.accumulate(np.where(node >= valley, both, least), axis=1)
+        falls, rises = -np.diff(left, axis=1), np.diff(right, axis=1)
+        # The largest tails over a cell of misalignments (C12, step 2)
+        below, above = self.tails(m[1:, None], x)
+        most_below = np.maximum(below, np.vstack([x > 0.0, below[:-1]]))
+        most_above = self.tails(np.clip(-np.expm1(-x), m[:-1, None], m[1:, None]), x)[1]
+        # M(valley) + sum of falls P_< + sum of rises P_>, and 1 - M of the outermost nodes times the tails beyond
+        upper = least[:, 0] + _sum_over_panels(most_below[:, 1:], falls) + _sum_over_panels(most_above[:, :-1], rises)
+        upper = upper + most_below[:, :1, None] * (1.0 - left[:, 0]) + most_above[:, -1:, None] * (1.0 - right[:, -1])
+        highest = upper.max(axis=(0, 1))
+        falling, rising = np.diff(most_below).max(axis=0), -np.diff(most_above).min(axis=0)
+        cost = np.maximum(falling[:, None] * falls.max(axis=0), rising[:, None] * rises.max(axis=0))
+        # A pair gains no less than what its gain falls and rises on panels beside that of its valley (C12, step 4).
+        valley, change = gains.argmin(axis=1)[:, None], np.diff(gains, axis=1)
+        falls, rises = np.where(node[1:] < valley, -change, 0.0), np.where(node[:-1] > valley, change, 0.0)
+        never = self.tails(m[1:, None], np.array([-np.inf]))[0][..., None] * (1.0 - gains[:, 0])
+        lower = never + _sum_over_panels(below[:, :-1], falls) + _sum_over_panels(above[:, 1:], rises)
+        return lower.max(axis=(0, 1)), highest, (np.maximum(cost, 0.0) / (highest + UNDERFLOW_FLOOR)).sum(axis=1)
+
+    def gains(self, ratios: Array, x: Array, eps: Array) -> Array:
+        """Return ``G`` at every ratio and node, of shape ``(t, n, e)``."""
+        gains = np.empty((len(ratios), len(x), len(eps)))
+        for i, tau in enumerate(ratios.tolist()):
+            start, at = eps + (self.rank - 1.0) * tau, int(np.searchsorted(x, tau))
+            gains[i, :at] = self.gains_at(tau - x[:at], start, 1.0)
+            gains[i, at:] = self.gains_at(x[at:] - tau, start, -1.0)
+            gains[i, x == tau] = -np.expm1(np.minimum(start, 0.0))
+        return gains
+
+    def gains_at(self, y: Array, start: Array, side: float) -> Array:
+        """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
+
+        ``side`` is 1 before ``tau``, where the gain falls, and -1 beyond. It is a difference of two incomplete gamma
+        functions, or a quadrature where that keeps too few digits, and 0 where it is invisible.
+        """
+        k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
+        tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
+        # Q(k, b) - e^(e' - (r-1) y) Q(k, b e^y),   b = (a y + e')/(e^y - 1) cut at 0, before tau (C12)
+        # P(k, b) - e^(e' + (r-1) y) P(k, b e^-y),  b = (a y - e')/(1 - e^-y) cut at 0, beyond
+        rate = side * np.expm1(side * y)
+        place = (a * y + side * start) / rate
+        b = np.maximum(place, 0.0)
+        first, second, exponent = tail(k, b), tail(k, b * np.exp(side * y)), start - side * c * y
+        # What is visible times e^700 is above 1, so that no larger exponent is needed.
+        value = first - np.exp(np.minimum(exponent, 700.0)) * second
+        # where the second underflows, the exponential would undo that
+        lost = (second < INVISIBLE_PROBABILITY) & (exponent > 0.0)
+        weak = (first > INVISIBLE_PROBABILITY) & (lost | ~(value > LEAST_SHARE_OF_DIFFERENCE * first))
+        value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
+        if np.any(weak):
+            rate = np.broadcast_to(rate, place.shape)
+            value[weak] = np.exp(log_gamma_hockey_stick(k, rate[weak], place[weak], side))
+        return np.clip(value, 0.0, 1.0)
+
+    def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
+        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too, and is that alone at ``-inf``."""
+        # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
+        z, square = np.expm1(x) + m, m * (2.0 - m)
+        half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))
+        return np.where(z < 0.0, half, 1.0 - half), np.where(z < 0.0, 1.0 - half, half)
+
+
+def _sum_over_panels(tails: Array, parts: Array) -> Array:
+    """Return the sums over panels, ``(m, t, e)``; by no product of matrices, as BLAS would start its threads for it."""
+    # What is invisible counts as 0, since arithmetic with denormal numbers is slow.
+    tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
+    return np.einsum("mn,tne->mte", tails, parts)

@@ -1,0 +1,8 @@
+"""Read and write run files, ledgers and files of expected bounds.
+
+The names below are the public interface; importing the package loads none of them.
+"""
+
+from privproj.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

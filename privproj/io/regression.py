@@ -1,0 +1,161 @@
+"""Regression of bounds: entries that say what is asked, which value is expected, and how far it may move."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from privproj.accounting import config as spec
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, raise_within, within
+from privproj.parameters import TEXT, number, whole_number
+from privproj.result import Outcome, Result, Status
+
+DEFAULT_RTOL = 1e-6
+"""Relative difference from the expected value that passes where none is given. Contract."""
+
+PINS = (str(Status.PROVED), str(Status.CONDITIONAL))
+"""The statuses that an entry may pin: those of bounds that answer. Contract."""
+
+EXPECTED = {
+    "status": TEXT,
+    **dict.fromkeys(("expect", "at_most"), number("a number from -1e+300 to 1e+300", -1e300, 1e300)),
+    "rtol": number("a number from 0 to 0.1", 0.0, 0.1),
+    "bound_version": whole_number("a version of the bound, from 1 on"),
+}
+"""Keys of an entry that say what is expected of its answer. An entry that lets a guarantee move further than by the
+largest tolerance guards nothing. Contract."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One ``[[bound]]`` of a regression file: a question, and the value, limit and status that are ``expected``.
+
+    Once it was checked it has its ``result``, where that is finite, the ``problem`` with it, empty where there is none,
+    and how many ``seconds`` the answer took.
+    """
+
+    file: str
+    name: str
+    query: str
+    keys: dict[str, Any]
+    place: str
+    expected: dict[str, Any]
+    result: Result | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing is wrong with the entry."""
+        return not self.problem
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What is asked by name: parameters, targets, bound and relation, without what is expected of the answer."""
+        phase = spec.question_from(self.keys, self.query).only
+        question = {key: value for key, value in self.keys.items() if key not in ("name", "query", *EXPECTED)}
+        return {**question, "bound": phase.bound.name, "relation": str(phase.run.relation)}
+
+    def ask(self) -> Result:
+        """The answer that the tool gives now; raises :class:`PrivprojError` where it gives none."""
+        with within(self.place):
+            return spec.answer_entry(self.query, self.keys)
+
+    def checked(self) -> "Entry":
+        """The entry held against a finite answer: of the pinned status, within tolerance, not above ``at_most``."""
+        began, result = time.perf_counter(), None
+        try:
+            answer = self.ask()
+            problem = f"no finite answer (outcome {answer.outcome})"
+            if answer.outcome is Outcome.OK and answer.value is not None and math.isfinite(answer.value):
+                result, problem = answer, self._problem_with(answer, self.expected)
+        except Unanswered as error:
+            problem = f"no answer: {error}"
+        return replace(self, result=result, problem=problem, seconds=round(time.perf_counter() - began, 3))
+
+    def _problem_with(self, result: Result, expected: Mapping[str, Any]) -> str:
+        """What is wrong with a finite answer, in words; empty if nothing is."""
+        value, status = float(result.value or 0.0), expected.get("status", result.status)
+        expect, rtol, most = expected.get("expect"), expected.get("rtol", DEFAULT_RTOL), expected.get("at_most")
+        if result.status != status:
+            return f"expected a {status} bound, got a {result.status} one"
+        if expect is not None and not abs(value - expect) <= rtol * abs(expect):
+            return f"expected {expect!r} within {rtol:g}, moved by {change_words(expect, value)}{self._why(result)}"
+        if most is not None and not value <= most:
+            return f"expected at most {most!r}, got {value!r}, {change_words(most, value)}{self._why(result)}"
+        return ""
+
+    def _why(self, result: Result) -> str:
+        """What the version of the bound says of why a number moved; nothing where the entry does not pin it."""
+        now, then = result.bound_version, self.expected.get("bound_version")
+        if then is None:
+            return ""
+        if now == then:
+            return f"; {result.bound} is at version {now} as before: look for what changed in the entry"
+        return f"; {result.bound} went from version {then} to {now}, which may move its values: CHANGELOG.md says why"
+
+    @property
+    def rewritten(self) -> dict[str, Any]:
+        """What of the entry the answer changes: ``expect`` and ``bound_version``, where it has them and they differ."""
+        if self.result is None or self.result.value is None:
+            return {}
+        value, old = self.result.value, self.keys.get("expect")
+        new = {"expect": int(value) if isinstance(old, int) and value == int(value) else float(value)}
+        new["bound_version"] = self.result.bound_version
+        return {key: now for key, now in new.items() if self.keys.get(key, now) != now}
+
+    def updated(self) -> "Entry":
+        """The entry after it was rewritten with its answer; without one it stays."""
+        held = {key: value for key, value in self.expected.items() if key != "expect"}
+        return self if self.result is None else replace(self, problem=self._problem_with(self.result, held))
+
+
+def change_words(before: float, now: float) -> str:
+    """By how much a number changed, in per cent of what it was."""
+    return f"{100.0 * (now - before) / abs(before):+.3g} %" if before else f"{now - before:+.3g}"
+
+
+def entries_from(data: Mapping[str, Any], where: str = "regression file") -> list[Entry]:
+    """The entries of a regression file; raises :class:`InvalidParameter` that names the file, the entry and the key."""
+    for key in data:
+        if key != "bound":
+            raise InvalidParameter(f"{where}: {key}", data[key], "entries [[bound]] only")
+    entries = data.get("bound")
+    if not isinstance(entries, list) or not entries:
+        raise InvalidParameter(f"{where}: bound", entries, "a list of entries ([[bound]] in TOML)")
+    read = [_entry_from(entry, where, i + 1) for i, entry in enumerate(entries)]
+    (name, count), *_ = Counter(entry.name for entry in read).most_common(1)
+    if count > 1:
+        raise InvalidParameter(f"{where}: name", name, "a name for each entry, used once")
+    return read
+
+
+def _entry_from(entry: Any, file: str, number: int) -> Entry:
+    """One entry of a regression file, its keys and parameters checked."""
+    where = f"{file}: entry {number}"
+    keys = spec.with_unique_keys(entry, where)
+    name = keys.get("name", f"entry {number}")
+    label = f"{where} ({name})" if isinstance(keys.get("name"), str) else where
+    try:
+        query = spec.check_entry(keys, ("name", *EXPECTED))
+        expected = _expectations_from(keys)
+        spec.question_from(keys, query)
+        spec.target_from(keys, query)
+    except InvalidParameter as error:
+        raise_within(error, label)
+    except PrivprojError as error:
+        raise InvalidParameter(label, name, "a valid entry", str(error)) from None
+    return Entry(file, name, query, keys, label, expected)
+
+
+def _expectations_from(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What the answer is held against; raises :class:`InvalidParameter` where that is nothing."""
+    if "expect" not in keys and "at_most" not in keys:
+        raise InvalidParameter("expect", "nothing", "expect, at_most or both")
+    if "rtol" in keys and "expect" not in keys:
+        raise InvalidParameter("rtol", keys["rtol"], "expect with rtol", "at_most has no tolerance")
+    if keys.get("status", PINS[0]) not in PINS:
+        raise InvalidParameter("status", keys["status"], "a status: " + " or ".join(PINS))
+    return {key: kind.check(key, keys[key]) for key, kind in EXPECTED.items() if key in keys}

@@ -1,0 +1,153 @@
+"""Searches that end where an inequality was evaluated to hold: a crossing, a minimum, the largest integer that fits."""
+
+import math
+from collections.abc import Callable
+
+from privproj.errors import NotConverged
+from privproj.numerics.interval import Enclosure
+
+LEAST_RELATIVE_VALLEY = 2.0**-26
+"""Least relative width of a valley: nearer to the bottom, values differ by less than a rounding. Speed only."""
+
+
+def find_crossing(
+    excess: Callable[[float], float],
+    guess: float,
+    *,
+    low: float,
+    high: float,
+    spread: float = 1.0,
+    rtol: float = 1e-14,
+) -> Enclosure:
+    """Bracket the point where a non-increasing ``excess`` stops being positive, on ``0 < low <= x <= high``.
+
+    The search starts at ``guess``. Its first step is to ``guess (1 + spread)`` or ``guess / (1 + spread)``, and each
+    later one is longer.
+
+    Returns ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, ``x2 - x1 <= rtol * x2``; ``(0, low)``
+    if nothing is positive down to ``low``; ``(high, inf)`` if all is positive up to ``high``. So a finite ``x2`` is
+    safe even where ``excess`` is not monotone. Raises :class:`NotConverged` on a nan.
+    """
+
+    def checked(x: float) -> float:
+        value = excess(x)
+        if math.isnan(value):
+            raise NotConverged(f"the search met an undefined value at {x!r}; please report these parameters")
+        return value
+
+    start = min(max(guess, low), high)
+    value = checked(start)
+    seeks_safe = value > 0.0
+    near, far, at_near, at_far = start, start, value, value
+    factor = 1.0 + spread
+    while (at_far > 0.0) == seeks_safe:
+        if far == (high if seeks_safe else low):
+            return Enclosure(high, math.inf) if seeks_safe else Enclosure(0.0, low)
+        near, at_near = far, at_far
+        far = min(high, far * factor) if seeks_safe else max(low, far / factor)
+        at_far = checked(far)
+        # Largest factor from one look to the next while a bracket is sought. Speed only.
+        factor = min(factor**3, 1e60)
+    x1, f1, x2, f2 = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
+    # The bracket is halved in logs, and where it is short narrowed by Chandrupatla's method.
+    while x2 > 4.0 * x1:
+        x = math.sqrt(x1) * math.sqrt(x2)
+        value = checked(x)
+        x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
+    last, at_last, share = x1, f1, 0.5
+    while x2 - x1 > rtol * x2:
+        x = x1 + share * (x2 - x1)
+        if not x1 < x < x2:  # a look so close to one end that rounding makes it that end
+            x = x1 + 0.5 * (x2 - x1)
+        if not x1 < x < x2:
+            break
+        value = checked(x)
+        last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
+        x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
+        # Least relative distance of the next look from the ends of a bracket. Speed only.
+        share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
+    return Enclosure(x1, x2)
+
+
+def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
+    """Return where to look next, as a share of the bracket: inverse quadratic where that is safe, else 0.5."""
+    if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
+        return 0.5
+    place = (x1 - x2) / (x3 - x2) if f3 > 0.0 else (x2 - x1) / (x3 - x1)
+    a, b, c = (f1, f2, f3) if f3 > 0.0 else (f2, f1, f3)
+    height = (a - b) / (c - b)
+    if not (height * height < place and (1.0 - height) ** 2 < 1.0 - place):
+        return 0.5
+    near, far, away = (x1, x2, x3) if f3 > 0.0 else (x2, x1, x3)
+    t = a / (b - a) * c / (b - c) + (away - near) / (far - near) * a / (c - a) * b / (c - b)
+    share = t if near == x1 else 1.0 - t
+    edge = min(0.5, tolerance / (x2 - x1))
+    return min(max(share, edge), 1.0 - edge)
+
+
+def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """Return the largest ``n`` in ``low..high`` for which ``fits`` holds, or None if it does not hold at ``low``.
+
+    ``fits`` may turn from true to false once. It was evaluated to be true at the result.
+    """
+    if not fits(low):
+        return None
+    step = 1
+    while low + step <= high and fits(low + step):
+        low, step = low + step, 2 * step
+    end = min(high + 1, low + step)
+    while end - low > 1:
+        middle = (low + end) // 2
+        low, end = (middle, end) if fits(middle) else (low, middle)
+    return low
+
+
+def minimise(
+    f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
+) -> tuple[float, float]:
+    """Return ``(x, f(x))`` near the least value on ``[low, high]``: a scan of ``points`` values, then Brent's method.
+
+    It ends at the relative width ``rtol``, or where rounding hides the valley. ``f(x)`` was evaluated, but that it is
+    the least is not certain.
+    """
+    scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
+    values = [f(x) for x in scan]
+    best = min(range(points), key=values.__getitem__)
+    left, right = max(0, best - 1), min(points - 1, best + 1)
+    a, x, b, at_x = scan[left], scan[best], scan[right], values[best]
+    # The points next in value to the best one, through all of which parabolas go.
+    (w, at_w), (v, at_v) = sorted(((scan[i], values[i]) for i in (left, right)), key=lambda pair: pair[1])
+    floor = LEAST_RELATIVE_VALLEY * (b - a)
+    step = before = b - a
+    while True:
+        middle, nearest = 0.5 * (a + b), 0.5 * max(rtol, LEAST_RELATIVE_VALLEY) * (abs(a) + abs(b)) + floor
+        if abs(x - middle) <= nearest - 0.5 * (b - a):
+            return x, at_x
+        # Share of the larger side that a golden section goes. Speed only.
+        golden = 0.5 * (3.0 - math.sqrt(5.0)) * ((b if x < middle else a) - x)
+        move = _parabola_step(x, at_x, w, at_w, v, at_v)
+        # the parabola is trusted where it stays inside, and moves less than half of the step before the last
+        fits = a - x + nearest < move < b - x - nearest and abs(move) < 0.5 * abs(before)
+        before, step = step, move if fits else golden
+        if not fits:
+            before = b - x if x < middle else x - a
+        u = x + (step if abs(step) >= 0.5 * nearest else math.copysign(0.5 * nearest, middle - x))
+        value = f(u)
+        if value <= at_x:
+            a, b = (x, b) if u >= x else (a, x)
+            v, at_v, w, at_w, x, at_x = w, at_w, x, at_x, u, value
+        else:
+            a, b = (u, b) if u < x else (a, u)
+            if value <= at_w or w == x:
+                v, at_v, w, at_w = w, at_w, u, value
+            elif value <= at_v or v in (x, w):
+                v, at_v = u, value
+
+
+def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
+    """Return the way from ``x`` to the bottom of the parabola through three points; ``inf`` where it has none."""
+    if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
+        return math.inf
+    r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)
+    bend = 2.0 * (q - r)
+    return ((x - w) * r - (x - v) * q) / bend if bend else math.inf

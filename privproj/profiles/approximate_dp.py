@@ -1,0 +1,144 @@
+"""Bounds that are an ``(eps, delta)`` rule and nothing more, and the composition theorems for many such releases."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from privproj.errors import Refused
+from privproj.numerics.interval import Enclosure, next_up
+from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.profiles.conversion import LARGEST_INVERSE_LOG
+from privproj.run import Run
+
+LEAST_INVERSE_LOG = 1e-3
+"""Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
+
+That is below 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is
+answered, which is sound. Contract.
+"""
+
+
+def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:
+    """The inverse of a falling rule ``eps(ln delta)``: nearly the least ``ln delta`` with ``epsilon_at(...) <= eps``.
+
+    ``eps`` is in nats. The search is over ``x = 1/ln(1/delta)``, to a relative ``rtol`` in ``x``. The rule was
+    evaluated at the answer, which is therefore as sound as the rule. The answer is never below what
+    :data:`LEAST_INVERSE_LOG` allows, and 0 where no delta below 1 will do.
+    """
+    x = find_crossing(
+        lambda x: epsilon_at(-1.0 / x) - eps, 0.1, low=LEAST_INVERSE_LOG, high=LARGEST_INVERSE_LOG, rtol=rtol
+    ).upper
+    return -1.0 / x if math.isfinite(x) else 0.0
+
+
+@dataclass(frozen=True)
+class EpsilonDeltaRule:
+    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only. Its bound guarantees soundness."""
+
+    epsilon_at: Callable[[float], float]
+    """From ``ln delta`` to ``eps`` (nats) of one release."""
+
+    log_delta_at: Callable[[float], float] | None = None
+    """From ``eps`` (nats) to ``ln delta`` of one release; None searches for it."""
+
+    limit: float = math.inf
+    """The rule is proved for ``eps`` below this, in nats."""
+
+    remedy: str = ""
+    """What a refusal beyond ``limit`` advises."""
+
+    margin: float = 1e-15
+    """How far above the exact value ``epsilon_at`` may be, relative. It is never below it, but for rounding."""
+
+    def within(self, eps: float) -> float:
+        """The same ``eps`` if the rule is proved there; raises :class:`Refused` otherwise."""
+        if not 0.0 < eps < self.limit and not eps == self.limit == math.inf:
+            raise Refused(
+                f"expected 0 < epsilon < {self.limit:g}, where this rule is proved, got {eps:.6g}; {self.remedy}"
+            )
+        return eps
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` of one release in nats, enclosed; raises :class:`Refused` outside the proved range."""
+        eps = self.within(self.epsilon_at(log_delta))
+        return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)`` of one release, enclosed; raises :class:`Refused` outside the proved range.
+
+        The lower end is not known where the rule has a ``margin`` of its own.
+        """
+        inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
+        value = inverse(self.within(eps))
+        margin = 1e-12 + 4e-15 * abs(value)
+        return Enclosure(min(0.0, value) - margin if self.margin <= 1e-15 else -math.inf, min(0.0, value + margin))
+
+    def over_run(self, run: Run) -> "EpsilonDeltaRule | ComposedRule":
+        """The rule for a run, by composition theorems; raises :class:`Refused` for sampled batches."""
+        if run.sampling_rate < 1.0:
+            raise Refused(f"an (epsilon, delta) rule has no theorem for sampling={run.sampling}; use a profile bound")
+        return self if run.steps == 1 else ComposedRule(self, run.steps)
+
+
+def advanced_epsilon(eps: float, steps: int, slack: float) -> float:
+    """Epsilon (nats) of ``k`` releases that are each ``(eps, delta)``-private, at ``k delta + slack``, rounded up.
+
+    The releases may be chosen one after the other (advanced composition; Dwork, Rothblum, Vadhan 2010; in this form
+    Kairouz, Oh, Viswanath 2015).
+    """
+    # eps sqrt(2 k ln(1/d')) + k eps (e^eps - 1)/(e^eps + 1), where (e^eps - 1)/(e^eps + 1) = tanh(eps/2). The logarithm
+    # is not that of 1/d', whose rounding counts where d' is near 1.
+    return next_up(eps * math.sqrt(-2.0 * steps * math.log(slack)) + steps * eps * math.tanh(0.5 * eps))
+
+
+@dataclass(frozen=True)
+class ComposedRule:
+    """The curve of ``steps`` releases of one rule: the smaller of basic and advanced composition, as sound as the rule.
+
+    The slack of advanced composition is searched for; every slack is sound.
+    """
+
+    rule: EpsilonDeltaRule
+    """The rule of one release."""
+
+    steps: int
+    """The number ``k`` of releases."""
+
+    leads_with_epsilon: ClassVar[bool] = True
+    """Delta is searched for as the inverse of epsilon (C24, "Rules that lead with epsilon")."""
+
+    numerics: ClassVar[dict[str, object]] = {"composition": "the smaller of basic and advanced"}
+    """How the run was composed, for an answer to say."""
+
+    def epsilon(self, log_delta: float) -> Enclosure:
+        """``eps(delta)`` of the run in nats; the lower end is not known."""
+        return Enclosure(-math.inf, next_up(min(self.basic(log_delta), self.advanced(log_delta))))
+
+    def per_step(self, log_delta: float) -> float:
+        """``eps`` (nats) of one release at this ``ln delta``, rounded up; ``inf`` where the rule proves nothing."""
+        eps = self.rule.epsilon_at(log_delta)
+        return next_up(eps) if 0.0 < eps < self.rule.limit else math.inf
+
+    def basic(self, log_delta: float) -> float:
+        """``eps`` (nats) of the run at this ``ln delta`` by basic composition."""
+        # k eps(delta / k)
+        return next_up(self.steps * self.per_step(log_delta - math.log(self.steps)))
+
+    def advanced(self, log_delta: float) -> float:
+        """``eps`` (nats) of the run at this ``ln delta`` by advanced composition, at the best slack that was found."""
+
+        # With d' = share delta each release has delta_i = (1 - share) delta / k.
+        def at(log_odds: float) -> float:
+            share = 1.0 / (1.0 + math.exp(-log_odds))
+            step = self.per_step(log_delta + math.log1p(-share) - math.log(self.steps))
+            if step == math.inf:
+                return math.inf
+            return advanced_epsilon(step, self.steps, math.exp(log_delta) * share)
+
+        return minimise(at, -12.0, 12.0, rtol=1e-6)[1] if log_delta > -690.0 else math.inf
+
+    def log_delta(self, eps: float) -> Enclosure:
+        """``ln delta(eps)``, the inverse of :meth:`epsilon` by a search; the lower end is not known."""
+        return Enclosure(-math.inf, log_delta_by_search(lambda x: self.epsilon(x).upper, eps, rtol=1e-15))

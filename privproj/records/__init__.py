@@ -1,8 +1,0 @@
-"""What is kept on disk and read again: run files, ledgers, certificates, sweeps and expected bounds.
-
-The names below are the public interface; importing the package loads none of them.
-"""
-
-from privproj.lazy import lazy_names
-
-__getattr__, __dir__ = lazy_names(__name__)

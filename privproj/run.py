@@ -1,0 +1,384 @@
+"""A run: how many releases there are, and how each picked its batch (:mod:`privproj.sampling`)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, NotRequired, TypedDict
+
+from privproj.errors import InvalidParameter, Refused
+from privproj.parameters import (
+    SHARE,
+    Parameter,
+    check_parameters,
+    flag,
+    integer,
+    number,
+    one_of,
+    parameter,
+    parameters_of,
+    whole_number,
+)
+from privproj.sampling import (
+    IN_EPOCHS,
+    SCHEMES,
+    WHOLE_DATA,
+    NeighbouringRelation,
+    RelationName,
+    Sampling,
+    SamplingName,
+    Scheme,
+    member_named,
+    scheme_of,
+)
+
+__all__ = ["NeighbouringRelation", "RunOptions", "Sampling"]
+
+
+POISSON_UNLESS_SAID = (
+    "batches are taken to be Poisson, since nothing says how they are drawn; for shuffled ones, as most loaders draw "
+    "them, say --sampling shuffle, which costs far more; --sampling balls-in-bins costs about as much as this, but a "
+    "loader that shuffles has to be changed for it"
+)
+"""Said where a rate was computed from a batch size and a number of records, and no sampling is given. Contract."""
+
+
+class RunOptions(TypedDict):
+    """The keyword arguments that describe the run in every accounting call; all of them may be left out.
+
+    Attributes:
+        steps: The number of releases (of epochs, for partition, balls-in-bins and shuffle), at least 1; 1 unless given.
+        sampling_rate: The probability that a record is in a batch, above 0 and at most 1; 1 unless given.
+        sampling: "poisson", "fixed", "partition", "balls-in-bins" or "shuffle" (:class:`Sampling`); below rate 1 it is
+            Poisson unless given.
+        batches: The number of batches of an epoch, at least 1, for balls-in-bins and shuffle.
+        batches_per_record: The number of different batches of an epoch that a record is in, at least 1, for
+            balls-in-bins; 1 unless given.
+        max_batch_size: The number of records above which a Poisson batch is cut, the surplus dropped at random; needs
+            ``dataset_size``.
+        dataset_size: The number of records, which is public. A delta that is not below one over it is warned of.
+        batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
+        epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
+        relation: "add-remove", "replace" or "zero-out", see :class:`NeighbouringRelation`; unless given, it is
+            that of the bound, else of the mechanism, else of the sampling.
+        group_size: The number of records of one person, from 1 to 1e6; 1 unless given.
+        discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
+        split: The share of delta for the first of two events, where a bound has two: a number above 0 and below 1,
+            "even" or "optimal".
+        allow_refuted: True evaluates a refuted bound too, and marks the number as no guarantee.
+        public_size: True says that rate or steps were computed from a number of records that is public.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.run import RunOptions
+    >>> run: RunOptions = {"steps": 2000, "sampling_rate": 0.01}
+    >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5, **run).value, 4)
+    0.2705
+    """
+
+    steps: NotRequired[int]
+    sampling_rate: NotRequired[float]
+    sampling: NotRequired[SamplingName | None]
+    batches: NotRequired[int | None]
+    batches_per_record: NotRequired[int]
+    max_batch_size: NotRequired[int | None]
+    dataset_size: NotRequired[int | None]
+    batch_size: NotRequired[int]
+    epochs: NotRequired[float]
+    relation: NotRequired[RelationName | None]
+    group_size: NotRequired[int]
+    discretization: NotRequired[float | None]
+    split: NotRequired[float | Literal["even", "optimal"] | None]
+    allow_refuted: NotRequired[bool]
+    public_size: NotRequired[bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
+
+    At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson unless said
+    otherwise: Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused. With
+    ``partition`` a step is an epoch and ``q = 1``: each record is in one of its batches, each batch is one release, and
+    only one of them concerns a record (C17). It goes with zero-out and replace. With ``balls-in-bins`` a step is an
+    epoch too: each record picks one of ``batches`` batches, or ``batches_per_record`` of them, at random (C25). It goes
+    with add-remove and zero-out. ``shuffle`` is accounted as a partition. The fields are those of
+    :class:`privproj.run.RunOptions`; ``notes`` says what a reader should know of a relation that was chosen here.
+    """
+
+    steps: int = parameter(
+        whole_number("a whole number of steps >= 1"),
+        "Releases (epochs for partition, balls-in-bins, shuffle).  [default: 1, if not sampled]",
+        "T",
+        default=1,
+    )
+    sampling_rate: float = parameter(
+        number("a rate above 0 and at most 1", 0.0, 1.0, open_low=True),
+        "Rate at which a step samples records.  [default: 1]",
+        "Q",
+        default=1.0,
+    )
+    sampling: Sampling | None = parameter(one_of(*Sampling), "How a batch is drawn.")
+    batches: int | None = parameter(
+        whole_number("from 1 to 1e7 batches in an epoch", 1, 10**7),
+        "Batches in an epoch, for balls-in-bins and shuffle.",
+        "T",
+        is_rare=True,
+    )
+    batches_per_record: int = parameter(
+        whole_number("a whole number of batches for each record, from 1 to the number of batches", 1, 10**7),
+        "Batches of an epoch that a record is in.  [default: 1]",
+        "K",
+        default=1,
+        is_rare=True,
+    )
+    max_batch_size: int | None = parameter(
+        whole_number("a whole number max_batch_size >= 1", 1, 10**12),
+        "Largest Poisson batch; the surplus is dropped.",
+        "B",
+        is_rare=True,
+    )
+    dataset_size: int | None = parameter(
+        whole_number("a whole number dataset_size >= 1", 1, 10**12), "Number of records.", "N"
+    )
+    relation: NeighbouringRelation | None = parameter(one_of(*NeighbouringRelation), "Neighbouring relation.")
+    group_size: int = parameter(
+        whole_number("from 1 to 1e6 records of one person", 1, 10**6),
+        "Protect the K records of one person.  [default: 1]",
+        "K",
+        default=1,
+    )
+    discretization: float | None = parameter(
+        number("a grid step from 1e-12 to 1", 1e-12, 1.0),
+        "Grid of a composition.  [default: from the run]",
+        "H",
+        is_rare=True,
+    )
+    split: float | str | None = parameter(
+        SHARE, "Share of delta for the first event: even, optimal or a number.", "S", is_rare=True
+    )
+    public_size: bool = flag()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        check_parameters(self)
+        rate = self.sampling_rate
+        scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
+        record = SCHEMES[scheme]
+        if record.counts_epochs and rate < 1.0:
+            raise InvalidParameter("sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch")
+        self._parse_batches(scheme)
+        if self.max_batch_size is not None and rate == 1.0:
+            raise InvalidParameter("max_batch_size", self.max_batch_size, "a sampling_rate below 1 with it")
+        chosen = WHOLE_DATA if self.sampling is None else record
+        notes = [chosen.why_default] if chosen.why_default and self.relation is None else []
+        if self.sampling is None and rate < 1.0 and self.public_size:
+            notes.append(POISSON_UNLESS_SAID)
+        set_field(self, "notes", (*self.notes, *notes))
+        set_field(self, "sampling", None if rate == 1.0 and not record.counts_epochs else scheme)
+        relation = chosen.default_relation if self.relation is None else self.relation
+        set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
+
+    def _parse_batches(self, scheme: Sampling) -> None:
+        """Check the numbers of batches and the largest batch, which belong to one scheme each."""
+        for name in BATCH_OPTIONS:
+            value, default = getattr(self, name), self.__dataclass_fields__[name].default
+            if value != default and name not in SCHEMES[scheme].options:
+                owners = [other for other, record in SCHEMES.items() if name in record.options]
+                remedy = f"sampling is {scheme}; {name} goes with {' or '.join(owners)}"
+                raise InvalidParameter(name, value, f"no {name}", remedy)
+        for name, expected in SCHEMES[scheme].needs.items():
+            if getattr(self, name) is None:
+                raise InvalidParameter(name, "nothing", expected)
+        if self.batches_per_record > (self.batches or 1):
+            expected = "a whole number of batches for each record, from 1 to the number of batches"
+            raise InvalidParameter("batches_per_record", self.batches_per_record, expected)
+        if self.max_batch_size is not None and self.dataset_size is None:
+            raise InvalidParameter("max_batch_size", self.max_batch_size, "dataset_size with max_batch_size")
+        if self.dataset_size is not None:
+            object.__setattr__(self, "public_size", True)
+            if self.group_size > 1 and self.sampling == Sampling.FIXED and self.in_batches and not self.fixed_batch:
+                expected = f"a dataset_size of which sampling_rate={self.sampling_rate:g} is whole records, a batch"
+                raise InvalidParameter("dataset_size", self.dataset_size, expected)
+
+    @property
+    def group_rate(self) -> float:
+        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group, rounded up (C17)."""
+        if self.group_size == 1 or self.sampling_rate == 1.0:
+            return self.sampling_rate
+        # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
+        return min(1.0, -math.expm1(self.group_size * math.log1p(-self.sampling_rate)) * (1.0 + 1e-15))
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The number of records in a batch of fixed size, where that of all records is known; None otherwise."""
+        if self.sampling != Sampling.FIXED or self.dataset_size is None or self.max_batch_size is not None:
+            return None
+        batch = self.sampling_rate * self.dataset_size
+        return round(batch) if abs(batch - round(batch)) < 1e-6 else None
+
+    def check_pair(self) -> None:
+        """Raise :class:`Refused` for a pair of sampling scheme and relation that no theorem here covers."""
+        scheme, relation = self.scheme, self.relation
+        if relation is not None and relation in scheme.why_refused:
+            raise Refused(scheme.why_refused[relation])
+        if relation not in scheme.relations:
+            raise Refused(
+                f"no amplification theorem here for sampling={self.sampling} with relation={relation}; "
+                "supported below rate 1: poisson with add-remove or zero-out, fixed with replace"
+            )
+
+    @property
+    def scheme(self) -> Scheme:
+        """The record of how batches are drawn."""
+        return scheme_of(self.sampling)
+
+    @property
+    def is_planned(self) -> bool:
+        """True if there is more than one release, so that a plan of them has to be fixed."""
+        return self.scheme.counts_epochs or self.steps > 1
+
+    @property
+    def in_batches(self) -> bool:
+        """True if a release sees a batch and not the whole data set."""
+        return self.sampling_rate < 1.0 or self.scheme.counts_epochs
+
+    @property
+    def allocates(self) -> bool:
+        """True if a record picks a few of several batches at random in each epoch."""
+        return self.scheme.picks_batches
+
+    @property
+    def single(self) -> bool:
+        """True for one release on the whole data set, and for one epoch that costs as much."""
+        return self.steps == 1 and self.sampling_rate == 1.0 and not (self.allocates and self.batches != 1)
+
+    def parameters(self) -> dict[str, object]:
+        """The run as plain values by key, as results and certificates write it."""
+        always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
+        per_record = ("batches_per_record",) if self.allocates else ()
+        of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
+        values = {name: getattr(self, name) for name in (*always, *of_some)}
+        values = {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}
+        return {name: value for name, value in values.items() if name in always or value is not None}
+
+
+_BATCH_SIZE = whole_number("a whole number batch_size >= 1")
+"""The range of a batch size."""
+
+EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
+"""The range of a number of epochs."""
+
+RUN_PARAMETERS = {
+    **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
+    "batch_size": Parameter(_BATCH_SIZE, "Batch size, instead of the rate.", "B"),
+    "dataset_size": parameters_of(Run)["dataset_size"],
+    "epochs": Parameter(EPOCHS, "Passes over the data, instead of the steps.", "E"),
+}
+"""All that may be said of a run, by name."""
+
+BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
+"""What a scheme of batches has besides."""
+
+
+def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
+    """The run that keys say, as files and the command line have them, without what the query finds.
+
+    The sizes of batches and epochs become ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per
+    epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameter` where a key
+    would be dropped or contradicts another.
+    """
+    rate, steps, sizes = 1.0, 1, [keys[name] for name in ("batch_size", "dataset_size") if name in keys]
+    if len(sizes) == 2:  # a batch above the data is wrong whatever else is missing
+        rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], keys.get("epochs", 1))
+    _check_batches(keys, query)
+    run: Any = {name: keys[name] for name in RUN_PARAMETERS if name in keys and name not in ("batch_size", "epochs")}
+    if len(sizes) < 2 or keys.get("sampling") in IN_EPOCHS:
+        rate, steps = 1.0, math.ceil(EPOCHS.check("epochs", keys.get("epochs", 1)))
+    if "epochs" in keys:
+        run["steps"] = steps
+    if sizes:
+        run["public_size"] = True
+    if "batch_size" in keys:
+        run["sampling_rate"] = rate
+        if keys.get("sampling") in IN_EPOCHS and keys["sampling"] != "partition":
+            run["batches"] = rate_and_steps_from_batches(sizes[0], sizes[1])[1]
+    return run
+
+
+def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
+    """The run with its rate and steps, where the size of a batch or epochs say them; else the same run."""
+    if not {"batch_size", "epochs"} & set(run):
+        return run
+    keys: Any = {name: value for name, value in run.items() if value is not None}
+    others: Any = {name: value for name, value in keys.items() if name not in RUN_PARAMETERS}
+    return run_from(keys, query) | others
+
+
+def _check_batches(keys: Mapping[str, Any], query: str) -> None:
+    """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same.
+
+    It is never left open how often a rate or a batch is used: that is not once.
+    """
+    sized, capped, has_size = "batch_size" in keys, "max_batch_size" in keys, "dataset_size" in keys
+    in_epochs = keys.get("sampling") in IN_EPOCHS  # whose rate is 1
+    uncounted = "epochs" in keys and not (sized or in_epochs or "batches" in keys)
+    unsampled = "sampling" in keys and not (in_epochs or sized or "sampling_rate" in keys or query == "rate")
+    once = query != "steps" and "steps" not in keys and "epochs" not in keys
+    rate: Any = keys.get("sampling_rate", 1.0)
+    sampled = isinstance(rate, int | float) and 0.0 < rate < 1.0 and not in_epochs
+    private = has_size and keys.get("public_size") is False
+    twice = {"sampling_rate": "batch_size", "steps": "epochs", "public_size": "batch_size", "batches": "batch_size"}
+    rules = (
+        (sized and not has_size, "dataset_size", "dataset_size with batch_size"),
+        (capped and not has_size, "dataset_size", "dataset_size with max_batch_size"),
+        (uncounted, "batch_size", "batch_size and dataset_size with epochs"),
+        *((a in keys and b in keys, a, f"either {a} or {b}, not both") for a, b in twice.items()),
+        (private, "public_size", "public_size true with dataset_size"),
+        (unsampled, "sampling", "a sampling_rate, or batch_size and dataset_size, with sampling"),
+        (sized and once, "epochs", "epochs, or steps, with batch_size and dataset_size"),
+        ((sampled or query == "rate") and once, "steps", "steps with a sampling_rate"),
+    )
+    remedies = {
+        "sampling": "the whole data set is not sampled",
+        "epochs": "steps counts single batches; a single sampled release is --steps 1",
+        "steps": "a single sampled release is --steps 1" if once else "",
+    }
+    for broken, name, expected in rules:
+        if broken:
+            raise InvalidParameter(name, keys.get(name, "nothing"), expected, remedies.get(name, ""))
+
+
+def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
+    """``(q, T) = (B/N, ceil(E ceil(N/B)))``: rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
+    size = integer("dataset_size", dataset_size, "a whole number dataset_size >= 1")
+    batch = _BATCH_SIZE.check("batch_size", batch_size)
+    if batch > size:
+        raise InvalidParameter("batch_size", batch, f"a batch size of at most dataset_size={size}")
+    count = EPOCHS.check("epochs", epochs)
+    # q = B/N, T = ceil(E ceil(N/B)).
+    return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
+
+
+# --- words --------------------------------------------------------------------------------------------
+
+
+def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
+    """A run as results write it in words: releases and sampling, the rate in this format."""
+    if run["sampling"] in IN_EPOCHS:
+        epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
+        return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
+    steps = "one release" if run["steps"] == 1 else f"{run['steps']} releases"
+    if run["sampling_rate"] is None:
+        return f"{steps}, sampled as each phase says"
+    if run["sampling"] is None:
+        return f"{steps} on the whole data set"
+    rate = run["sampling_rate"]
+    largest = f", at most {run['max_batch_size']} of {run['dataset_size']}" if "max_batch_size" in run else ""
+    rate_words = f"{rate:{digits}} ({percent(rate)} of the records per step{largest})"
+    return f"{steps}, {run['sampling']} sampling at rate {rate_words}"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 in per cent, to three digits."""
+    return f"{100.0 * share:.3g} %"

@@ -1,0 +1,217 @@
+"""Who are neighbours, and how a step picks its batch: all that is known of a sampling scheme, in one record."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, TypeVar
+
+from privproj.assumptions import BATCHES_PICKED_BY_RECORDS, FIXED_SIZE_BATCHES, PARTITION_OF_POSITIONS, POISSON_BATCHES
+from privproj.errors import unknown_name
+
+RelationName = Literal["add-remove", "replace", "zero-out"]
+SamplingName = Literal["poisson", "fixed", "partition", "balls-in-bins", "shuffle"]
+
+
+class NeighbouringRelation(StrEnum):
+    """Which pairs of data sets count as neighbours.
+
+    A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
+    under replace.
+
+    Attributes:
+        ADD_REMOVE: One record is added or removed.
+        REPLACE: One record is replaced by any other.
+        ZERO_OUT: One record is replaced by nothing; the number of records stays.
+
+    >>> from privproj.run import NeighbouringRelation
+    >>> NeighbouringRelation("replace").clip_factor
+    2.0
+    """
+
+    ADD_REMOVE = "add-remove"
+    REPLACE = "replace"
+    ZERO_OUT = "zero-out"
+
+    @property
+    def clip_factor(self) -> float:
+        """The sensitivity of a clipped sum divided by its clipping norm: 2 under replace, else 1."""
+        return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
+
+
+class Sampling(StrEnum):
+    """How a step of a run picks its batch.
+
+    Attributes:
+        POISSON: Each record is in the batch with the sampling rate as probability, independently of the others.
+        FIXED: The batch is a uniformly random subset of fixed size, drawn without replacement.
+        PARTITION: The data are divided into disjoint batches, so that each record is used once per epoch.
+        BALLS_IN_BINS: In each epoch every record picks one batch at random, independently of the others.
+        SHUFFLE: In each epoch the data are shuffled and cut into batches of equal size.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> from privproj.run import Sampling
+    >>> epochs = epsilon(Gaussian(noise_multiplier=10.0), delta=1e-5, steps=3, sampling=Sampling.PARTITION)
+    >>> round(epochs.value, 4), epochs.run["relation"]
+    (0.62, 'zero-out')
+    """
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    PARTITION = "partition"
+    BALLS_IN_BINS = "balls-in-bins"
+    SHUFFLE = "shuffle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """All that the accounting knows of a way to draw batches; what composes them is in :mod:`privproj.composition`."""
+
+    relations: tuple[NeighbouringRelation, ...]
+    """The relations with which it has a theorem."""
+
+    default_relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
+    """The relation where none is given."""
+
+    why_default: str = ""
+    """What is said about that relation where it is not add-remove. Contract."""
+
+    why_refused: Mapping[NeighbouringRelation, str] = field(default_factory=dict)
+    """Why a relation has no theorem, in words; others are said in general."""
+
+    assumes: str = ""
+    """What it takes for granted of the program, in words. Contract."""
+
+    options: tuple[str, ...] = ()
+    """The options of a run that go with it: numbers of batches, and the largest batch."""
+
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Of these: those that must be given, and what they are."""
+
+    counts_epochs: bool = False
+    """True if a step of the run is an epoch, in which each record is used in one batch (or a few)."""
+
+    in_positions: bool = False
+    """True if the batch of a record is fixed by its position, so that an epoch is one release of it (C17)."""
+
+    picks_batches: bool = False
+    """True if a record picks a few of several batches at random in each epoch (C25)."""
+
+    is_shuffled: bool = False
+    """True if a permutation hides where a record is, for which nothing is counted (C27)."""
+
+    varies_in_size: bool
+    """True if each record joins batches on its own: mechanisms with a theorem for fixed sizes alone are refused."""
+
+    is_one_sided: bool
+    """True if the two orders of neighbours differ, so that both are composed (C18). Soundness."""
+
+    draws_records_apart: bool = False
+    """True if a batch holds each record with the same probability, whatever others it holds (C37). Soundness."""
+
+    attains_pair: bool = False
+    """True if one record that changes alone attains the pair of the composition (C28). Soundness."""
+
+    words: Callable[[Mapping[str, Any]], str] = lambda run: ""
+    """How the records of an epoch are in its batches, for a run as results write it."""
+
+
+def _in_positions(name: str, have: str, **more: Any) -> Scheme:
+    """Batches of an epoch that a record is in by its position, which neighbours keep under two relations."""
+    shifts = "a removed record can shift every later batch"
+    refused = (
+        f"sampling={name} has no theorem with relation=add-remove, since {shifts}; use relation=zero-out or replace, "
+        "which keep positions, or sampling=poisson or balls-in-bins"
+    )
+    return Scheme(
+        relations=(NeighbouringRelation.ZERO_OUT, NeighbouringRelation.REPLACE),
+        default_relation=NeighbouringRelation.ZERO_OUT,
+        why_default=f"relation is zero-out: {have} a theorem for zero-out and replace only; under add-remove {shifts}",
+        why_refused={NeighbouringRelation.ADD_REMOVE: refused},
+        assumes=PARTITION_OF_POSITIONS,
+        counts_epochs=True,
+        in_positions=True,
+        varies_in_size=False,
+        is_one_sided=False,
+        **more,
+    )
+
+
+def _words_of_bins(run: Mapping[str, Any]) -> str:
+    """How records are in the batches that they pick."""
+    count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
+    return f"each record in {count} of {run['batches']} batches, picked at random"
+
+
+def _words_of_shuffle(run: Mapping[str, Any]) -> str:
+    """How records are in shuffled batches."""
+    batches = "shuffled batch" if run.get("batches") is None else f"of {run['batches']} shuffled batches"
+    return f"each record in one {batches}, counted as one release"
+
+
+WHOLE_DATA = Scheme(relations=tuple(NeighbouringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
+"""A release on the whole data set, which draws no batch."""
+
+SCHEMES = {
+    Sampling.POISSON: Scheme(
+        relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+        assumes=POISSON_BATCHES,
+        options=("max_batch_size",),
+        draws_records_apart=True,
+        varies_in_size=True,
+        is_one_sided=True,
+        attains_pair=True,
+    ),
+    Sampling.FIXED: Scheme(
+        relations=(NeighbouringRelation.REPLACE,),
+        default_relation=NeighbouringRelation.REPLACE,
+        why_default="relation is replace: fixed-size sampling has a theorem for no other; a noise multiplier is then "
+        "sigma/(2C), the noise standard deviation (for Laplace noise its scale) over twice the clip, which is half of "
+        "the sigma/C that a DP-SGD program is given",
+        assumes=FIXED_SIZE_BATCHES,
+        varies_in_size=False,
+        is_one_sided=False,
+    ),
+    Sampling.PARTITION: _in_positions(
+        "partition", "a partition has", attains_pair=True, words=lambda run: "each record in one batch of a partition"
+    ),
+    Sampling.BALLS_IN_BINS: Scheme(
+        relations=(NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
+        why_refused={
+            NeighbouringRelation.REPLACE: "sampling=balls-in-bins has no theorem with relation=replace: its proof "
+            "compares a batch with the record to one without it; use relation=zero-out, which keeps the number of "
+            "records too"
+        },
+        assumes=BATCHES_PICKED_BY_RECORDS,
+        options=("batches", "batches_per_record"),
+        needs={"batches": "a number of batches in an epoch, with balls-in-bins sampling"},
+        counts_epochs=True,
+        picks_batches=True,
+        varies_in_size=True,
+        is_one_sided=False,  # an epoch is composed as one release with both its orders (C25)
+        attains_pair=True,
+        words=_words_of_bins,
+    ),
+    Sampling.SHUFFLE: _in_positions(
+        "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, words=_words_of_shuffle
+    ),
+}
+"""The record of every scheme. All that the accounting asks of a scheme is asked of it."""
+
+IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epochs)
+"""The schemes in which a step of a run is an epoch."""
+
+
+def scheme_of(name: object) -> Scheme:
+    """The record of the scheme with this name; that of the whole data set for None."""
+    return WHOLE_DATA if name is None else SCHEMES[Sampling(name)]
+
+
+Member = TypeVar("Member", bound=StrEnum)
+
+
+def member_named(kind: type[Member], name: str, value: object) -> Member:
+    """The member of an enum with this value; raises :class:`InvalidParameter` that lists the values there are."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise unknown_name(name, value, f"a {name}", kind) from None

@@ -1,0 +1,161 @@
+"""At which target a run is judged: a delta, an epsilon, both, an attack risk, or the slack of a ``mu``.
+
+A delta may lie far below double precision.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privproj.errors import InvalidParameter
+from privproj.parameters import NUMBER, Parameter, privacy_epsilon, probability, real
+
+TARGET_PARAMETERS = {
+    "epsilon": Parameter(NUMBER, "Privacy loss epsilon.", "E"),
+    "delta": Parameter(NUMBER, "Failure probability delta.", "D"),
+    "log10_delta": Parameter(
+        NUMBER, "Instead of --delta: its decimal logarithm, for instance -1000.", "L", is_rare=True
+    ),
+    "advantage": Parameter(NUMBER, "Instead of these: largest TPR - FPR of any membership attack.", "A"),
+    "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B", is_rare=True),
+    "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A", is_rare=True),
+}
+"""All that a query may be asked at, by name."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The delta to be met; ``delta`` is None where only its logarithm is a double.
+
+    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` says that the latter was asked.
+    """
+
+    delta: float | None
+    log_delta: float
+    log10_delta: float
+    by_log: bool
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        names = ("epsilon", "delta", "log10_delta")
+        return {name: None if x == -math.inf else x for name, x in vars(self).items() if name in names}
+
+
+@dataclass(frozen=True)
+class EpsilonTarget:
+    """The epsilon at which a delta is asked for."""
+
+    epsilon: float
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"epsilon": self.epsilon}
+
+
+@dataclass(frozen=True)
+class RiskTarget:
+    """An attack risk to be met: the true positive rate at a false positive rate ``fpr``; without that the advantage."""
+
+    value: float
+    fpr: float | None = None
+
+    def parameters(self) -> dict[str, float]:
+        """The target by the names of its parts."""
+        return {"advantage": self.value} if self.fpr is None else {"tpr": self.value, "fpr": self.fpr}
+
+    def fields(self) -> dict[str, Any]:
+        """The target by the names of the fields of a result."""
+        return {"risk": self.parameters()}
+
+
+@dataclass(frozen=True)
+class FullTarget(Target):
+    """The pair ``(epsilon, delta)`` to be met."""
+
+    epsilon: float
+
+
+AnyTarget = Target | EpsilonTarget | RiskTarget
+
+
+def epsilon_target(epsilon: float) -> EpsilonTarget:
+    """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
+    return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
+
+
+def slack_target(delta: float) -> Target:
+    """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
+    slack = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
+    return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
+
+
+def delta_target(delta: float | None, log10_delta: float | None) -> Target:
+    """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
+    if (delta is None) == (log10_delta is None):
+        value = "nothing" if delta is None else delta
+        raise InvalidParameter("delta", value, "either delta (for instance 1e-6) or log10_delta")
+    if delta is not None:
+        delta = probability("delta", delta)
+        return Target(delta, math.log(delta), math.log10(delta), by_log=False)
+    expected = "a log10_delta from -1e6 to below 0"
+    power = real("log10_delta", log10_delta, expected, -1e6, -1e-300)
+    return Target(10.0**power if power > -300.0 else None, power * math.log(10.0), power, by_log=True)
+
+
+def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
+    """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
+    at_delta = delta_target(delta, log10_delta)
+    return FullTarget(**vars(at_delta), epsilon=privacy_epsilon(epsilon, zero=zero))
+
+
+TARGETS = ("epsilon", "delta", "log10_delta")
+"""The names of epsilon and delta as targets."""
+
+RISKS = ("advantage", "tpr", "fpr")
+"""The names of the parts of a risk that can be a target."""
+
+
+def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
+    """The target at this risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
+    if advantage is not None:
+        if tpr is not None or fpr is not None:
+            raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
+        return RiskTarget(probability("advantage", advantage))
+    for name, value in (("tpr", tpr), ("fpr", fpr)):
+        if value is None:
+            raise InvalidParameter(name, "nothing", "a true positive rate tpr and a false positive rate fpr together")
+    hit, false = probability("tpr", tpr), probability("fpr", fpr)
+    if hit <= false:
+        raise InvalidParameter("tpr", hit, f"a true positive rate above fpr={false:g}, which guessing reaches")
+    return RiskTarget(hit, false)
+
+
+def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
+    """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
+    risk = [name for name in RISKS if values.get(name) is not None]
+    if not risk:
+        if values.get("epsilon") is None:
+            raise InvalidParameter("epsilon", "nothing", "epsilon and delta, or advantage, or tpr and fpr")
+        return full_target(*map(values.get, TARGETS), zero=False)  # pyright: ignore[reportArgumentType]
+    for name in TARGETS:
+        if values.get(name) is not None:
+            raise InvalidParameter(name, values[name], f"either epsilon and delta, or {' and '.join(risk)}, not both")
+    return risk_target(*map(values.get, RISKS))
+
+
+def target_names(query: str) -> tuple[str, ...]:
+    """The names under which the target of a query may be given: a calibration has a pair, or for noise a risk."""
+    return {"delta": TARGETS[:1], "epsilon": TARGETS[1:], "sigma": (*TARGETS, *RISKS)}.get(query, TARGETS)
+
+
+def target_from(values: Mapping[str, Any], query: str) -> Any:
+    """The target of a query by its names; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
+    epsilon, delta, log10_delta = (values.get(name) for name in TARGETS)
+    if query == "delta":
+        return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]
+    if query == "epsilon":
+        return delta_target(delta, log10_delta)
+    if query == "sigma":
+        return privacy_or_risk_target(**values)
+    return full_target(epsilon, delta, log10_delta, zero=True)  # pyright: ignore[reportArgumentType]

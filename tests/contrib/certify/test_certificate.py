@@ -1,0 +1,421 @@
+"""Certificates: the floating-point answer lies above its enclosure, and a file proves itself or fails."""
+
+import json
+import math
+import random
+import sys
+from dataclasses import replace
+from decimal import Decimal
+
+import mpmath as mp
+import pytest
+import reference
+from helpers import ROOT, needs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from privproj_cli.main import exit_code
+
+import privproj
+from privproj.contrib.certify import certificate
+from privproj.errors import NotConverged
+from privproj.io import files
+from privproj.mechanisms.registry import find_bound, mechanism_named
+
+needs("flint")
+sys.path.append(str(ROOT / "benchmarks"))
+
+import certified as benchmark  # noqa: E402
+
+SETTINGS = {
+    "gaussian.analytic": {"noise_multiplier": 0.8},
+    "m2.gaussian": {"dim": 64, "rank": 8, "noise_multiplier": 3.0},
+    "m2.beta-tail": {"dim": 2048, "rank": 16, "change_rank": 10, "noise_multiplier": 0.7787},
+    "m2.beta-tail-sharp": {"dim": 300, "rank": 1, "change_rank": 3, "noise_multiplier": 0.2},
+    "m2.exact-rank1": {"dim": 64, "rank": 63, "noise_multiplier": 1.0},
+    "m2.rank-free": {"dim": 2048, "rank": 16, "noise_multiplier": 0.5},
+    "wishart.exact": {"dim": 20, "rank": 4, "misalignment": 1e-3},
+    "sketch.exact-rank1": {"rank": 16, "gamma": 40.0},
+    "sketch-public.exact-rank1": {"rank": 4, "noise_multiplier": 1.0},
+    "sketch-public.rank-free": {"rank": 16, "noise_multiplier": 2.0},
+    "jl-clip.exact": {"probes": 12, "noise_multiplier": 2.0},
+    "laplace.exact": {"noise_multiplier": 0.2},
+}
+
+
+def answered(name, epsilon=1.0):
+    return privproj.evaluate(f"{name}.delta", epsilon=epsilon, **SETTINGS[name])
+
+
+def test_every_certifiable_bound_has_a_setting():
+    assert set(SETTINGS) == set(certificate.provable_names())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 4.0])
+def test_the_enclosure_holds_the_value_of_independent_code(name, epsilon):
+    found = answered(name, epsilon)
+    if found.outcome != "ok":
+        assert (name, epsilon) == ("m2.beta-tail", 0.0)
+        return
+    proof = certificate.certify(found)
+    with mp.workdps(40):
+        value = reference.value(f"{name}.delta", 30, epsilon=epsilon, **SETTINGS[name])
+        lower, upper = mp.mpf(proof.lower), mp.mpf(proof.upper)
+        assert lower * (1 - mp.mpf("1e-13")) <= value <= upper * (1 + mp.mpf("1e-25"))
+        # A bound with a free parameter is written a little wider.
+        chosen = name.endswith(("rank-free", "beta-tail", "beta-tail-sharp"))
+        assert upper - lower <= upper * mp.mpf("1e-12" if chosen else "1e-18")
+
+
+@pytest.mark.full
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(benchmark.DRAWS))
+def test_no_answer_lies_below_its_enclosure(seed, draw):
+    found = benchmark.question(random.Random(seed), draw)
+    if found is not None and found.outcome == "ok":
+        certificate.certify(found)
+
+
+@pytest.mark.slow
+def test_thousands_of_random_settings():
+    rows = benchmark.measured(5000, 11)
+    wide = rows.pop("enclosure too wide", [])
+    rows.pop("nothing to certify")
+    assert sum(map(len, rows.values())) > 4000 and len(wide) < 50
+    assert all(row[0] for found in rows.values() for row in found)
+
+
+def test_an_answer_on_the_unsafe_side_is_refused():
+    found = answered("m2.rank-free")
+    assert found.delta is not None
+    with pytest.raises(NotConverged, match="unsafe side"):
+        certificate.certify(replace(found, delta=found.delta * (1 - 1e-9)))
+
+
+@pytest.mark.parametrize("power", [-1000.0, -320.0])
+@pytest.mark.parametrize("name", ["gaussian.analytic", "m2.rank-free", "sketch.exact-rank1"])
+def test_deltas_far_below_double_precision(name, power):
+    found = privproj.evaluate(f"{name}.epsilon", log10_delta=power, **SETTINGS[name])
+    proof = certificate.certify(found)
+    with mp.workdps(40):
+        assert 0 < 1 - mp.mpf(proof.upper) / mp.mpf(10) ** power < 1e-8
+    assert certificate.verify(proof).holds
+
+
+def test_log10_delta_is_another_way_to_say_delta():
+    release = privproj.M2(dim=2048, rank=16, noise_multiplier=0.5)
+    same = privproj.epsilon(release, log10_delta=-5.0), privproj.epsilon(release, delta=1e-5)
+    assert same[0].value == pytest.approx(same[1].value, rel=1e-12, abs=0)
+    for given_ in ({}, {"delta": 1e-5, "log10_delta": -5.0}, {"log10_delta": 0.0}, {"log10_delta": float("nan")}):
+        with pytest.raises(privproj.InvalidParameter):
+            privproj.epsilon(release, **given_)
+
+
+def saved(tmp_path, *words):
+    path = tmp_path / "proof.json"
+    assert exit_code([*words, "--certificate", str(path)]) == 0
+    return path
+
+
+def kept(path, content):
+    path.write_text(json.dumps(content))
+    return path
+
+
+QUESTION = ("epsilon", "m2", "--dim", "2048", "--rank", "16", "--noise-multiplier", "0.5", "--delta", "1e-5")
+
+
+def test_a_saved_certificate_is_checked_by_another_command(tmp_path, capsys):
+    path = saved(tmp_path, *QUESTION)
+    assert "certified:" in capsys.readouterr().out
+    assert exit_code(["verify", str(path)]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+M2 = {"mechanism": "m2", "noise_multiplier": 0.5, "dim": 2048, "rank": 16, "clipping": "joint", "bound": "rank-free"}
+RUN = {"steps": 1, "sampling_rate": 1.0, "relation": "add-remove"}
+
+
+def asked(**changes):
+    """The question of the certificate with some of it changed; None takes a key away."""
+    return {"phase": [{key: value for key, value in {**M2, **RUN, **changes}.items() if value is not None}]}
+
+
+def a_little_less(upper):
+    """Tighter by 1e-12 than what was proved; the ends of a bound with a tangent are spread by less."""
+    return str(Decimal(upper) * (1 - Decimal("1e-12")))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("upper", "9e-6", 1),
+        ("lower", "9.9999999999999e-6", 1),
+        ("epsilon", 0.7, 1),
+        ("target", {"delta": 9e-6}, 1),
+        ("target", {}, 2),
+        ("target", {"delta": 1e-5, "log10_delta": -5.0}, 2),
+        ("target", {"delta": 1.0}, 2),
+        ("lower", "0.1", 1),
+        ("upper", a_little_less, 1),
+        ("side", "exact", 2),
+        ("source", "somewhere", 2),
+        ("assumes", [], 2),
+        ("assumes", ["anything"], 2),
+        ("bound_version", 99, 2),
+        ("question", None, 2),
+        ("question", {}, 2),
+        ("bits", 100, 2),
+        ("arithmetic", "by hand", 2),
+        ("epsilon", 1, 1),
+        ("status", "conditional", 2),
+        ("promises", ["anything"], 2),
+        ("question", asked(rank=17), 1),
+        ("question", asked(rank=True), 2),
+        ("question", asked(rank="16"), 2),
+        ("question", asked(rank=16.5), 2),
+        ("question", asked(rank=None), 2),
+        ("question", asked(fixed_projection="false"), 2),
+        ("question", asked(dim=2049), 1),
+        ("question", asked(noise=0.5), 2),
+        ("question", asked(mechanism="nothing"), 2),
+        ("question", {"phase": [[]]}, 2),
+        ("grid", {"tangent": 1.0}, 2),
+        ("question", {"phase": []}, 2),
+        ("question", asked(steps=2.5), 2),
+        ("question", {**asked(), "discretization": "none"}, 2),
+        ("question", asked(steps=7), 1),
+        ("question", asked(group_size=-5), 2),
+        ("question", asked(group_size=4), 3),
+        ("question", asked(relation="none"), 2),
+        ("question", asked(noise_multiplier=0.49), 1),
+        ("question", asked(sampling_rate=0.5), 2),
+        ("question", asked(batches=3), 2),
+        ("extra", 1, 2),
+        ("question", asked(bound="mixture-rdp"), 3),
+        ("upper", "nan", 2),
+        ("schema", 99, 2),
+        ("epsilon", "one", 2),
+    ],
+)
+def test_a_certificate_that_was_changed_does_not_pass(proof_text, tmp_path, capsys, key, value, code):
+    content = json.loads(proof_text)
+    content["certificate"][key] = value(content["certificate"][key]) if callable(value) else value
+    assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == code
+    said = capsys.readouterr()
+    assert (said.err.count("\n") == 1) == (code != 1) and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("name", ["gaussian.analytic", "m2.beta-tail-sharp", "sketch.exact-rank1"])
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_a_certificate_under_another_relation_says_what_the_tool_says_there(name, relation):
+    """An edited relation passes only where the tool, asked under that relation, proves as small a delta."""
+    own = certificate.certify(answered(name))
+    (phase,) = own.question["phase"]
+    edited = replace(own, question={"phase": [{**phase, "relation": relation}]})
+    try:
+        found = privproj.evaluate(f"{name}.delta", epsilon=1.0, relation=relation, **SETTINGS[name])
+    except privproj.Refused:
+        with pytest.raises(privproj.Refused):
+            certificate.verify(edited)
+        return
+    proved = certificate.verify(certificate.certify(found))
+    assert proved.holds
+    true = abs(found.log10_delta - math.log10(float(own.upper))) < 1e-9
+    try:
+        verdict = certificate.verify(edited)
+    except privproj.PrivprojError:
+        assert not true
+        return
+    assert verdict.holds == true
+    for words in ("status", "promises", "assumes", "side", "source", "run"):
+        assert getattr(verdict.result, words) == getattr(found, words)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda text: text.replace('"steps": 1,', '"steps": 1, "steps": 1,'), lambda text: text[:-4],
+     lambda text: text.replace("0.5,", "0.50000000000000001,"), lambda text: text.replace("0.5,", "NaN,"),
+     lambda text: text.replace("0.5,", "1e400,"), lambda text: text.replace("0.5,", "9" * 5000 + ","),
+     lambda text: text.replace("0.5,", "[" * 100_000 + ","), lambda text: text.replace("joint", "\\ud800"),
+     lambda text: text.replace("joint", "joint\\n"), lambda text: text + "{}", lambda text: "\ufeff" + text,
+     lambda text: text.replace('{', '{"more": 1, ', 1)],
+)  # fmt: skip
+def test_what_could_be_read_in_two_ways_is_refused(proof_text, tmp_path, change, capsys):
+    path = tmp_path / "proof.json"
+    path.write_text(change(proof_text))
+    assert path.read_text() != proof_text and exit_code(["verify", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "Traceback" not in said.err and not said.out
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe{\x00}\x00", b"\x80", b" " * (1 << 21)])
+def test_bytes_that_are_no_text_are_refused(tmp_path, data):
+    path = tmp_path / "proof.json"
+    path.write_bytes(data)
+    assert exit_code(["verify", str(path)]) == 2 == exit_code(["verify", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"steps": 1', '"steps": 1, "planned": true'),
+        ('"steps": 1', '"steps": 1, "name": "proved for ever"'),
+        ('"steps": 1', '"steps": 1.0'),
+        ('"bound": "rank-free", ', ""),
+        ('"noise_multiplier"', '"noise-multiplier"'),
+    ],
+)
+def test_a_question_in_other_words_than_those_of_the_tool_is_refused(proof_text, tmp_path, capsys, old, new):
+    """It may read as the same question: nothing may be added to it, left out of it or said otherwise."""
+    assert old in proof_text
+    (tmp_path / "proof.json").write_text(proof_text.replace(old, new))
+    assert exit_code(["verify", str(tmp_path / "proof.json")]) == 2
+    assert "question" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def proof_text():
+    """A certificate of one release of M2."""
+    found = privproj.epsilon(privproj.M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
+    return json.dumps(certificate.certify(found).record)
+
+
+def test_the_order_of_keys_and_the_spelling_of_numbers_do_not_matter(proof_text, tmp_path, capsys):
+    content = json.loads(proof_text)["certificate"]
+    turned = {**content, "question": {"phase": [dict(reversed(content["question"]["phase"][0].items()))]}}
+    text = json.dumps({"certificate": dict(reversed(turned.items()))}, indent=5).replace("1e-05", "0.000010")
+    (tmp_path / "proof.json").write_text(text)
+    assert text != proof_text and exit_code(["verify", str(tmp_path / "proof.json")]) == 0
+    said = capsys.readouterr().out
+    for words in ("add-remove", "group size 1", "one release on the whole data set", "rank-free", "proved", "m2 ("):
+        assert words in said
+
+
+EDITS = [
+    None, True, -5, 0, 2, 1.0, 0.5, 1e300, 10**18, "", "replace", "zero-out", "exact", "proved", "1e-5", "0", "0.9",
+    "NaN", "1_0", "1e999999999", "analytic", [], {}, ["x"], {"delta": 0.5}, {"delta": 0.5, "log10_delta": -1.0}, 256,
+]  # fmt: skip
+
+CHEAP = ["gaussian.analytic", "m2.gaussian", "sketch.exact-rank1"]
+
+
+def with_an_edit(draw, content):
+    """The content of a certificate with one field, or one part of one, replaced, dropped, added or nudged."""
+    content = json.loads(json.dumps(content))
+    table = content["certificate"]
+    name = draw.choice(sorted(table))
+    if name == "question" and draw.random() < 0.8:
+        (table,) = table[name]["phase"]
+        name = draw.choice(sorted(table))
+    elif isinstance(table[name], dict) and table[name] and draw.random() < 0.7:
+        table = table[name]
+        name = draw.choice(sorted(table))
+    if name in ("lower", "upper") and draw.random() < 0.7:
+        with mp.workdps(40):
+            table[name] = mp.nstr(
+                mp.mpf(table[name]) * (1 + draw.choice([-1, 1]) * mp.mpf(10) ** -draw.randint(1, 22)), 40
+            )
+    elif type(table[name]) in (int, float) and draw.random() < 0.6:
+        table[name] *= draw.choice([0.5, 2, 1 + 1e-15, 1 - 1e-15, -1])
+    else:
+        action = draw.randrange(4)
+        if action == 0:
+            del table[name]
+        elif action == 1:
+            table[draw.choice(["steps", "delta", "log10_delta", "tau", "split", "dim", "x"])] = draw.choice(EDITS)
+        else:
+            table[name] = draw.choice(EDITS)
+    return content
+
+
+def states_the_truth(content, said):
+    """By mpmath, delta lies where it is claimed; what is printed of the question is what the accountant says."""
+    claim = content["certificate"]
+    (phase,) = claim["question"]["phase"]
+    asked = {key: value for key, value in phase.items() if key not in ("mechanism", "bound", "clipping")}
+    name = f"{phase['mechanism']}.{phase.get('bound') or find_bound(mechanism_named(phase['mechanism']), None).name}"
+    found = privproj.evaluate(f"{name}.delta", epsilon=claim["epsilon"], **asked)
+    for key in ("mechanism", "run", "bound", "bound_version", "side", "status", "promises", "source"):
+        assert said["result"][key] == found.as_dict()[key]
+    options = ("sampling_rate", "sampling", "relation", "public_size", "group_size")
+    asked = {key: value for key, value in asked.items() if key not in options and (key, value) != ("steps", 1)}
+    with mp.workdps(40):
+        value = reference.value(f"{name}.delta", 25, epsilon=claim["epsilon"], **asked)
+        assert mp.mpf(claim["lower"]) * (1 - mp.mpf("1e-24")) <= value <= mp.mpf(claim["upper"]) * (1 + mp.mpf("1e-24"))
+        assert mp.mpf(claim["upper"]) <= claim["target"]["delta"]
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_no_edited_certificate_passes_unless_it_states_the_truth(name, tmp_path, capsys):
+    draw, path = random.Random(name), tmp_path / "proof.json"
+    content = certificate.certify(answered(name)).record
+    codes = []
+    for _ in range(40):
+        changed = with_an_edit(draw, content)
+        path.write_text(json.dumps(changed))
+        codes.append(exit_code(["verify", str(path), "--json"]))
+        said = capsys.readouterr()
+        assert (said.err.count("\n") == 1) == (codes[-1] in (2, 3, 5)) and "report" not in said.err
+        if codes[-1] == 0 and not files.same_json(changed, content):
+            states_the_truth(changed, json.loads(said.out))
+    assert codes.count(2) > 15 and codes.count(1) > 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"certificate": {}}', '{"certificate": 3}', "\x00"])
+def test_what_is_no_certificate_is_said_to_be_none(tmp_path, text):
+    path = tmp_path / "proof.json"
+    path.write_text(text)
+    assert exit_code(["verify", str(path)]) == 2
+    assert exit_code(["verify", str(tmp_path / "missing.json")]) == 2
+
+
+CAP = ("--max-batch-size", "30", "--dataset-size", "100")
+TWO_SHAPES = ("--layer", "64x8x2", "--layer", "64x4")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*QUESTION, "--group-size", "2", "--certify"),
+        (*QUESTION, "--sampling-rate", ".1", "--steps", "1", *CAP, "--certify"),
+        ("epsilon", "m2", *TWO_SHAPES, "--noise-multiplier", "1", "--delta", "1e-5", "--certify"),
+        ("epsilon", "m1", "--dim", "100", "--rank", "16", "--noise-multiplier", "3", "--delta", "1e-5", "--certify"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(words, capsys):
+    assert exit_code(list(words)) == 3
+    assert "certificates" in capsys.readouterr().err
+
+
+def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tmp_path, capsys):
+    path = str(tmp_path / "proof.json")
+    shuffled = "epsilon gaussian --noise-multiplier 5 --delta 1e-5 --sampling shuffle --batches 9"
+    assert exit_code([*shuffled.split(), "--certificate", path]) == 0
+    assert "(upper bound, at delta" in capsys.readouterr().out
+    assert exit_code(["verify", path]) == 0
+    assert "shuffled batches, counted as one release" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("schema", "remedy"), [(5, "write it again"), (99, "update"), ("4", "write it again")])
+def test_a_certificate_of_another_schema_is_refused_with_a_remedy(proof_text, tmp_path, capsys, schema, remedy):
+    content = json.loads(proof_text)
+    content["certificate"]["schema"] = schema
+    assert exit_code(["verify", str(kept(tmp_path / "proof.json", content))]) == 2
+    said = capsys.readouterr().err
+    assert f"got certificate: schema={schema!r}" in said and remedy in said
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "flint", None)
+    assert exit_code([*QUESTION, "--certify"]) == 2
+    assert "privproj[certify]" in capsys.readouterr().err
+
+
+def test_json_carries_the_proof(capsys):
+    assert exit_code([*QUESTION, "--certify", "--json"]) == 0
+    proof = json.loads(capsys.readouterr().out)["numerics"]["certified"]
+    assert 0.0 < float(proof["lower"]) <= float(proof["upper"]) <= 1e-5

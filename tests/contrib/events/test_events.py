@@ -1,0 +1,163 @@
+"""Phases that are events of dp-accounting beside our own: never less than each alone, at most the sum, or refused."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from dp_accounting import dp_event
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
+from privproj.accounting.lower_bound import EVENTS_LEFT_OUT
+from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.contrib.events.event_composition import data_of
+from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_words
+from privproj.schedule import Schedule, event_phase, from_data, phase_of
+
+TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
+CONCENTRATED = dp_event.ZCDpEvent(0.1)
+DISCRETE = dp_event.DiscreteLaplaceDpEvent(0.3, 1)
+RUN = {"steps": 100, "sampling_rate": 0.01, "relation": "zero-out"}
+STEP = 1e-2
+ADAPTERS = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "adapters", **RUN)
+
+
+def event(found, name="event", relation="zero-out", **more):
+    return event_phase(found, name, relation=relation, **more)
+
+
+COSTS = [
+    dp_event.PoissonSampledDpEvent(0.1, dp_event.LaplaceDpEvent(1.0)),
+    DISCRETE,
+    dp_event.RandomizedResponseDpEvent(0.9, 3),
+    TREE,
+    CONCENTRATED,
+    dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(8.0), 3.0, 1.0),
+]
+
+
+@pytest.mark.parametrize("found", COSTS, ids=lambda found: type(found).__name__)
+def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
+    both = Schedule((ADAPTERS, event(found)), STEP).epsilon(delta=1e-5)
+    # Basic composition: the sum of both at half of delta, our phase by the bound that the accountant has of it.
+    bound = None if "grid_step" in both.numerics else "mixture-rdp"
+    ours = privproj.epsilon(ADAPTERS.mechanism, delta=5e-6, bound=bound, **RUN).value
+    alone = [Schedule((event(found),), STEP).epsilon(delta=delta) for delta in (1e-5, 5e-6)]
+    known = privproj.epsilon(ADAPTERS.mechanism, delta=1e-5, **RUN).lower
+    assert max(alone[0].value * (1 - 1e-6), known) <= both.value <= (alone[1].value + ours) * (1 + 1e-2)
+    assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
+    assert both.side is Side.UPPER and COMPOSED_ELSEWHERE in both.warnings and EVENT_AS_RUN in both.assumes
+    assert both.lower_bound is None or both.lower_bound.gap in ("", EVENTS_LEFT_OUT)
+    assert not any("(none)" in words for answer in alone for words in answer.warnings)
+    assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
+
+
+@pytest.mark.full
+def test_a_gaussian_event_is_our_gaussian_phase():
+    ours = phase_of(Gaussian(noise_multiplier=2.0), **RUN)
+    theirs = event(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(2.0)), steps=100)
+    known, found = Schedule((ADAPTERS, ours)), Schedule((ADAPTERS, theirs), 1e-3)
+    assert known.epsilon(delta=1e-5).lower <= found.epsilon(delta=1e-5).value
+    assert found.epsilon(delta=1e-5).value == pytest.approx(known.epsilon(delta=1e-5).value, rel=1e-2, abs=0)
+    assert known.delta(epsilon=0.5).lower <= found.delta(epsilon=0.5).value
+
+
+def test_the_renyi_bound_of_our_phase_answers_where_the_event_has_divergences_only():
+    asked = Schedule((ADAPTERS, event(CONCENTRATED)))
+    found = asked.by_one_accountant()
+    assert found.phases[0].bound.name == "mixture-rdp"
+    assert found.epsilon(delta=1e-5).value == asked.epsilon(delta=1e-5).value
+    assert asked.meets(epsilon=asked.epsilon(delta=1e-5).value, delta=1e-5)
+    # rho-zCDP is what a Gaussian release with z^2 = 1 / (2 rho) keeps to
+    same = privproj.epsilon(Gaussian(noise_multiplier=5.0**0.5), delta=1e-5, bound="rdp").value
+    alone = Schedule((event(CONCENTRATED),)).epsilon(delta=1e-5).value
+    assert same <= alone == pytest.approx(same, rel=1e-2, abs=0)
+
+
+def test_data_released_as_they_are_leave_no_guarantee():
+    for found in (
+        dp_event.NonPrivateDpEvent(),
+        dp_event.RepeatAndSelectDpEvent(dp_event.NonPrivateDpEvent(), 2.0, 1.0),
+    ):
+        whole = Schedule((ADAPTERS, event(found)))
+        assert whole.epsilon(delta=1e-5).outcome is Outcome.VACUOUS and whole.epsilon(delta=1e-5).value == math.inf
+        assert whole.delta(epsilon=1.0).outcome is Outcome.VACUOUS and not whole.meets(epsilon=1e9, delta=0.5)
+        assert [row.more_steps for row in whole.remaining(epsilon=10.0, delta=1e-5)] == [0]
+
+
+def test_what_costs_nothing_changes_nothing():
+    nothing = Schedule((ADAPTERS, event(dp_event.NoOpDpEvent())), STEP).epsilon(delta=1e-5)
+    peer = Schedule((ADAPTERS,), STEP, "dp-accounting").epsilon(delta=1e-5)
+    assert nothing.value == pytest.approx(peer.value, rel=1e-6, abs=0)
+    assert Schedule((event(dp_event.NoOpDpEvent()),)).epsilon(delta=1e-5).value == 0.0
+
+
+LAPLACE = phase_of(Laplace(noise_multiplier=9.0), "counts", relation="zero-out")
+BINS = phase_of(Gaussian(noise_multiplier=1.0), "bins", sampling="balls-in-bins", batches=9, relation="zero-out")
+OVER_BOTH = phase_of(Gaussian(noise_multiplier=9.0), "ours", relation="replace")
+
+
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        ([event(dp_event.UnsupportedDpEvent(), "x")], "phase x: .* no accounting for UnsupportedDpEvent"),
+        ([event(TREE, "x", "add-remove")], "phase x: .* under relation=zero-out, not add-remove"),
+        ([event(CONCENTRATED, "x"), event(DISCRETE, "y")], "phase x .*ZCDpEvent.*phase y .*DiscreteLaplace"),
+        ([event(CONCENTRATED, "x"), LAPLACE], "phase counts has no Renyi divergences"),
+        ([event(dp_event.GaussianDpEvent(2.0), "x", "replace"), OVER_BOTH], "phase x: .* over the clip.* phase ours"),
+        ([event(CONCENTRATED, "x"), BINS], "phase bins has no Renyi divergences"),
+    ],
+    ids=["unsupported", "relation", "neither", "no Renyi bound", "scales", "batches"],
+)
+def test_what_no_accountant_takes_is_refused_with_its_phase_and_its_reason(phases, words):
+    for query in (lambda run: run.epsilon(delta=1e-5), lambda run: run.delta(epsilon=1.0), Schedule.curve):
+        with pytest.raises(Refused, match=words):
+            query(Schedule(tuple(phases)))
+
+
+def test_noise_of_an_event_is_over_the_clip():
+    one = event(dp_event.LaplaceDpEvent(2.0), relation="replace")
+    found = Schedule((one,)).epsilon(delta=1e-9)
+    assert NOISE_OVER_CLIP in found.assumes
+    # pure epsilon 2C / b, read through Renyi divergences
+    assert found.value == pytest.approx(1.0, rel=0.03, abs=0) and found.value >= 0.999
+    assert Schedule((event(dp_event.LaplaceDpEvent(2.0)),)).epsilon(delta=1e-9).value == pytest.approx(
+        0.5, rel=1e-3, abs=0
+    )
+    mixed = event(dp_event.RandomizedResponseDpEvent(0.9, 3), relation="replace")
+    assert Schedule((mixed, OVER_BOTH), STEP).epsilon(delta=1e-5).value > 0.0
+
+
+def test_what_cannot_be_asked_of_an_event_is_one_sentence():
+    whole = Schedule((ADAPTERS, event(TREE, "tree")))
+    with pytest.raises(Refused, match="phase tree is an event"):
+        whole.calibrated(epsilon=1.0, delta=1e-5)
+    with pytest.raises(InvalidParameter, match="one neighbouring relation"):
+        Schedule((ADAPTERS, event(TREE, relation=None)))
+    with pytest.raises(InvalidParameter, match="event"):
+        event_phase(3)
+    with pytest.raises(InvalidParameter, match="in all"):
+        event_phase(dp_event.SelfComposedDpEvent(TREE, 10**8), steps=2)
+
+
+@pytest.mark.parametrize("found", [TREE, DISCRETE, CONCENTRATED], ids=lambda found: type(found).__name__)
+def test_remaining_is_the_last_number_that_fits(found):
+    whole = Schedule((ADAPTERS, event(found, "event")), 3e-2)
+    (row,) = whole.remaining(epsilon=6.0, delta=1e-5)
+    longer = (replace(whole, phases=(*whole.phases, event(found, "m", steps=row.more_steps + i))) for i in (0, 1))
+    assert [run.meets(epsilon=6.0, delta=1e-5) for run in longer] == [True, False]
+    assert row.phase.name == "event"
+
+
+def test_a_phase_is_written_as_it_is_read():
+    for found in (TREE, dp_event.SelfComposedDpEvent(DISCRETE, 3)):
+        whole = Schedule((event(found, "x", steps=2), ADAPTERS))
+        assert from_data(json.loads(json.dumps(whole.as_dict()))) == whole
+        assert event_phase(data_of(found), "x", 2, "zero-out") == whole.phases[0]
+    assert event_words(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])"
+
+
+def test_equal_events_in_two_phases_are_one():
+    twice = Schedule((event(TREE, "a"), event(TREE, "b"))).epsilon(delta=1e-5).value
+    assert twice == Schedule((event(TREE, "a", steps=2),)).epsilon(delta=1e-5).value

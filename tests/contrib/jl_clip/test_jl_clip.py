@@ -1,0 +1,111 @@
+"""Random clipping: the mechanism itself against its profile, and what that tends to."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import full_if
+
+import privproj
+from privproj import Gaussian, JLClip, Refused
+from privproj.profiles import gaussian_arrays
+
+CLIP = 0.7
+"""The clip of the simulated mechanism."""
+
+
+def simulate(probes, z, length, eps, count=30_000):
+    """Draws of ``(1 - e^(eps - loss))_+`` of a release with one more record than its neighbour, probes known."""
+    rng = np.random.default_rng(probes)
+    record = length * np.array([3.0, -2.0, 6.0]) / 7.0
+    estimate = np.sqrt(np.mean((rng.standard_normal((count, probes, 3)) @ record) ** 2, axis=1))
+    shift = record * np.minimum(1.0, CLIP / estimate)[:, None]
+    release = shift + z * CLIP * rng.standard_normal((count, 3))
+    loss = (np.sum(release**2, axis=1) - np.sum((release - shift) ** 2, axis=1)) / (2.0 * (z * CLIP) ** 2)
+    # under the law without the record the roles change; the loss is minus the other one
+    return np.maximum(-np.expm1(eps - loss), 0.0), shift
+
+
+@pytest.mark.parametrize(("probes", "z"), [(2, 2.0), (8, 1.0), (30, 0.5)])
+def test_a_long_vector_leaks_what_is_claimed_and_a_short_one_less(probes, z):
+    mechanism = JLClip(probes=probes, noise_multiplier=z)
+    for eps in (0.0, 1.0, 3.0):
+        exact = privproj.delta(mechanism, epsilon=eps).value
+        draws, _ = simulate(probes, z, 1e6, eps)
+        error = draws.std() / math.sqrt(len(draws))
+        assert abs(draws.mean() - exact) <= 5.0 * error + 1e-9
+        assert simulate(probes, z, CLIP, eps)[0].mean() < exact - 2.0 * error
+
+
+@pytest.mark.parametrize(("probes", "expected"), [(10, 12.1), (30, 5.59), (100, 4.68), (1000, 4.41)])
+def test_numbers_of_the_proposal(probes, expected):
+    found = privproj.epsilon(JLClip(probes=probes, noise_multiplier=1.0), delta=1e-5)
+    assert found.side is privproj.Side.EXACT
+    assert found.value == pytest.approx(expected, rel=3e-3)
+
+
+@pytest.mark.parametrize("run", full_if([{}, {"steps": 300, "sampling_rate": 0.01}], bool))
+def test_more_probes_tend_to_the_gaussian_from_above(run):
+    plain = privproj.epsilon(Gaussian(noise_multiplier=1.5), delta=1e-5, **run).value
+    found = [
+        privproj.epsilon(JLClip(probes=probes, noise_multiplier=1.5), delta=1e-5, **run).value
+        for probes in (12, 300, 10**6)
+    ]
+    assert found == sorted(found, reverse=True)
+    assert plain <= found[-1] <= plain * 1.001
+
+
+def test_few_probes_can_clip_too_much():
+    # why "more probes" is no remedy at every epsilon (C32)
+    one, ten = (privproj.delta(JLClip(probes=r, noise_multiplier=0.1), epsilon=0.0).value for r in (1, 10))
+    assert one < 0.998 < 0.9999 < ten
+
+
+def test_sigma_meets_its_target():
+    target = {"epsilon": 2.0, "delta": 1e-6}
+    found = privproj.sigma(JLClip(probes=20), **target).value
+    assert found is not None
+    assert privproj.epsilon(JLClip(probes=20, noise_multiplier=found), delta=1e-6).value <= 2.0
+    assert privproj.epsilon(JLClip(probes=20, noise_multiplier=found * (1 - 1e-6)), delta=1e-6).value > 2.0
+
+
+def test_several_random_factors_are_refused_by_the_bound_of_one():
+    with pytest.raises(Refused, match=r"does not hold under.*--bound any-records"):
+        privproj.epsilon(JLClip(probes=20, noise_multiplier=1.0), delta=1e-5, relation="replace")
+    with pytest.raises(Refused, match="takes 3 probes"):
+        privproj.epsilon(JLClip(probes=2, noise_multiplier=1.0), delta=1e-5, bound="any-records", relation="replace")
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["one direction", "orthogonal"])
+def test_a_group_leaks_no_more_than_any_records_say(orthogonal):
+    # two long vectors and shared probes: in one direction their estimates are equal, orthogonal ones are independent
+    probes, z, count = 6, 3.0, 200_000
+    rng = np.random.default_rng(6)
+    ratios = rng.chisquare(probes, (count, 2)) / probes
+    shift = np.sqrt((1.0 / ratios).sum(axis=1)) if orthogonal else 2.0 / np.sqrt(ratios[:, 0])
+    for eps in (0.2, 2.0):
+        bound = privproj.delta(
+            JLClip(probes=probes, noise_multiplier=z), epsilon=eps, bound="any-records", group_size=2
+        ).value
+        draws = gaussian_arrays.gaussian_deltas(np.array(eps), shift / z)
+        assert draws.mean() - 5.0 * draws.std() / math.sqrt(count) <= bound
+        assert orthogonal or draws.mean() > 0.9 * bound
+
+
+@pytest.mark.full
+def test_an_epoch_of_bins_costs_no_more_than_poisson():
+    mechanism = JLClip(probes=40, noise_multiplier=2.0)
+    bins = privproj.epsilon(mechanism, delta=1e-6, sampling="balls-in-bins", batches=100).value
+    poisson = privproj.epsilon(mechanism, delta=1e-6, steps=100, sampling_rate=0.01).value
+    plain = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-6, sampling="balls-in-bins", batches=100).value
+    assert plain < bins < poisson
+
+
+@pytest.mark.parametrize("probes", [3, 7, 65])
+@pytest.mark.parametrize(("noise", "eps"), [(8.72, 9e8), (70.0, 8e7), (1e5, 3e5), (1e10, 1.0)])
+def test_several_records_leak_at_least_what_one_does_however_far_out(probes, noise, eps):
+    """Where epsilon is 1e9 times the mean shift, too: the logs of slope and value there are equal to rounding."""
+    mechanism = JLClip(probes=probes, noise_multiplier=noise)
+    one = privproj.delta(mechanism, epsilon=eps, bound="exact")
+    several = privproj.delta(mechanism, epsilon=eps, bound="any-records")
+    assert several.log10_delta >= one.log10_delta

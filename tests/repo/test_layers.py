@@ -1,0 +1,206 @@
+"""The shape of the house: rooms import earlier rooms, and every bound has its place."""
+
+import ast
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from helpers import ROOT, parsed
+
+import privproj
+import privproj.accounting
+import privproj.diagnostics
+import privproj.io
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.registry import LINES, ROLES, registry
+
+LAYERS = (
+    {"errors", "version", "assumptions"},
+    {"parameters", "numerics", "result", "lazy"},
+    {"sampling", "targets"},
+    {"run", "diagnostics"},
+    {"profiles"},
+    {"distributions", "composition"},
+    {"mechanisms"},
+    {"accounting"},
+    {"io"},
+    {"schedule"},
+    {"training"},
+    {"integrations"},
+    {"contrib"},
+    {"__main__"},
+)
+"""The import layers, lowest first: a package imports packages of lower layers only."""
+
+NUMERICAL = {
+    "numerics/arrays", "numerics/compiled", "numerics/gamma_gain",
+    "profiles/gaussian_arrays",
+    "contrib/mixing/enforced_sketch",
+    "distributions/tabulated", "distributions/densities", "distributions/binned", "distributions/binned_profile",
+    "distributions/wishart_loss", "distributions/wishart_integral",
+    "distributions/wishart_unequal_norms", "rigorous/grids", "rigorous/balls_in_bins",
+    "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/repeated_squaring",
+    "composition/balls_in_bins", "composition/group_privacy", "composition/moments", "composition/tails",
+    "accounting/vectorized", "contrib/events/by_dp_accounting", "contrib/events/event_composition",
+}  # fmt: skip
+"""Files that load numpy, scipy or dp-accounting when they are imported; every other one does so when it must."""
+
+SLOW_ROOMS = {"training", "contrib"}
+
+SLOW_DOORS = {"integrations/dp_accounting"}
+
+LAZY = {"numba", "mpmath", "dp_accounting", "numpy", "scipy", "torch", "matplotlib"}
+
+MOST_AT_THE_TOP = 13
+
+MOST_NAMES = 40
+"""Names that a package offers at its top: as many as a reader takes in."""
+
+
+def is_module(name):
+    """True for a file or a folder of the package."""
+    place = ROOT.joinpath(*name.split("."))
+    return name.startswith("privproj") and (place.is_dir() or place.with_suffix(".py").exists())
+
+
+@cache
+def imports(path):
+    """``(module, at import time)`` for every import in a file."""
+    return list(_imports(parsed(path)))
+
+
+def _imports(tree):
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [
+                f"{node.module}.{a.name}" if is_module(f"{node.module}.{a.name}") else node.module for a in node.names
+            ]
+            yield from ((name, node in top) for name in names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+
+
+def room(path):
+    """The name by which a file is known on :data:`LAYERS`."""
+    return path.relative_to(ROOT / "privproj").with_suffix("").parts[0]
+
+
+def house_number(name):
+    """Where a room stands on the street."""
+    return next(number for number, rooms in enumerate(LAYERS) if name in rooms)
+
+
+SOURCES = [path for path in sorted((ROOT / "privproj").rglob("*.py")) if path != ROOT / "privproj" / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_imports_earlier_rooms_only(path):
+    here = room(path)
+    for name, _ in imports(path):
+        parts = name.split(".")
+        assert parts[0] != "privproj_cli" or here == "__main__"
+        if parts[0] == "privproj" and len(parts) > 1 and parts[1] != here:
+            assert house_number(parts[1]) < house_number(here), f"{path.name} (in {here}) imports {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_slow_packages_are_imported_when_they_are_needed(path):
+    named = str(path.relative_to(ROOT / "privproj").with_suffix(""))
+    if room(path) not in SLOW_ROOMS and named not in NUMERICAL | SLOW_DOORS:
+        assert not [name for name, at_import in imports(path) if at_import and name.split(".")[0] in LAZY]
+
+
+def test_the_front_door_opens_no_room():
+    loads = [name for name, at_import in imports(ROOT / "privproj" / "__init__.py") if at_import]
+    assert [name for name in loads if name.startswith("privproj")] == ["privproj.lazy", "privproj.version"]
+
+
+def test_every_room_says_what_it_is_for_and_few_files_stand_at_the_top():
+    folders = {path for path in (ROOT / "privproj").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    top = {path.stem for path in (ROOT / "privproj").glob("*.py")} - {"__init__"}
+    assert len(top) <= MOST_AT_THE_TOP
+    assert {path.name for path in folders} | top == set().union(*LAYERS)
+    for init in (ROOT / "privproj").rglob("__init__.py"):
+        assert ast.get_docstring(parsed(init)), init
+
+
+def test_there_are_no_import_cycles():
+    graph = {}
+    for path in (ROOT / "privproj").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = {n for n, _ in imports(path) if n.startswith("privproj.")} - {name}
+    done = set()
+    while len(done) < len(graph):
+        ready = {n for n in graph if n not in done and not (graph[n] & set(graph)) - done}
+        assert ready, f"a cycle among {sorted(set(graph) - done)}"
+        done |= ready
+
+
+def test_few_files_use_the_slow_packages():
+    users = {}
+    for path in SOURCES:
+        for name, _ in imports(path):
+            users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
+    assert users["numba"] == {"numerics/compiled"}
+    assert "mpmath" not in users
+    own = {"contrib/events/by_dp_accounting", "contrib/events/event_composition", "integrations/dp_accounting"}
+    assert users["dp_accounting"] == own
+    assert {name.split("/")[0] for name in users["torch"]} <= {"training", "audit", "integrations"}
+
+
+def test_every_line_of_the_registry_names_its_bound():
+    assert tuple((bound.mechanism.name, bound.name) for bound in registry()) == LINES
+    folder = ROOT / "privproj" / "mechanisms"
+    theorems = [path for path in folder.glob("*/*.py") if not path.name.startswith("_")]
+    found = []
+    for path in [folder / "refuted.py", *theorems]:
+        module = import_module("privproj.mechanisms." + ".".join(path.relative_to(folder).with_suffix("").parts))
+        own = [(value.mechanism.name, value.name) for value in vars(module).values() if isinstance(value, Bound)]
+        assert own, path
+        found += own
+    assert sorted(found) == sorted(LINES)
+
+
+def test_every_proof_is_a_claim_of_the_page_of_proofs():
+    claims = set(re.findall(r"^## (C\d+) ", (ROOT / "docs" / "proofs.md").read_text(), re.MULTILINE))
+    for bound in registry():
+        assert not bound.proof or bound.proof in claims, bound.name
+        assert bound.proof or not bound.source.startswith("privproj"), bound.name
+        assert "privproj." not in bound.source + bound.formula, bound.name
+
+
+def test_the_registry_knows_which_bounds_have_a_role():
+    shown = {"composed": "composed baseline"}
+    roles = {(b.mechanism.name, b.name): shown.get(b.baseline.runs, "baseline") for b in registry() if b.baseline}
+    roles |= {(b.mechanism.name, b.name): "renyi" for b in registry() if b.renyi}
+    assert roles == ROLES
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["", ".accounting", ".contrib.audit", ".contrib.certify", ".diagnostics", ".io", ".mechanisms", ".training"],
+)
+def test_every_name_of_a_stub_is_listed_and_no_other(package):
+    module = import_module(f"privproj{package}")
+    stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
+    names = [alias for node in stub.body for alias in node.names if not alias.name.startswith("_")]
+    assert all(alias.asname == alias.name for alias in names)
+    assert sorted(module.__all__) == sorted(alias.name for alias in names) and len(names) <= MOST_NAMES
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("module", [privproj, privproj.accounting, privproj.diagnostics, privproj.io])
+def test_public_names_resolve(module):
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_extras_are_declared_by_needs():
+    skips = re.compile(r"importorskip\((?!\"numba\")")
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "test_layers.py"]
+    assert not [path.name for path in files if skips.search(path.read_text())]

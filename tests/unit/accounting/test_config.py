@@ -1,0 +1,170 @@
+"""Entries: no key is dropped, coerced or overruled, and what the command line refuses, files refuse."""
+
+import json
+
+import pytest
+from fuzz import keys
+from fuzz.laws import call
+from fuzz.strategies import Case
+
+from privproj.run import RUN_PARAMETERS
+
+GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
+
+
+# --- the law --------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_a_key_that_is_removed_doubled_or_mistyped_changes_the_answer_or_is_an_error():
+    count = keys.tried(seed=19, cases=150, most=4)
+    shown = [f"{way} {key}: {words}\n{file.text}" for way, key, file, words in count.silent]
+    assert not shown, "\n\n".join(shown)
+    for outcome in ("removed: changed", "removed: error", "doubled: error", "mistyped: error", "unknown: error"):
+        assert count.cases[outcome] >= 5, count.cases
+
+
+def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
+    entry = [*GAUSSIAN.items(), ("batch_size", 2), ("dataset_size", 9), ("epochs", 3), ("group_size", 2)]
+    file = keys.File("run", "json", [], [entry])
+    before = file.answer[1]
+    without = file.changed(0, entry[:-1])
+    assert keys.judged(file, before, "removed", "group_size", without) == "changed"
+    spelled = file.changed(0, [*entry, ("noise-multiplier", 2)])
+    assert keys.judged(file, before, "doubled", "noise_multiplier", spelled) == "error"
+    planned = file.changed(0, [*entry, ("planned", "false")])
+    assert keys.judged(file, before, "mistyped", "planned", planned) == "error"
+    without_group = {name: found for name, found in RUN_PARAMETERS.items() if name != "group_size"}
+    monkeypatch.setattr("privproj.run.RUN_PARAMETERS", without_group)
+    monkeypatch.setattr(
+        "privproj.accounting.config.with_unique_keys",
+        lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
+    )
+    monkeypatch.setattr("privproj.accounting.config.check_type", lambda name, value, words: value)
+    assert keys.judged(file, file.answer[1], "removed", "group_size", without).startswith("the same answer")
+    assert keys.judged(file, before, "doubled", "noise_multiplier", spelled).startswith("answered")
+    assert keys.judged(file, before, "mistyped", "planned", planned).startswith("answered")
+
+
+@pytest.mark.slow
+def test_three_thousand_cases():
+    count = keys.tried(seed=1, cases=3000, most=6)
+    assert not count.silent, [(way, key, file.text, words) for way, key, file, words in count.silent[:5]]
+
+
+# --- one door -------------------------------------------------------------------------------------
+
+REFUSED = [
+    {**GAUSSIAN, "epochs": 3},
+    {**GAUSSIAN, "batch_size": 10},
+    {**GAUSSIAN, "epochs": 3, "dataset_size": 100},
+    {**GAUSSIAN, "epochs": 3, "sampling_rate": 0.1},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "sampling_rate": 0.1},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "steps": 5, "epochs": 2},
+    {**GAUSSIAN, "batch_size": 100, "dataset_size": 10},
+    {**GAUSSIAN, "sampling": "fixed"},
+    {**GAUSSIAN, "sampling": "balls-in-bins"},
+    {**GAUSSIAN, "sampling_rate": 0.1},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100},
+    {**GAUSSIAN, "sampling": "balls-in-bins", "batches": 10, "batch_size": 10, "dataset_size": 100},
+    {**GAUSSIAN, "batches": 10, "epochs": 2},
+    {**GAUSSIAN, "sampling_rate": 0.1, "max_batch_size": 30},
+    {**GAUSSIAN, "sampling": "fixd", "sampling_rate": 1},
+    {**GAUSSIAN, "sampling": "", "sampling_rate": 0.5},
+    {**GAUSSIAN, "relation": ""},
+    {**GAUSSIAN, "split": "even"},
+    {**GAUSSIAN, "split": "0.x"},
+    {**GAUSSIAN, "dim": 8},
+    {**GAUSSIAN, "bound": "rank-free"},
+    {"mechanism": "m2", "layer": "768x16@", "noise_multiplier": 1},
+    {"mechanism": "m2", "layer": " 768x16", "noise_multiplier": 1},
+    {"mechanism": "m2", "layer": "768x16", "dim": 9, "noise_multiplier": 1},
+    {"mechanism": "m2", "layer": "768x16", "rank": 4, "noise_multiplier": 1},
+    {"mechanism": "m2", "dim": 64, "rank": 4, "clipping": "per-layer", "noise_multiplier": 1},
+    {"mechanism": "m2", "dim": 64, "rank": 4, "gamma": 3, "noise_multiplier": 1},
+    {"mechanism": "wishart", "dim": 64, "rank": 4, "misalignment": 1e-6, "alignment": 0.99},
+    {"mechanism": "sketch", "rank": 4, "gamma": 30, "noise_sigma": 2},
+    {"mechanism": "sketch", "rank": 4, "gamma": 30, "enforced": True},
+]
+
+ANSWERED = [
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "epochs": 1},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 95, "epochs": 1.5},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "steps": 3},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "epochs": 2, "sampling": "fixed"},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 100, "epochs": 2, "sampling": "partition", "relation": "zero-out"},
+    {**GAUSSIAN, "sampling_rate": 0.25, "steps": 1, "group_size": 2},
+    {**GAUSSIAN, "batch_size": 10, "dataset_size": 95, "epochs": 1.5, "sampling": "balls-in-bins"},
+    {**GAUSSIAN, "batches": 10, "batches_per_record": 3, "sampling": "balls-in-bins", "relation": "zero-out"},
+    {**GAUSSIAN, "batches": 10, "epochs": 2, "sampling": "shuffle"},
+    {**GAUSSIAN, "sampling_rate": 0.1, "steps": 2, "max_batch_size": 30, "dataset_size": 100, "relation": "zero-out"},
+    {"mechanism": "m2", "layer": "64x4x2@1", "clipping": "per-layer", "noise_multiplier": 1},
+]
+
+
+def words_of(given):
+    """The keys as a call of the command line."""
+    rest = {key: value for key, value in given.items() if key != "mechanism"}
+    options = [[f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])] for key, value in rest.items()]
+    return ["epsilon", given["mechanism"], *(word for option in options for word in option), "--delta", "1e-5"]
+
+
+def as_files(given):
+    """The keys as a run file, a check file and a sweep file with the calls that read them."""
+    grid = {**given, "grid": {"delta": [1e-5, 1e-6]}}
+    checked = {"bound": [{**given, "delta": 1e-5, "at_most": 1e9}]}
+    data = {"run": {"phase": [given]}, "check": checked, "sweep": grid}
+    tails = {"run": ("--delta", "1e-5", "--json"), "check": (), "sweep": ("-o", "out.csv")}
+    return [Case((kind, "in.json", *tails[kind]), {"in.json": json.dumps(data[kind]).encode()}) for kind in data]
+
+
+@pytest.mark.parametrize("given", REFUSED, ids=str)
+def test_what_the_command_line_refuses_files_refuse(given):
+    assert call(Case(tuple(words_of(given)))).code == 2
+    for case in as_files(given):
+        seen = call(case)
+        assert (seen.code, seen.err.count("\n"), seen.out) == (2, 1, ""), case
+        assert "in.json" in seen.err and (case.words[0] == "sweep" or " 1" in seen.err)
+
+
+@pytest.mark.parametrize("given", ANSWERED, ids=str)
+def test_what_the_command_line_answers_files_answer_alike(given):
+    spoken = json.loads(call(Case((*words_of(given), "--json"))).out)["value"]
+    run, check, sweep = map(call, as_files(given))
+    assert json.loads(run.out)["value"] == spoken
+    assert f"epsilon = {spoken!r} (" in check.out
+    assert sweep.left["out.csv"].decode().splitlines()[1].split(",")[1] == repr(spoken)
+
+
+def test_a_size_alone_serves_a_warning_at_every_door():
+    given = {**GAUSSIAN, "dataset_size": 10**6}
+    spoken = call(Case(words_of(given)))
+    assert spoken.code == 0 and "below 1/N" in " ".join(spoken.out.split())
+    for case in as_files(given):
+        found = call(case)
+        said = " ".join((found.out, *(text.decode() for text in found.left.values())))
+        assert found.code == 0 and "below 1/N" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("words", ["compare", "report", "select --trials 2", "sigma --epsilon 1", "choose --epsilon 1"])
+def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(words):
+    command, *more = words.split()
+    about = ["--layer", "64x4"] if command == "choose" else ["gaussian"]
+    about += ["--noise-multiplier", "2"] if command in ("compare", "report", "select") else []
+    for size, warned in ((1000, False), (1002, True)):
+        sizes = ["--batch-size", "10", "--dataset-size", str(size), "--epochs", "1"]
+        found = call(Case((command, *about, *more, *sizes, "--delta", "0.000999")))
+        said = " ".join((found.out + found.err).split())
+        assert found.code == 0 and "batches are taken to be Poisson" in said
+        assert ("delta is not below 1/N" in said) == warned
+
+
+# --- keys and their types -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1e-400", "-1e-400", "0.000e5", "0.0"])
+def test_a_number_of_a_file_that_underflows_is_not_taken_for_zero(text):
+    data = f'[[bound]]\nquery = "delta"\nmechanism = "gaussian"\nnoise_multiplier = 1\nepsilon = {text}\nat_most = 1\n'
+    seen = call(Case(("check", "a.toml"), {"a.toml": data.encode()}))
+    assert seen.code == (2 if "1" in text else 0)
+    assert "underflows" in seen.err or "1" not in text

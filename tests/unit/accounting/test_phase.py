@@ -1,0 +1,101 @@
+"""A phase is the same alone and in a run; what is no guarantee is marked wherever it is released."""
+
+import pytest
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Laplace, Mixing, Outcome, Refused, Side, Sketch, Status, Wishart
+from privproj.accounting.phase import Phase, phase_for
+from privproj.accounting.query import question_about
+from privproj.mechanisms import R1SMG
+from privproj.mechanisms.registry import find_bound
+from privproj.schedule import Schedule, from_data, phase_of
+
+RUN = {"steps": 20, "sampling_rate": 0.05}
+PHASES = [
+    phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN),
+    phase_of(Gaussian(noise_multiplier=2.0), "first", steps=4),
+    phase_of(M2(dim=64, rank=4, noise_multiplier=1.0), "first", group_size=2),
+    phase_of(M2(dim=64, rank=4, noise_multiplier=1.0, change_rank=1), "first", bound="mixture-rdp", **RUN),
+    phase_of(Laplace(noise_multiplier=2.0), "first", relation="replace", sampling="fixed", **RUN),
+]
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
+def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
+    asked = question_about(phase), Schedule((phase,))
+    assert [question.is_plain for question in asked] == [True, False]
+    curves = [question.curve() for question in asked]
+    assert curves[0].epsilon(-11.0) == curves[1].epsilon(-11.0)
+    results = [q.result("epsilon", 1.0, None, side=q.side(curve)) for q, curve in zip(asked, curves, strict=True)]
+    for name in ("side", "status", "promises", "source", "outcome", "bound_version"):
+        assert getattr(results[0], name) == getattr(results[1], name), name
+    assert set(results[0].assumes) == set(results[1].assumes)
+
+
+def test_a_schedule_answers_as_a_run_whatever_its_phase_is_called():
+    phase = phase_of(Gaussian(noise_multiplier=1.0), "", **RUN)
+    answer = from_data({"phase": [phase.as_dict()]}).epsilon(delta=1e-5)
+    assert (answer.mechanism["name"], answer.bound) == ("run", "gaussian.analytic")
+
+
+def test_what_fixes_the_joint_composition_is_said_of_the_schedule_and_not_of_a_phase():
+    phase = phase_of(Gaussian(noise_multiplier=1.0), "first", **RUN, discretization=1e-3)
+    with pytest.raises(InvalidParameter, match="once, for the whole schedule"):
+        Schedule((phase, phase_of(Gaussian(noise_multiplier=1.0), "second")))
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
+def test_a_phase_is_read_again_from_the_entry_that_it_writes(phase):
+    (again,) = from_data({"phase": [phase.as_dict()]}).phases
+    assert again == phase
+
+
+@pytest.mark.parametrize("name", ["plain", "run"])
+def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
+    mechanism = R1SMG(dim=100, noise_multiplier=1.0)
+    phase = phase_of(mechanism, "run", bound="published", allow_refuted=True)
+    question = Schedule((phase,)) if name == "run" else question_about(phase)
+    value = question.curve().epsilon(-11.0).upper
+    found = question.result("epsilon", value, None)
+    assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.REFUSED)
+    assert any("NOT A GUARANTEE" in words for words in found.warnings) and found.upper is None
+
+
+def test_the_weakest_status_is_that_of_the_run():
+    proved, promised = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
+    assert Schedule((proved,)).result("epsilon", 1.0, None).status is Status.PROVED
+    grouped = phase_of(Gaussian(noise_multiplier=9.0), "third", group_size=2)
+    assert Schedule((promised, grouped)).result("epsilon", 1.0, None).status is Status.CONDITIONAL
+
+
+def test_a_name_that_no_file_could_hold_is_refused():
+    with pytest.raises(InvalidParameter, match="printed on one line"):
+        phase_of(Gaussian(noise_multiplier=1.0), "two\nlines")
+
+
+def test_options_of_a_run_are_named_where_one_is_unknown():
+    bound = find_bound(Gaussian, None)
+    with pytest.raises(InvalidParameter, match="steps"):
+        phase_for(Gaussian(noise_multiplier=1.0), bound, {"step": 3})
+    assert phase_for(Gaussian(noise_multiplier=1.0), bound, {"steps": 3}) == Phase(
+        Gaussian(noise_multiplier=1.0), privproj.run.Run(steps=3, relation="add-remove"), bound
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "bound"),
+    [
+        (Mixing(rank=100, gamma=65.0, eigen_noise=7.0), "two-stage"),
+        (Sketch(rank=16, gamma=50.0), "rdp-best"),
+        (Sketch(rank=16, gamma=50.0), "exact-rank1"),
+        (Wishart(dim=1000, rank=16, misalignment=8e-6), "exact"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_what_a_refusal_of_poisson_batches_advises_has_an_answer(mechanism, bound):
+    with pytest.raises(Refused) as refused:
+        phase_of(mechanism, "first", bound=bound, **RUN).check()
+    fixed = {**RUN, "sampling": "fixed", "relation": "replace"}
+    advised = fixed if "sampling=fixed with relation=replace" in str(refused.value) else {"steps": RUN["steps"]}
+    assert "leave the sampling out" in str(refused.value) or advised is fixed
+    assert phase_of(mechanism, "first", bound=bound, **advised).curve().epsilon(-11.0).upper > 0.0

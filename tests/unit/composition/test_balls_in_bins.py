@@ -1,0 +1,245 @@
+"""Balls-in-bins: sums of likelihood ratios on the safe side, whatever the grid, and what an epoch must cost."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import privproj
+from privproj import M2, Gaussian, Laplace
+from privproj.composition import balls_in_bins
+from privproj.composition.balls_in_bins import EpochEnds, SumLaw, add_sum
+from privproj.errors import InvalidParameter, Refused
+from privproj.numerics import kernels
+from privproj.numerics.compiled import compiled
+from privproj.numerics.interval import widen_outward
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
+
+
+def bins(mechanism, batches, epochs=1, **asked):
+    ask = privproj.delta if "epsilon" in asked else privproj.epsilon
+    asked = asked if "epsilon" in asked else {"delta": 1e-6, **asked}
+    return ask(mechanism, sampling="balls-in-bins", batches=batches, steps=epochs, **asked)
+
+
+# --- sums on a grid ----------------------------------------------------------------------------------
+
+PLACES = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=12, unique=True)
+
+
+def law_of(draw, places):
+    masses = np.array(draw(st.lists(st.floats(1e-6, 1.0), min_size=len(places), max_size=len(places))))
+    far = draw(st.sampled_from([0.0, 0.1]))
+    return SumLaw(np.sort(places), masses / masses.sum() * (1.0 - far), far, far * 3.0, 0.0, 0.0)
+
+
+def hinge(law, c, top):
+    """``E (Z - c)_+`` for ``c`` up to ``top``, beyond which the far atoms lie."""
+    return float(law.masses @ np.maximum(law.places - c, 0.0)) + law.far_excess + law.far_mass * (top - c)
+
+
+def exact_hinge(one, two, c, top):
+    """The same of the sum, atom by atom, each far atom at its mean."""
+    atoms = []
+    for law in (one, two):
+        far = [(top + law.far_excess / law.far_mass, law.far_mass)] if law.far_mass else []
+        atoms.append([*zip(law.places, law.masses, strict=True), *far])
+    return math.fsum(p * q * max(x + y - c, 0.0) for x, p in atoms[0] for y, q in atoms[1])
+
+
+@given(st.data())
+@settings(max_examples=80)
+def test_splits_enlarge_every_hinge_merges_reduce_it_and_far_atoms_cost_nothing(data):
+    one, two = (law_of(data.draw, data.draw(PLACES)) for _ in range(2))
+    two = one if data.draw(st.booleans()) else two
+    top = data.draw(st.floats(60.0, 120.0))
+    inner = np.array(data.draw(st.lists(st.floats(0.5, 55.0), max_size=9, unique=True)))
+    points = np.concatenate([[0.0], np.sort(inner), [top]])
+    above, below = (add_sum(one, two, points, above=side) for side in (True, False))
+    for c in (0.0, *inner.tolist(), 7.3, 0.99 * top, top):
+        truth = exact_hinge(one, two, c, top)
+        assert hinge(below, c, top) <= truth * (1.0 + 1e-12) + 1e-13
+        assert hinge(above, c, top) >= truth * (1.0 - 1e-12) - 1e-13
+    for law in (above, below):
+        assert hinge(law, 0.0, top) == pytest.approx(exact_hinge(one, two, 0.0, top), rel=1e-12)
+        assert law.masses.sum() + law.far_mass == pytest.approx(1.0, rel=1e-12)
+
+
+def test_the_compiled_kernel_is_the_plain_one():
+    draw = np.random.default_rng(3)
+    x, y, points = (np.sort(draw.exponential(3.0, 40)) for _ in range(3))
+    points[0] = 0.0
+    p, q = draw.random(40), draw.random(40)
+    for square in (True, False):
+        found = []
+        for add in (kernels.add_laws, compiled(kernels.add_laws)):
+            parts = [np.zeros(40) for _ in range(3)]
+            far = add(x, p, x if square else y, p if square else q, square, points, *parts)
+            found.append(np.concatenate([*parts, far]))
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-13)
+
+
+@pytest.mark.parametrize("points", [3.0, 60.0])
+def test_any_grid_is_sound(points, monkeypatch):
+    """A poor grid gives a wider enclosure, of the same number."""
+    release, at = gaussian_profile(1.0), np.array([0.05, 0.4, 1.5, -0.05, -0.4])
+    ends = EpochEnds(release, 21)
+    fine = ends.above.excess(at), ends.below.excess(at)
+    monkeypatch.setattr(balls_in_bins, "POINTS_PER_SCORE", points)
+    ends = EpochEnds(release, 21)
+    above, below = ends.above.excess(at), ends.below.excess(at)
+    assert np.all(below <= fine[0]) and np.all(fine[1] <= above)
+    assert np.all(below <= above)
+
+
+@pytest.mark.parametrize("infinite", [0.0, 1e-3, 0.3])
+@pytest.mark.parametrize("loss", [0.1, 1.0, 6.0])
+def test_infinite_losses_count_in_both_orders(infinite, loss):
+    """A release that shows the record with a probability, and else a coin: all outcomes of an epoch are added up."""
+    rest = 1.0 - infinite
+
+    def log_delta(eps):
+        found = infinite + rest * max(0.0, math.exp(loss) - math.exp(eps)) / (1.0 + math.exp(loss))
+        return widen_outward(math.log(found) if found > 0.0 else -math.inf)
+
+    q = rest / (1.0 + math.exp(loss))
+    atoms = [(0.0, infinite), (math.exp(loss), q), (math.exp(-loss), q * math.exp(loss))]
+    at = np.array([0.0, 0.3 * loss, 0.9 * loss, 1.1 * loss, -0.3 * loss, -0.9 * loss, -1.1 * loss])
+    for batches in (2, 3, 5):
+        ways = [tuple(zip(*way, strict=True)) for way in product(atoms, repeat=batches)]
+        law = [(sum(w) / batches, math.prod(masses)) for w, masses in ways]
+        gains = [infinite + math.fsum(p * max(w - math.exp(x), 0.0) for w, p in law) for x in at if x >= 0.0]
+        gains += [math.fsum(p * max(math.exp(x) - w, 0.0) for w, p in law) for x in at if x < 0.0]
+        ends = EpochEnds(PrivacyProfile(log_delta), batches)
+        assert np.all(ends.above.excess(at) >= np.array(gains) * (1.0 - 1e-11))
+        assert ends.below is None or np.all(ends.below.excess(at) <= np.array(gains) * (1.0 + 1e-11))
+
+
+def test_what_rounding_may_have_cost_is_added_and_taken_away():
+    at = np.array([0.05, 0.4, -0.05, -0.4])
+    ends = EpochEnds(gaussian_profile(1.0), 21)
+    for end, factor in (ends.above, math.exp(0.1)), (ends.below, math.exp(-0.1)):
+        less_sure = replace(end, law=replace(end.law, growth=end.law.growth + 0.1))
+        np.testing.assert_allclose(less_sure.excess(at), factor * end.excess(at), rtol=1e-9)
+        moved = replace(end, law=replace(end.law, drift=1e-3)).excess(at) / end.excess(at)
+        assert np.all(moved > 1.0) if end.above else np.all(moved < 1.0)
+
+
+# --- what an epoch is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epochs", [1, 7])
+def test_one_batch_is_one_release_to_the_digit(epochs):
+    release = Gaussian(noise_multiplier=1.0)
+    assert bins(release, 1, epochs).value == privproj.epsilon(release, delta=1e-6, steps=epochs).value
+
+
+@cache
+def epsilon_by_batches(z, batches):
+    return bins(Gaussian(noise_multiplier=z), batches)
+
+
+@pytest.mark.parametrize("z", [0.4, 1.0, 5.0])
+def test_epsilon_falls_with_the_batches_and_never_exceeds_one_release(z):
+    values = [epsilon_by_batches(z, batches) for batches in (1, 2, 5, 30, 400)]
+    for few, many in pairwise(values):
+        assert many.value < few.lower
+        assert 0.99 * many.value < many.lower <= many.value
+
+
+def test_epsilon_rises_with_the_epochs_and_falls_with_the_noise():
+    values = [bins(Gaussian(noise_multiplier=1.0), 50, epochs).value for epochs in (1, 2, 9, 100)]
+    assert values == sorted(values)
+    values = [bins(Gaussian(noise_multiplier=z), 50, 3).value for z in (0.3, 0.6, 1.0, 4.0, 40.0)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_the_mean_of_the_likelihood_ratio_is_one():
+    """``E (S/t - s)_+`` less ``E (s - S/t)_+`` is ``1 - s``: the excess at 1 is the same from both sides."""
+    for z, batches in ((0.5, 10), (1.0, 1000), (20.0, 100)):
+        ends = EpochEnds(gaussian_profile(1.0 / z), batches)
+        for end in (ends.above, ends.below):
+            right, left = end.right(np.array([1e-12])), end.left(np.array([-1e-12]))
+            assert right[0] == pytest.approx(left[0], rel=1e-6)
+
+
+def test_picking_every_batch_is_taking_part_in_every_release():
+    release = Gaussian(noise_multiplier=2.0)
+    one, some, every = (bins(release, 6, 3, batches_per_record=count).value for count in (1, 4, 6))
+    assert one < some < every == privproj.epsilon(release, delta=1e-6, steps=18).value
+
+
+@pytest.mark.parametrize("mechanism", [Laplace(noise_multiplier=1.5), M2(dim=64, rank=8, noise_multiplier=0.5)])
+def test_other_profiles_have_epochs_too(mechanism):
+    alone = privproj.epsilon(mechanism, delta=1e-6).value
+    epoch = bins(mechanism, 40)
+    assert 0.0 < epoch.value < 0.9 * alone
+    assert bins(mechanism, 40, 5).value > epoch.value
+    # An answer asked back is met.
+    assert bins(mechanism, 40, 5, epsilon=bins(mechanism, 40, 5).value).value <= 1e-6
+
+
+def test_a_pure_guarantee_stays_one():
+    assert bins(Laplace(noise_multiplier=2.0), 100, delta=1e-200).value <= 0.5
+
+
+def test_tiny_deltas_are_answered():
+    values = [bins(Gaussian(noise_multiplier=1.0), 100, delta=delta).value for delta in (1e-6, 1e-20, 1e-35, 1e-90)]
+    assert values == sorted(values)
+    assert values[-1] <= privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-90).value
+
+
+@pytest.mark.parametrize("z", [0.05, 1e4])
+def test_extreme_noise_is_answered(z):
+    result = bins(Gaussian(noise_multiplier=z), 1000, delta=1e-12)
+    assert 0.0 <= 0.99 * result.value <= result.lower <= result.value < math.inf
+
+
+@pytest.mark.parametrize("z", [0.05, 0.08])
+def test_epochs_of_little_noise_cost_no_more_than_as_many_releases(z):
+    result = bins(Gaussian(noise_multiplier=z), 1000, 10, delta=1e-10)
+    whole = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-10, steps=10).value
+    assert 0.95 * result.value <= result.lower <= result.value <= whole
+
+
+# --- what has no theorem ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"relation": "replace"}, "compares a batch with the record to one without it"),
+        ({"bound": "rdp"}, "no theorem for balls-in-bins"),
+    ],
+)
+def test_what_has_no_theorem_is_refused(run, words):
+    with pytest.raises(Refused, match=words):
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", batches=10, **run)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [{"batches": None}, {"batches": 0}, {"batches": 3, "batches_per_record": 4}, {"batches": 3, "sampling_rate": 0.1}],
+)
+def test_numbers_of_batches_that_make_no_sense_are_refused(run):
+    with pytest.raises(InvalidParameter):
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling="balls-in-bins", **run)
+
+
+@pytest.mark.parametrize(
+    ("noise", "batches", "epochs", "delta"),
+    [(24.422, 53, 10, 1e-6), (100.0, 53, 10, 1e-4), (100.0, 5, 48, 1e-9), (15e3, 20, 48, 1e-15)],
+)
+def test_losses_that_end_in_a_large_atom_are_followed_to_it(noise, batches, epochs, delta):
+    """Laplace losses have an atom at their end: epsilon of epochs was their whole sum, 14 times too large."""
+    mechanism = Laplace(noise_multiplier=noise)
+    found = privproj.epsilon(mechanism, delta=delta, sampling="balls-in-bins", batches=batches, steps=epochs)
+    assert found.lower < found.value < 1.12 * found.lower
+    poisson = privproj.epsilon(mechanism, delta=delta, sampling_rate=1.0 / batches, steps=epochs * batches)
+    assert found.value < 1.002 * poisson.value

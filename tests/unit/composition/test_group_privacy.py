@@ -1,0 +1,443 @@
+"""Persons with several records: the truth for Gaussian noise, above it for all else, and never above group privacy."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+from helpers import full_if, m2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+import privproj
+from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Refused, Wishart
+from privproj.composition.compose import compose_on_grid
+from privproj.composition.group_privacy import curve_of_group, fixed_size_weights, group_step, poisson_weights
+from privproj.contrib.audit.epsilon_lower import judge
+from privproj.distributions.squared_sensitivity import ScaledBeta
+from privproj.mechanisms.m2.rank_free import representation
+from privproj.mechanisms.registry import find_bound
+from privproj.numerics.interval import Enclosure
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.run import Run
+from privproj.schedule import Schedule, phase_of
+
+LONG = {"sampling_rate": 0.01, "steps": 1000, "delta": 1e-5}
+SHORT = {"sampling_rate": 512 / 120000, "steps": 1172, "delta": 1e-6}
+
+
+def of_group(size, z=1.0, **run):
+    return privproj.epsilon(Gaussian(noise_multiplier=z), group_size=size, **{**LONG, **run})
+
+
+@pytest.mark.parametrize(
+    ("size", "z", "run", "value"),
+    [
+        (2, 1.0, LONG, 3.979),
+        (5, 1.0, LONG, 11.638),
+        (2, 0.9, SHORT, 2.574),
+        (4, 0.9, SHORT, 5.39),
+        (8, 0.9, SHORT, 11.63),
+    ],
+)
+def test_the_table_of_known_runs(size, z, run, value):
+    found = of_group(size, z, **run)
+    assert found.value == pytest.approx(value, rel=2e-3) and found.lower <= value * (1.0 + 2e-3)
+    assert found.status == "conditional" and f"at most {size} records" in found.promises[0]
+
+
+def test_the_reference_run_of_m2():
+    reference = M2(dim=2048, rank=16, noise_multiplier=0.155974)
+    found = [privproj.epsilon(reference, group_size=k, **{**LONG, "steps": 2000}).value for k in (1, 2, 5)]
+    assert found == [pytest.approx(value, rel=1.5e-2) for value in (1.089, 2.35, 6.77)]
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(noise_multiplier=1.0), Laplace(noise_multiplier=3.0), m2(0.5)])
+def test_one_record_is_today_s_answer_and_more_records_cost_more(mechanism):
+    plain = privproj.epsilon(mechanism, **LONG).value
+    found = [privproj.epsilon(mechanism, group_size=k, **LONG).value for k in (1, 2, 3, 6)]
+    assert found[0] == plain and found == sorted(found) and found[1] > 1.5 * plain
+
+
+def excess_of_mixture(loss, mu, rate, size):
+    """The excess of the mixture of Gaussians at ``ln t``, to 50 digits."""
+    with mpmath.workdps(50):
+        mu, q, t = mpmath.mpf(mu), mpmath.mpf(rate), mpmath.exp(mpmath.mpf(loss))
+        w = [mpmath.binomial(size, j) * q**j * (1 - q) ** (size - j) for j in range(size + 1)]
+        if t <= w[0]:
+            return mpmath.mpf(0)
+
+        def ratio(x):
+            return mpmath.fsum(w[j] * mpmath.exp(j * mu * x - (j * mu) ** 2 / 2) for j in range(size + 1))
+
+        def tail(x):
+            return mpmath.erfc(x / mpmath.sqrt(2)) / 2
+
+        low, high = mpmath.mpf(-3000), mpmath.mpf(3000)
+        for _ in range(220):
+            middle = (low + high) / 2
+            low, high = (middle, high) if ratio(middle) < t else (low, middle)
+        found = mpmath.fsum(w[j] * tail(low - j * mu) for j in range(size + 1)) - t * tail(low)
+        return found - max(mpmath.mpf(0), 1 - t)
+
+
+@pytest.mark.parametrize(("mu", "rate", "size"), [(1.0, 0.01, 5), (0.3, 0.2, 3), (4.0, 1e-4, 8), (2.0, 0.9, 2)])
+def test_a_step_is_enclosed_to_nine_digits(mu, rate, size):
+    step = group_step(lambda j: gaussian_profile(j * mu), poisson_weights(rate, size))
+    least = size * math.log1p(-rate)
+    losses = np.array([0.5 * least, 0.1 * least, -1e-4, 0.0, 1e-3, 0.1, 1.0, 4.0, 9.0])
+    lower, upper = step.excess(losses)
+    for loss, low, high in zip(losses, lower, upper, strict=True):
+        exact = excess_of_mixture(loss, mu, rate, size)
+        assert low <= exact <= high <= exact * (1 + 1e-8) + 1e-30, loss
+        assert low >= exact * (1 - 1e-5) or exact < 1e-12, loss
+    assert step.excess(np.array([least - 1e-6]))[1] == [0.0]
+
+
+def hockey_stick(p, q, t):
+    return sum(max(a - t * b, 0.0) for a, b in zip(p, q, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-2.0, 2.0), min_size=3, max_size=3), st.floats(0.01, 0.8), st.floats(0.05, 0.95))
+def test_never_below_brute_force_over_two_point_laws(changes, rate, alone):
+    """Three records that move a coin each in their own way: every subset, both orders, several losses."""
+    base = math.log(alone / (1.0 - alone))
+    subsets = [s for k in range(4) for s in itertools.combinations(range(3), k)]
+    coin = {s: 1.0 / (1.0 + math.exp(-base - sum(changes[i] for i in s))) for s in subsets}
+    laws = {s: (p, 1.0 - p) for s, p in coin.items()}
+
+    def member(j):
+        near = [laws[s] for s in subsets if 0 < len(s) <= j]
+
+        def log_delta(eps):
+            worst = max(
+                max(hockey_stick(p, laws[()], math.exp(eps)), hockey_stick(laws[()], p, math.exp(eps))) for p in near
+            )
+            return Enclosure(-math.inf, math.log(worst * (1.0 + 1e-12)) if worst > 0.0 else -700.0)
+
+        return PrivacyProfile(log_delta)
+
+    if max(abs(change) for change in changes) < 1e-3:
+        return
+    step = group_step(member, poisson_weights(rate, 3))
+    weight = {s: rate ** len(s) * (1.0 - rate) ** (3 - len(s)) for s in subsets}
+    mixed = tuple(sum(weight[s] * laws[s][i] for s in subsets) for i in (0, 1))
+    for eps in (0.0, 0.05, 0.3, 1.0):
+        t = math.exp(eps)
+        remove, add = hockey_stick(mixed, laws[()], t), hockey_stick(laws[()], mixed, t)
+        upper = step.excess(np.array([eps, -eps]))[1]
+        assert remove <= upper[0] + 1e-12 and add <= upper[1] * t + 1e-12
+
+
+@pytest.mark.full
+def test_equal_changes_of_rank_one_come_close_from_below():
+    """``E_b max_x [sum_j w_j Q(x - j m sqrt b) - t Q(x)]`` is attained, by quadrature over the law of ``b``."""
+    mechanism, rate, size = M2(dim=2048, rank=16, noise_multiplier=0.156), 0.01, 5
+    law = ScaledBeta(8.0, 1016.0, mechanism.mu**2)
+    step = group_step(lambda j: representation(mechanism.for_group(j)), poisson_weights(rate, size))
+    nodes, weights = np.polynomial.legendre.leggauss(80)
+    x = 0.5 * law.mean * 6.0 * (nodes + 1.0)
+    b = x / mechanism.mu**2
+    density = np.exp(7.0 * np.log(b) + 1015.0 * np.log1p(-b) - special.betaln(8.0, 1016.0)) / mechanism.mu**2
+    for eps in (0.01, 0.5, 2.0):
+        inner = [float(excess_of_mixture(eps, math.sqrt(value), rate, size)) for value in x]
+        attained = float(np.sum(weights * density * inner) * 0.5 * law.mean * 6.0)
+        upper = step.excess(np.array([eps]))[1][0]
+        assert attained <= upper <= 1.15 * attained
+
+
+SETTINGS = [(1.0, 0.01, 300, 3), (0.6, 0.001, 2000, 8), (2.0, 0.2, 50, 4), (1.0, 0.05, 10, 20)]
+
+
+def peer_ends(z, rate, steps, size, delta):
+    """The optimistic and the pessimistic epsilon of dp-accounting's mixture of Gaussians."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    probs = [math.comb(size, j) * rate**j * (1 - rate) ** (size - j) for j in range(size + 1)]
+    ends = []
+    for pessimistic in (False, True):
+        one = pld.from_mixture_gaussian_mechanism(
+            z, list(range(size + 1)), probs, pessimistic_estimate=pessimistic, value_discretization_interval=1e-2
+        )
+        ends.append(one.self_compose(steps).get_epsilon_for_delta(delta))
+    return ends
+
+
+@pytest.mark.parametrize(("z", "rate", "steps", "size"), full_if(SETTINGS, lambda setting: setting[3] > 3))
+def test_between_the_ends_of_another_accountant(z, rate, steps, size):
+    low, high = peer_ends(z, rate, steps, size, 1e-6)
+    found = of_group(size, z, sampling_rate=rate, steps=steps, delta=1e-6).value
+    assert low * (1.0 - 1e-9) <= found <= 1.01 * high
+
+
+@pytest.mark.slow
+def test_between_the_ends_of_another_accountant_at_200_settings():
+    draw, compared = np.random.default_rng(5), 0
+    while compared < 200:
+        z, rate = math.exp(draw.uniform(-0.7, 1.6)), math.exp(draw.uniform(-7.0, -1.0))
+        steps, size = int(math.exp(draw.uniform(0.0, 7.0))), int(draw.integers(2, 12))
+        found = of_group(size, z, sampling_rate=rate, steps=steps, delta=1e-6).value
+        if 0.05 < found < 30.0:
+            low, high = peer_ends(z, rate, steps, size, 1e-6)
+            assert low * (1.0 - 1e-9) <= found <= 1.01 * high, (z, rate, steps, size)
+            compared += 1
+
+
+def test_records_that_are_nearly_always_drawn_are_a_group_on_the_whole_data_set():
+    whole = of_group(4, 9.0, sampling_rate=1.0, steps=10).value
+    assert of_group(4, 9.0, sampling_rate=1.0 - 1e-9, steps=10).value == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "run"),
+    [
+        (Gaussian(noise_multiplier=4.0), {"sampling": "balls-in-bins", "batches": 100, "steps": 5}),
+        (m2(2.0), {"sampling": "partition", "steps": 5}),
+        (Gaussian(noise_multiplier=2.0), {"sampling": "fixed", "sampling_rate": 0.01, "steps": 100}),
+        (Wishart(dim=1000, rank=16, misalignment=8e-6), {}),
+        (m2(0.5), {"bound": "mixture-rdp", "sampling_rate": 0.01, "steps": 100}),
+    ],
+)
+def test_what_has_no_step_for_a_group_has_group_privacy_of_one_record(mechanism, run):
+    size, delta = 3, 1e-6
+    found = privproj.epsilon(mechanism, group_size=size, delta=delta, **run).value
+    one = privproj.delta(mechanism, epsilon=found / size, **run).value
+    assert one * sum(math.exp(j * found / size) for j in range(size)) <= delta * (1.0 + 1e-6)
+    assert found > privproj.epsilon(mechanism, delta=delta, **run).value
+
+
+@pytest.mark.parametrize("run", [{}, {"sampling_rate": 0.02, "steps": 20}])
+@pytest.mark.parametrize(
+    ("mechanism", "names"),
+    [
+        (M2(dim=1024, rank=16, noise_multiplier=1.0), ("exact-rank1", "rank-free")),
+        (M1(dim=500, rank=100, noise_multiplier=6.0), ("known-projection-rank1", "known-projection")),
+        (PublicSketch(rank=16, noise_multiplier=4.0), ("exact-rank1", "rank-free")),
+    ],
+)
+def test_records_of_rank_one_are_together_no_worse_than_a_change_of_any_rank(mechanism, names, run):
+    """Nor better than copies of one record, whose change has rank one, with the shift of all of them (C17)."""
+    size, delta = 12, 1e-6
+    one, any_rank = (privproj.epsilon(mechanism, bound=name, group_size=size, delta=delta, **run) for name in names)
+    assert one.side == "upper bound" and one.value <= any_rank.value * (1.0 + 1e-9)
+    if not run:
+        assert one.value == pytest.approx(any_rank.value, rel=1e-9)
+        seen = replace(mechanism, noise_multiplier=mechanism.z / size)
+        assert one.value >= privproj.epsilon(seen, bound=names[0], delta=delta).value
+
+
+@pytest.mark.parametrize("size", [2, 12])
+def test_several_records_of_rank_one_in_a_batch_have_the_bound_of_any_rank_and_one_has_its_own(size):
+    """One step by hand: rank one where a batch has one of them, any rank where it has more (C17, C37)."""
+    mechanism, rate, eps = M2(dim=256, rank=4, noise_multiplier=0.2), 0.3, 0.05
+
+    def member(count):
+        seen = mechanism.for_group(count)
+        return find_bound(M2, "exact-rank1" if count == 1 else "rank-free").representation(seen)
+
+    by_hand = group_step(member, poisson_weights(rate, size)).log_delta(eps).upper
+    asked = {"epsilon": eps, "sampling_rate": rate, "steps": 1, "group_size": size}
+    of_rank_one, of_any = (privproj.delta(mechanism, bound=name, **asked) for name in ("exact-rank1", "rank-free"))
+    assert math.log(of_rank_one.value) == pytest.approx(by_hand, rel=1e-6)
+    assert of_rank_one.value < of_any.value
+
+
+def test_the_records_of_a_person_change_a_vector_by_a_vector():
+    mechanism, asked = M2(dim=1024, rank=16, columns=1, noise_multiplier=1.0), {"bound": "exact-rank1", "delta": 0.4}
+    vector = privproj.epsilon(mechanism, group_size=12, **asked).value
+    assert vector == privproj.epsilon(replace(mechanism, noise_multiplier=1.0 / 12), **asked).value
+    assert vector < 0.95 * privproj.epsilon(replace(mechanism, columns=None), group_size=12, **asked).value
+
+
+@pytest.mark.parametrize("sampling", ["partition", "shuffle"])
+def test_an_epoch_of_gaussian_noise_is_at_its_worst_where_all_records_of_a_person_are_in_one_batch(sampling):
+    size, epochs, delta = 4, 3, 1e-6
+    found = of_group(size, 8.0, sampling=sampling, sampling_rate=1.0, steps=epochs, delta=delta)
+    assert (found.side, found.status, found.numerics) == ("upper bound", "conditional", {})
+    costs = {}
+    for counts in [(4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)]:
+        releases = [phase_of(Gaussian(noise_multiplier=8.0 / n), str(i), steps=epochs) for i, n in enumerate(counts)]
+        costs[counts] = Schedule(tuple(releases)).epsilon(delta=delta)
+    assert max(cost.lower for cost in costs.values()) <= found.value == costs[4,].value
+    # joint with other phases, and no more than group privacy of one record
+    other = phase_of(m2(2.0), "m2", steps=5, relation="zero-out", group_size=size)
+    epoch = phase_of(Gaussian(noise_multiplier=8.0), "epoch", sampling=sampling, steps=epochs, group_size=size)
+    whole = phase_of(Gaussian(noise_multiplier=2.0), "whole", steps=epochs, relation="zero-out")
+    one = replace(other, mechanism=m2(0.5), run=replace(other.run, group_size=1))
+    assert (
+        Schedule((epoch, other)).epsilon(delta=delta).value <= Schedule((whole, one)).epsilon(delta=delta).value * 1.001
+    )
+
+
+def test_a_group_for_which_no_epsilon_is_known_has_none():
+    """Nor for one of its records: group privacy has nowhere to start from."""
+    mechanism = Gaussian(noise_multiplier=1e-10)
+    assert privproj.epsilon(mechanism, log10_delta=-1e5, group_size=440).outcome == "vacuous"
+
+
+@pytest.mark.full
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 4), st.integers(1, 3), st.lists(st.floats(-1.5, 1.5), min_size=8, max_size=8))
+def test_batches_of_fixed_size_are_never_below_brute_force(batch, size, moves):
+    """Seven records of which the group is replaced; a coin falls by the sum of what the batch holds."""
+    records = 7
+    if size > min(batch, records - batch):
+        return
+    before, after = moves[:records], [*(-x for x in moves[:size]), *moves[size:records]]
+    batches = list(itertools.combinations(range(records), batch))
+
+    def law(values, chosen):
+        p = 1.0 / (1.0 + math.exp(-sum(values[i] for i in chosen)))
+        return p, 1.0 - p
+
+    def member(j):
+        """Batches that differ in at most ``j`` records replaced, by anything that the data hold."""
+        values = [*before, *after[:size]]
+        sums = [sum(c) for n in (batch,) for c in itertools.combinations(values, n)]
+        reach = j * (max(values) - min(values))
+
+        def log_delta(eps):
+            pairs = ((a, b) for a in (min(sums), *sums[::7], max(sums)) for b in (a - reach, a + reach))
+            laws = [[(1.0 / (1.0 + math.exp(-x)), 1.0 / (1.0 + math.exp(x))) for x in pair] for pair in pairs]
+            worst = max(hockey_stick(*way, math.exp(eps)) for p, q in laws for way in ((p, q), (q, p)))
+            return Enclosure(-math.inf, math.log(worst * (1.0 + 1e-9)) if worst > 0.0 else -700.0)
+
+        return PrivacyProfile(log_delta)
+
+    if max(moves) - min(moves) < 1e-2:
+        return
+    step = group_step(member, fixed_size_weights(records, batch, size), of_fixed_size=True)
+    p, q = (
+        tuple(sum(law(values, chosen)[i] for chosen in batches) / len(batches) for i in (0, 1))
+        for values in (before, after)
+    )
+    for eps in (0.0, 0.1, 0.5):
+        exact = max(hockey_stick(p, q, math.exp(eps)), hockey_stick(q, p, math.exp(eps)))
+        assert exact <= math.exp(step.log_delta(eps).upper) + 1e-12
+
+
+def test_batches_of_fixed_size_need_the_number_of_records_for_their_own_bound():
+    run = {"sampling": "fixed", "sampling_rate": 0.01, "steps": 1000, "delta": 1e-5, "group_size": 3}
+    converted = privproj.epsilon(Gaussian(noise_multiplier=1.0), **run).value
+    known = [privproj.epsilon(Gaussian(noise_multiplier=1.0), dataset_size=n, **run).value for n in (1000, 10**7)]
+    # Of very many records each is drawn almost on its own; the mirror image takes the place of the add order.
+    poisson = of_group(3, 1.0).value
+    assert known[0] < known[1] < converted and poisson <= known[1] <= 1.3 * poisson
+
+
+def test_copies_of_a_record_are_below_every_accounting_and_close():
+    run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000, "group_size": 5}
+    found = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.155974), **run)
+    assert found.lower_bound.quantity == "epsilon" and 0.95 * found.value < found.lower_bound.value < found.value
+    bins = {"sampling": "balls-in-bins", "batches": 20, "steps": 3, "delta": 1e-5, "group_size": 2}
+    assert privproj.epsilon(Gaussian(noise_multiplier=4.0), **bins).lower_bound is None
+
+
+def test_weights_are_the_laws_of_scipy():
+    from scipy import stats
+
+    j = np.arange(9)
+    assert np.exp(poisson_weights(0.03, 8)) == pytest.approx(stats.binom.pmf(j, 8, 0.03), rel=1e-11)
+    assert np.exp(fixed_size_weights(500, 40, 8)) == pytest.approx(stats.hypergeom.pmf(j, 500, 8, 40), rel=1e-11)
+
+
+def test_several_phases_and_both_readings_agree():
+    phases = [(1.0, 0.01, 300), (2.0, 0.05, 100)]
+    run = Schedule(tuple(
+        phase_of(Gaussian(noise_multiplier=z), sampling_rate=q, steps=n, group_size=3) for z, q, n in phases
+    ))  # fmt: skip
+    found = run.epsilon(delta=1e-5).value
+    assert run.delta(epsilon=found).value <= 1e-5
+    joint = [
+        (group_step(lambda j, z=z: gaussian_profile(j / z), poisson_weights(q, 3)), Run(steps=n)) for z, q, n in phases
+    ]
+    assert found == pytest.approx(compose_on_grid(joint).epsilon(math.log(1e-5)).upper, rel=1e-9)
+
+
+@pytest.mark.parametrize("quantity", ["sigma", "steps", "rate"])
+def test_calibrations_meet_their_target_for_the_group(quantity):
+    run = {"sampling_rate": 0.01, "steps": 200}
+    mechanism = Gaussian() if quantity == "sigma" else Gaussian(noise_multiplier=2.0)
+    asked = {
+        name: value for name, value in run.items() if name != {"steps": "steps", "rate": "sampling_rate"}.get(quantity)
+    }
+    value = getattr(privproj, quantity)(mechanism, epsilon=2.0, delta=1e-6, group_size=4, **asked).value
+    found = {"sigma": {}, "steps": {"steps": value}, "rate": {"sampling_rate": value}}[quantity]
+    mechanism = Gaussian(noise_multiplier=value) if quantity == "sigma" else mechanism
+    assert privproj.epsilon(mechanism, delta=1e-6, group_size=4, **{**run, **found}).value <= 2.0
+
+
+def test_five_copies_of_a_record_refute_the_epsilon_of_one_and_not_that_of_five():
+    z, rate, steps, delta, runs = 1.0, 0.05, 40, 1e-2, 40000
+    draw = np.random.default_rng(1)
+    one = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, sampling_rate=rate, steps=steps).value
+    five = of_group(5, z, delta=delta, sampling_rate=rate, steps=steps).value
+    weights = [math.comb(5, j) * rate**j * (1 - rate) ** (5 - j) for j in range(6)]
+
+    def scores(copies):
+        shifts = draw.binomial(copies, rate, size=(runs, steps)) if copies else 0.0
+        outputs = shifts + z * draw.standard_normal((runs, steps))
+        ratio = sum(w * np.exp((j * outputs - 0.5 * j * j) / z**2) for j, w in enumerate(weights))
+        return np.log(ratio).sum(axis=1)
+
+    copies, none = scores(5), scores(0)
+    assert judge(copies, none, delta=delta, claim=one).refuted
+    assert not judge(copies, none, delta=delta, claim=five).refuted
+
+
+def test_more_records_than_can_be_listed_fall_back_on_group_privacy():
+    with pytest.raises(Refused, match="likely"):
+        group_step(lambda j: gaussian_profile(1.0 * j), poisson_weights(0.5, 2000))
+    assert of_group(1000, 300.0, steps=10).value > 0.0
+
+
+@pytest.mark.full
+def test_a_group_leaves_as_an_event_and_comes_back():
+    from privproj.integrations.dp_accounting import event_of
+
+    phase = phase_of(Gaussian(noise_multiplier=1.0), sampling_rate=0.01, steps=100, group_size=4)
+    event = event_of(phase).events[0]
+    assert event.count == 100 and sum(event.event.sampling_probs) == pytest.approx(1.0, rel=1e-12)
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    accountant.compose(event)
+    found = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, sampling_rate=0.01, steps=100, group_size=4)
+    assert found.value == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-2)
+
+
+def test_the_delta_of_a_group_far_beyond_its_losses_is_answered():
+    """Tails are cut there at masses below the least double."""
+    found = privproj.delta(Gaussian(noise_multiplier=11.3), epsilon=7.2, sampling_rate=0.1, steps=10, group_size=3)
+    assert 0.0 < found.value < 1e-290
+
+
+def test_group_privacy_is_asked_where_the_epsilon_of_the_group_itself_is_huge():
+    """The Renyi curve of ten records at once is hundreds; ten times that of one is below 1."""
+    run = {"steps": 27, "sampling_rate": 0.005}
+    mechanism = Gaussian(noise_multiplier=2.8)
+    for log10_delta in (-3.6, -8.0, -20.0):
+        found = privproj.epsilon(mechanism, log10_delta=log10_delta, bound="rdp", group_size=10, **run).value
+        of_one = privproj.epsilon(mechanism, log10_delta=log10_delta - 9.0, bound="rdp", **run).value
+        assert found <= 10.0 * of_one
+        back = privproj.delta(mechanism, epsilon=found, bound="rdp", group_size=10, **run)
+        assert back.log10_delta <= log10_delta and back.log10_delta > 1.001 * log10_delta
+
+
+def test_group_privacy_is_found_although_it_fails_again_far_beyond():
+    """A record's delta that falls no more, as where an event is left out, times a factor that grows."""
+
+    def refuse():
+        raise Refused("no curve of a group's own steps")
+
+    plain = gaussian_profile(2.0)
+    single = PrivacyProfile(lambda e: Enclosure(*(max(end, -60.0) for end in plain.log_delta(e))))
+    curve = curve_of_group(refuse, lambda: single, 3, is_true=False)
+    found = curve.epsilon(-8.0).upper
+    assert curve.log_delta(found).upper <= -8.0 < curve.log_delta(0.9999 * found).upper
+    assert curve.log_delta(400.0).upper == 0.0

@@ -1,0 +1,137 @@
+"""Losses of many scales: above the truth, and not far above."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import privproj
+from privproj import Gaussian, JLClip, Laplace
+from privproj.composition import repeated_squaring as adaptive_grid
+
+
+def merged(law, scale):
+    """Atoms with neighbouring ratios made one: a garbled law, which shows less; written without the package."""
+    seen = (law[0] > 1e-30) & (law[1] > 1e-30)
+    p, q = law[0][seen], law[1][seen]
+    group = np.floor(np.arcsinh(np.log(p / q) / scale) * 20.0).astype(int)
+    group -= group.min()
+    p, q = np.bincount(group, p), np.bincount(group, q)
+    return p[p > 0.0], q[p > 0.0]
+
+
+def garbled_run(z, rate, steps):
+    """Less than the truth, by a little: the exact masses of 3000 bins, squared and merged."""
+    edges = np.concatenate([[-np.inf], np.linspace(-8.0, 8.0 + 1.0 / z, 3000), [np.inf]])
+    cdf = [np.array([0.5 * math.erfc((m - x) / math.sqrt(2.0)) for x in edges]) for m in (0.0, 1.0 / z)]
+    q, p = (np.diff(c) for c in cdf)
+    seen = (q > 1e-15) & (p > 0.0)
+    q, p = q[seen], p[seen]
+    base = whole = merged(((1.0 - rate) * q + rate * p, q), 0.1 * rate)
+    for bit in bin(steps)[3:]:
+        for other in [whole, base] if bit == "1" else [whole]:
+            product = (np.outer(one, two).ravel() for one, two in zip(whole, other, strict=True))
+            whole = merged(tuple(product), 0.1 * rate)
+    return whole
+
+
+def garbled_delta(law, eps):
+    p, q = law
+    t = math.exp(eps)
+    return max(float(np.maximum(p - t * q, 0.0).sum()), float(np.maximum(q - t * p, 0.0).sum()))
+
+
+MANY_SCALES = [
+    (10.0 ** (-0.6 + 0.11 * (i % 8)), 10.0 ** (-6.0 + 0.45 * (i % 9)), (2, 3, 5, 12, 30)[i % 5]) for i in range(20)
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("z", "rate", "steps"), MANY_SCALES)
+def test_rare_losses_are_never_below_the_truth_nor_far_above(z, rate, steps):
+    law = garbled_run(z, rate, steps)
+    top = garbled_delta(law, 0.0)
+    for share in (0.5, 1e-2):
+        delta = max(top * share, 1e-10)
+        result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, steps=steps, sampling_rate=rate)
+        assert garbled_delta(law, result.value) <= delta * (1.0 + 1e-6)
+        assert (result.lower or 0.0) <= result.value
+        close = garbled_delta(law, result.value) >= 0.97 * delta or garbled_delta(law, 0.96 * result.value) > delta
+        assert close or delta > top
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    losses=st.lists(st.floats(-4.0, 4.0), min_size=1, max_size=6),
+    points=st.lists(st.floats(-3.0, 3.0), min_size=2, max_size=8),
+)
+def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
+    """For every grid, in both orders: the law that the proof rests on."""
+    unit = 2.0**-40
+    losses, points = (np.unique(np.rint(np.array(x) / unit)) * unit for x in (losses, points))
+    law = adaptive_grid.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
+    placed, merge = adaptive_grid.split_atoms(law, points, unit), adaptive_grid.merge_atoms(law, points, unit)
+    for eps in np.linspace(-5.0, 5.0, 21):
+        for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
+            assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
+        assert whole_delta(merge, eps) <= whole_delta(law, eps) * (1.0 + 1e-12) + 1e-15
+
+
+def test_atoms_too_far_show_more_at_infinity_and_less_left_out():
+    law = adaptive_grid.LossPmf(np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5)
+    near, left = (adaptive_grid._without_far_atoms(law, below=below) for below in (False, True))
+    assert near.reach < adaptive_grid.LARGEST_REACH / 2 < law.reach
+    for eps in (-5.0, 0.0, 2.0, 50.0, 200.0, 400.0):
+        for one, two in ((law, near), (law.mirrored(), near.mirrored())):
+            assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
+        assert whole_delta(left, eps) <= whole_delta(law, eps)
+    # Where all is too far, all is infinite, or nothing is known.
+    alone = adaptive_grid.LossPmf(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
+    assert adaptive_grid.compose_laws([(alone, 3)]).infinity_mass >= 1.0
+    assert whole_delta(adaptive_grid.compose_laws([(alone, 3)], below=True), 0.0) == 0.0
+
+
+@pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(2.0, 5e-4, 200, 1e-6), (3.0, 0.01, 2000, 1e-8)])
+def test_runs_whose_losses_reach_very_far_are_known_within_a_twentieth(z, rate, steps, delta):
+    """Few probes: one release in 1e12 has a loss of hundreds of nats."""
+    found = privproj.epsilon(JLClip(noise_multiplier=z, probes=8), delta=delta, steps=steps, sampling_rate=rate)
+    assert found.lower < found.value < 1.05 * found.lower
+
+
+@pytest.mark.parametrize("delta", [1e-14, 1e-16, 1e-18])
+def test_no_mass_is_lost_at_the_end_of_the_support(delta):
+    """A release that draws nobody has the least loss that there is."""
+    found = privproj.epsilon(Gaussian(noise_multiplier=0.2), delta=delta, steps=100, sampling_rate=1e-7)
+    assert found.lower < found.value < 1.01 * found.lower
+
+
+def test_little_noise_beside_much_is_known_from_both_sides():
+    """On the whole data set there is no end of the support, and both orders are one."""
+    accountant = privproj.Accountant()
+    accountant.step(JLClip(noise_multiplier=0.1, probes=10**6))
+    accountant.step(Gaussian(noise_multiplier=30.0))
+    found = accountant.epsilon(delta=1e-5)
+    assert found.lower < found.value < 1.01 * found.lower
+
+
+def test_a_run_that_rarely_draws_anyone_is_known_from_both_sides():
+    """Losses of 373 nats in one run of 25 millions: what is left below is a law of next to nothing."""
+    run = {"steps": 1665, "sampling_rate": 2.4e-11}
+    found = privproj.delta(Laplace(noise_multiplier=0.00268), epsilon=0.0, **run)
+    drawn = -math.expm1(1665 * math.log1p(-2.4e-11))
+    assert (found.lower or 0.0) <= drawn * (1.0 + 1e-12)
+    assert found.value == pytest.approx(drawn, rel=1e-6)
+
+
+def test_a_loose_answer_is_looked_at_until_nothing_is_better():
+    """Two draws are rarer than delta, so that epsilon is at most the loss of one."""
+    rate, steps, delta = 1e-9, 100, 1e-12
+    assert math.comb(steps, 2) * rate**2 < delta
+    found = privproj.epsilon(Laplace(noise_multiplier=1 / 300), delta=delta, steps=steps, sampling_rate=rate)
+    assert found.value < 1.01 * (300.0 + math.log(rate))
+
+
+def whole_delta(law, eps):
+    return law.infinity_mass + float(law.masses @ np.maximum(-np.expm1(eps - law.losses), 0.0))

@@ -1,0 +1,267 @@
+"""Poisson batches that are cut at a largest size."""
+
+import itertools
+import math
+import random
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import privproj
+from privproj import M2, Gaussian
+from privproj.accounting.query import ask_by_name
+from privproj.composition.truncated_poisson import (
+    HARMLESS_SHARE,
+    TruncatedCurve,
+    log_binomial_tail,
+    log_probability_of_cut,
+    smallest_harmless_cap,
+    with_cut_batches,
+)
+from privproj.numerics.interval import Enclosure
+from privproj.profiles.conversion import LEAST_LOG_VALUE
+from privproj.run import Run
+from privproj.sampling import NeighbouringRelation
+from privproj.schedule import Schedule, phase_of
+
+CAPPED = {"steps": 588, "sampling_rate": 256 / 50000, "dataset_size": 50000}
+"""A run of batches of 256 on average; with a ``max_batch_size`` it is one."""
+
+
+def run(cap, **changes):
+    return Run(**{**CAPPED, "max_batch_size": cap, **changes})
+
+
+def whole(options):
+    """The same run with whole batches."""
+    return {key: value for key, value in options.items() if key not in ("max_batch_size", "dataset_size")}
+
+
+def exact_log_tail(n, q, m):
+    """``ln P[Bin(n, q) >= m]`` in mpmath, term by term."""
+    with mpmath.workdps(50):
+        term = mpmath.binomial(n, m) * mpmath.mpf(q) ** m * (1 - mpmath.mpf(q)) ** (n - m)
+        total = mpmath.mpf(0)
+        for k in range(m, n + 1):
+            total += term
+            if term < total * mpmath.mpf(10) ** -30:
+                break
+            term *= mpmath.mpf(n - k) * mpmath.mpf(q) / ((k + 1) * (1 - mpmath.mpf(q)))
+        return mpmath.log(total)
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.floats(0.0, 5.0), rate=st.floats(-7.0, -0.01), above=st.floats(-0.5, 38.0))
+def test_the_tail_of_a_binomial_law_is_enclosed(size, rate, above):
+    n, q = math.ceil(10.0**size), 10.0**rate
+    m = min(n, max(1, math.ceil(n * q + above * math.sqrt(n * q))))
+    exact, found = exact_log_tail(n, q, m), log_binomial_tail(n, q, m)
+    assert found.lower <= exact <= found.upper
+    assert found.upper - found.lower <= 3e-9 + 3e-14 * abs(exact)
+
+
+@pytest.mark.parametrize("above", [1.0, 3.0, 12.0, 36.5])
+def test_the_tail_of_a_huge_binomial_law_is_enclosed(above):
+    n, q = 10**12, 0.01
+    m = math.ceil(n * q + above * math.sqrt(n * q * (1 - q)))
+    with mpmath.workdps(50):  # P[X >= m] is an integral of x^(m-1) (1-x)^(n-m) up to q
+        reach = [q - 4.0 * j * math.sqrt(q / n) / above for j in range(16, -1, -1)]
+        part = mpmath.quad(
+            lambda x: mpmath.exp((m - 1) * mpmath.log(x / q) + (n - m) * mpmath.log1p((q - x) / (1 - mpmath.mpf(q)))),
+            reach,
+        )
+        beta = mpmath.loggamma(m) + mpmath.loggamma(n - m + 1) - mpmath.loggamma(n + 1)
+        exact = mpmath.log(part) + (m - 1) * mpmath.log(q) + (n - m) * mpmath.log(1 - mpmath.mpf(q)) - beta
+    found = log_binomial_tail(n, q, m)
+    assert found.lower <= exact <= found.upper <= found.lower + 3e-9 + 3e-14 * abs(exact)
+
+
+def test_tails_at_the_ends_of_their_range():
+    assert log_binomial_tail(10, 0.3, 0) == Enclosure(0.0, 0.0)
+    assert log_binomial_tail(10, 0.3, 11).upper == -math.inf
+    assert log_binomial_tail(10, 1.0, 10) == Enclosure(0.0, 0.0)
+    assert log_binomial_tail(10, 0.3, 10).upper == pytest.approx(10 * math.log(0.3), rel=1e-8)
+    assert log_binomial_tail(10**6, 1e-300, 1).upper >= math.log(1e-294)
+    assert log_binomial_tail(10**6, 1e-300, 1).lower == -math.inf
+
+
+def truncated_delta(others, sign, rate, cap, z, eps):
+    """``delta(eps)`` of one step in both orders, by integration: others add ``sign`` each, the protected one 1."""
+    x = np.linspace(-others - 12.0 * z, others + 1 + 12.0 * z, 20001)
+
+    def density(present):
+        size, total = others + present, np.zeros_like(x)
+        values = [float(sign)] * others + [1.0] * present
+        for mask in itertools.product((0, 1), repeat=size):
+            batch = [v for v, inside in zip(values, mask, strict=True) if inside]
+            weight = math.prod(rate if inside else 1.0 - rate for inside in mask)
+            kept = list(itertools.combinations(batch, cap)) if len(batch) > cap else [tuple(batch)]
+            for each in kept:
+                total += weight / len(kept) * np.exp(-0.5 * ((x - sum(each)) / z) ** 2) / (z * math.sqrt(2 * math.pi))
+        return total
+
+    p, q = density(1), density(0)
+    gaps = (np.maximum(a - math.exp(eps) * b, 0.0) for a, b in ((p, q), (q, p)))
+    return [float(np.trapezoid(gap, x)) for gap in gaps]
+
+
+@pytest.mark.parametrize(("others", "rate", "cap"), [(3, 0.5, 2), (4, 0.3, 2), (3, 0.97, 3), (2, 0.9, 2), (2, 0.2, 1)])
+def test_a_truncated_step_is_within_its_bound_and_can_be_beyond_that_of_whole_batches(others, rate, cap):
+    beyond = rate < 0.9
+    mechanism, sampled = Gaussian(noise_multiplier=0.5), {"sampling_rate": rate}
+    for relation, size in (("add-remove", others), ("zero-out", others + 1)):
+        cut = {"max_batch_size": cap, "dataset_size": size, "relation": relation}
+        for eps in (0.0, 0.5, 1.0, 2.0, 4.0):
+            bound = privproj.delta(mechanism, epsilon=eps, **sampled, **cut).value
+            plain = privproj.delta(mechanism, epsilon=eps, **sampled, relation=relation).value
+            true = [d for sign in (-1, 1) for d in truncated_delta(others, sign, rate, cap, 0.5, eps)]
+            assert max(true) <= bound * (1.0 + 1e-9)
+            beyond = beyond or max(true) > 1.05 * plain
+    assert beyond, "no cut shows, so the law would hold without any price of a cut"
+
+
+def test_a_cut_is_no_likelier_than_is_said():
+    draw = np.random.default_rng(1)
+    for cap, size in ((8, 40), (10, 60)):
+        found = log_probability_of_cut(run(cap, steps=5, sampling_rate=0.1, dataset_size=size))
+        seen = np.mean((draw.binomial(size, 0.1, size=(200000, 5)) > cap - 1).any(axis=1))
+        assert seen <= math.exp(found.upper) + 5e-3
+        assert math.exp(found.upper) <= 1.3 * seen + 5e-3
+
+
+def test_the_price_of_a_cut_is_below_the_published_one():
+    published = math.log(588 * (1.0 + math.exp(2.0))) + log_binomial_tail(50000, 256 / 50000, 385).upper
+    assert math.exp(published) == pytest.approx(1.6e-10, rel=0.1)
+    assert math.exp(log_probability_of_cut(run(384)).upper) < 0.25 * math.exp(published)
+
+
+def test_larger_caps_fewer_records_and_fewer_steps_cost_no_more():
+    draw = random.Random(3)
+    for _ in range(40):
+        cap, size, steps = draw.randint(260, 500), draw.randint(20000, 90000), draw.randint(1, 10**6)
+        here = log_probability_of_cut(run(cap, dataset_size=size, steps=steps))
+        for easier in ({"cap": cap + 1}, {"dataset_size": size - 100}, {"steps": max(1, steps // 2)}):
+            given_run = {"cap": cap, "dataset_size": size, "steps": steps, **easier}
+            assert log_probability_of_cut(run(given_run.pop("cap"), **given_run)).upper <= here.upper
+
+
+def test_a_group_fills_a_batch_by_itself():
+    one, ten = (log_probability_of_cut(run(cap, group_size=size)) for cap, size in ((384, 1), (393, 10)))
+    assert one == ten
+    assert log_probability_of_cut(run(9, group_size=10)).upper == 0.0
+
+
+@pytest.mark.parametrize(("relation", "cap"), [("add-remove", 50001), ("zero-out", 50000), ("add-remove", 10**12)])
+def test_a_cap_that_no_batch_reaches_changes_nothing(relation, cap):
+    options = {**CAPPED, "relation": relation}
+    for ask in (
+        lambda **o: privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, **o),
+        lambda **o: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=0.7, **o),
+    ):
+        assert ask(**options, max_batch_size=cap).value == ask(**whole(options)).value
+
+
+@pytest.mark.parametrize("bound", ["analytic", "rdp"])
+def test_epsilon_falls_with_the_cap_and_is_infinite_where_cuts_take_delta(bound):
+    values = [
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-6, bound=bound, **CAPPED, max_batch_size=cap).value
+        for cap in (300, 350, 357, 360, 370, 384, 50001)
+    ]
+    assert values[0] == values[1] == math.inf
+    assert all(a >= b for a, b in itertools.pairwise(values))
+    assert values[2] > 1.01 * values[-1]
+
+
+WRAPPED = {
+    "composed": (Gaussian(noise_multiplier=1.0), "analytic", {**CAPPED, "max_batch_size": 360}),
+    "closed form": (Gaussian(noise_multiplier=1.0), "analytic", {**CAPPED, "steps": 1, "max_batch_size": 330}),
+    "renyi": (Gaussian(noise_multiplier=1.0), "rdp", {**CAPPED, "max_batch_size": 360}),
+    "m2": (M2(dim=512, rank=8, noise_multiplier=0.3), "rank-free", {**CAPPED, "max_batch_size": 360}),
+    "m2 renyi": (M2(dim=512, rank=8, noise_multiplier=0.3), "mixture-rdp", {**CAPPED, "max_batch_size": 372}),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_both_readings_with_a_cap_are_exact_inverses(name):
+    mechanism, bound, options = WRAPPED[name]
+    draw, floor = random.Random(name), log_probability_of_cut(Run(**options)).upper
+    for _ in range(3):
+        delta = math.exp(draw.uniform(floor + 1e-3, -2.0))
+        eps = privproj.epsilon(mechanism, delta=delta, bound=bound, **options).value
+        assert privproj.delta(mechanism, epsilon=eps, bound=bound, **options).value <= delta
+        eps = draw.uniform(0.05, 1.5)
+        delta = privproj.delta(mechanism, epsilon=eps, bound=bound, **options).value
+        assert privproj.epsilon(mechanism, delta=delta, bound=bound, **options).value <= eps
+
+
+def test_a_rule_that_leads_with_epsilon_still_does():
+    mechanism = M2(dim=200, rank=12, change_rank=2, noise_multiplier=1.0)
+    options = {"steps": 20, "sampling_rate": 0.05, "dataset_size": 2000, "max_batch_size": 160, "split": 0.3}
+    for delta in (1e-4, 1e-6):
+        eps = privproj.epsilon(mechanism, delta=delta, bound="good-event", **options).value
+        assert privproj.delta(mechanism, epsilon=eps, bound="good-event", **options).value <= delta
+
+
+def test_the_curve_encloses_the_sum_and_its_inverse():
+    question = ask_by_name(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
+    plain = question.with_run(max_batch_size=None, dataset_size=None).curve()
+    curve, cut = question.curve(), log_probability_of_cut(question.only.run)
+    for eps in (0.1, 0.6, 1.2):
+        ends, uncut = curve.log_delta(eps), plain.log_delta(eps)
+        assert ends.lower <= np.logaddexp(uncut.lower, cut.lower) <= np.logaddexp(uncut.upper, cut.upper) <= ends.upper
+        assert ends.upper - ends.lower <= (uncut.upper - uncut.lower) + 1e-7
+        inside = curve.epsilon(0.5 * (ends.lower + ends.upper))
+        assert inside.lower <= eps * (1.0 + 1e-9) and inside.upper >= eps * (1.0 - 1e-9)
+    assert [*curve.epsilon(cut.lower - 1e-9)] == [math.inf, math.inf]
+
+
+def test_an_uncertain_price_of_cuts_widens_both_readings():
+    plain = ask_by_name(Gaussian(noise_multiplier=1.0), None, {"steps": 30}).curve()
+    curve = TruncatedCurve(plain, Enclosure(math.log(1e-7), math.log(8e-7)))
+    for delta in (9e-7, 1e-5):
+        found = curve.epsilon(math.log(delta))
+        assert 0.0 < found.lower < (1.0 - 1e-3) * found.upper
+        assert curve.log_delta(found.upper).upper == pytest.approx(math.log(delta), abs=1e-9)
+        assert curve.log_delta(found.lower).lower == pytest.approx(math.log(delta), abs=1e-9)
+    assert curve.epsilon(math.log(5e-7)).lower < curve.epsilon(math.log(5e-7)).upper == math.inf
+
+
+def test_calibrations_include_the_price_of_cuts():
+    mechanism, target = Gaussian(), {"epsilon": 1.0, "delta": 1e-6}
+    z = {cap: privproj.sigma(mechanism, **target, **CAPPED, max_batch_size=cap).value for cap in (300, 357, 50001)}
+    assert z[300] is None
+    assert z[357] > z[50001]
+    loud, options = Gaussian(noise_multiplier=z[357]), {**CAPPED, "max_batch_size": 357}
+    assert privproj.epsilon(loud, delta=1e-6, **options).value <= 1.0
+    del options["steps"]
+    assert privproj.steps(loud, **target, **options).value == 588
+    del options["sampling_rate"]
+    found = privproj.rate(loud, **target, **options, steps=588).value
+    assert found == pytest.approx(256 / 50000, rel=1e-4)
+
+
+def test_phases_pay_for_the_cuts_of_each():
+    def phase(cap, **more):
+        size = {} if cap is None else {"max_batch_size": cap, "dataset_size": 50000}
+        return phase_of(Gaussian(noise_multiplier=1.0), f"cap {cap}", steps=300, sampling_rate=256 / 50000, **size)
+
+    capped, plain = Schedule((phase(360), phase(365))), Schedule((phase(None), phase(None)))
+    both = sum(math.exp(log_probability_of_cut(p.run).upper) for p in capped.phases)
+    for eps in (0.3, 0.8):
+        assert capped.delta(epsilon=eps).value == pytest.approx(plain.delta(epsilon=eps).value + both, rel=1e-6)
+
+
+def test_the_smallest_harmless_cap_is_harmless_and_the_smallest():
+    for log_delta in (math.log(1e-6), math.log(1e-12), 10.0 * LEAST_LOG_VALUE):
+        least = smallest_harmless_cap(run(300), log_delta)
+        goal = log_delta + math.log(HARMLESS_SHARE)
+        assert log_probability_of_cut(run(least)).upper <= goal < log_probability_of_cut(run(least - 1)).upper
+    assert smallest_harmless_cap(run(300, relation=NeighbouringRelation.ZERO_OUT, sampling_rate=0.999), -1e6) == 50000
+
+
+def test_a_run_without_a_cap_keeps_its_curve():
+    curve = ask_by_name(Gaussian(noise_multiplier=1.0), None, {"steps": 3}).curve()
+    assert with_cut_batches(curve, [Run(steps=3)]) is curve

@@ -1,0 +1,169 @@
+"""Means over Beta and Gamma laws against balls, and where old ways of computing them fail."""
+
+import math
+import random
+
+import mpmath as mp
+import pytest
+import reference
+from helpers import needs
+
+from privproj.distributions import density_kernels as shift_kernels
+from privproj.distributions.density_kernels import (
+    SHIFT_COLUMNS,
+    coordinate,
+    places,
+    rounding_of_tails,
+    shift_law,
+    shift_log_delta,
+    tail_of_law,
+)
+from privproj.errors import NotConverged
+from privproj.profiles.columns import profile_of_kernels
+
+FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
+
+
+@pytest.mark.parametrize("any_rank", [0.0, 1.0])
+@pytest.mark.parametrize(("a", "b"), FAR)
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])
+def test_hostile_parameters_get_an_enclosure_that_falls_with_epsilon(a, b, mu, any_rank):
+    row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
+    last = 0.0
+    for eps in (0.0, 1e-9, 1e-3, 0.1, 3.0, 1e3, 1e5):
+        lower, upper = shift_log_delta(eps, row)
+        assert -math.inf <= lower <= upper <= 0.0
+        assert lower <= last
+        last = upper
+
+
+@pytest.mark.parametrize("any_rank", [0.0, 1.0])
+@pytest.mark.parametrize("log_delta", [-1e-3, -1.0, -30.0, -1e4, -1e6])
+@pytest.mark.parametrize(("a", "b"), FAR)
+def test_epsilons_of_hostile_parameters_are_crossings(a, b, log_delta, any_rank):
+    for mu in (1e-4, 1.0, 100.0):
+        row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
+        try:
+            lower, upper = profile_of_kernels(SHIFT_COLUMNS, row).epsilon(log_delta)
+        except NotConverged:  # so far out only
+            assert log_delta <= -1e6
+            continue
+        assert 0.0 <= lower <= upper < math.inf
+        assert shift_log_delta(upper, row)[1] <= log_delta * (1.0 - 1e-12) + 1e-12
+        assert lower == 0.0 or shift_log_delta(lower, row)[0] >= log_delta * (1.0 + 1e-12) - 1e-12
+
+
+@pytest.mark.parametrize(("a", "b"), FAR)
+@pytest.mark.parametrize("deviations", [-3.0, -0.3, 0.0, 1.0, 4.0, 20.0])
+def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
+    law = shift_law((a, b, 1.0, 0.0))
+    s = deviations * math.sqrt(1.0 / a + (0.0 if b == math.inf else 1.0 / b))
+    growth, rise = places(s)
+    log_tail, _ = tail_of_law(s, growth, rise, law)
+    error = 0.1 * rounding_of_tails(a, b)
+    assert s > 10.0 or coordinate(law[2] * growth / (1.0 + law[3] * rise), law) == pytest.approx(s, rel=1e-9, abs=1e-12)
+    with mp.workdps(60):
+        ratio = mp.exp(s)
+        if b == math.inf:
+            truth = mp.gammainc(a, a * ratio, mp.inf, regularized=True) if a < 1e6 else None
+        elif a + b < 1e6:
+            truth = reference.beta_tail(a, b, a * ratio / (a * ratio + b))
+        else:
+            density = lambda z: mp.exp(a * (z - mp.mpf(s)) - (a + b) * mp.log((a * mp.exp(z) + b) / (a * ratio + b)))  # noqa: E731
+            scale = mp.sqrt(mp.mpf(1) / a + mp.mpf(1) / b)
+            if b < 1e8 or a < 1e8:
+                return
+            places_of = [s + k * scale for k in range(0, 40, 2)]
+            front = mp.log(a) * a + b * mp.log(b) - (a + b) * mp.log(a + b)
+            beta = mp.loggamma(a) + mp.loggamma(b) - mp.loggamma(a + b)
+            shape = a * mp.mpf(s) - (a + b) * mp.log((a * ratio + b) / (a + b))
+            truth = mp.exp(front - beta + shape) * mp.quad(density, places_of)
+        assert log_tail == pytest.approx(float(mp.log(truth)), rel=4e-15, abs=2e-13 + error)
+
+
+@pytest.mark.parametrize("a", [1e9, 2.5e11])
+@pytest.mark.parametrize("deviations", [-2.0, 1.0])
+def test_tails_of_a_huge_gamma_law_are_those_of_its_expansion(a, deviations):
+    s = deviations / math.sqrt(a)
+    log_tail, _ = tail_of_law(s, *places(s), shift_law((a, math.inf, 1.0, 0.0)))
+    with mp.workdps(60):
+        # Q(a, u) = erfc(eta sqrt(a/2))/2 + e^(-a eta^2/2)/sqrt(2 pi a) (1/(x - 1) - 1/eta) + O(1/a), x = u/a = e^s,
+        # eta^2/2 = x - 1 - ln x (Temme 1979)
+        x = mp.exp(mp.mpf(s))
+        eta = mp.sign(x - 1) * mp.sqrt(2 * (x - 1 - mp.log(x)))
+        rest = mp.exp(-a * eta**2 / 2) / mp.sqrt(2 * mp.pi * a) * (1 / (x - 1) - 1 / eta)
+        truth = mp.log(mp.erfc(eta * mp.sqrt(mp.mpf(a) / 2)) / 2 + rest)
+    assert log_tail == pytest.approx(float(truth), rel=1e-9)
+
+
+@pytest.mark.parametrize("longer", [1.5, 3.0, 6.0])
+def test_a_longer_first_step_only_widens(monkeypatch, longer):
+    draw = random.Random(3)
+    rows = []
+    for _ in range(60):
+        a, b, scale = (
+            draw.choice([0.5, 1.0, 2.0, 8.0]),
+            draw.choice([0.5, 1.0, 5.0, 100.0, math.inf]),
+            10 ** draw.uniform(-1, 5),
+        )
+        mean = scale * (a if b == math.inf else a / (a + b))
+        rows.append(((a, b, scale, 0.0), 0.5 * mean * draw.uniform(0.2, 4.0)))
+    usual = [shift_log_delta(eps, row) for row, eps in rows]
+    for name in ("STEP_IN_WIDTHS", "LONGEST_STEP"):
+        monkeypatch.setattr(shift_kernels, name, longer * getattr(shift_kernels, name))
+    for (row, eps), (low, high) in zip(rows, usual, strict=True):
+        lower, upper = shift_log_delta(eps, row)
+        assert lower <= high and low <= upper
+
+
+def mean_profile(a, b, scale, eps):
+    """``ln E[h_eps(scale B)]`` by mpmath, over the logit of B."""
+    with mp.workdps(30):
+        a, b, scale, eps = map(mp.mpf, (a, b, scale, eps))
+
+        def missing(t):  # (1 - h) f, which is small where delta is near 1
+            x = scale / (1 + mp.exp(-t))
+            mu = mp.sqrt(x)
+            u = eps / mu - mu / 2
+            density = mp.exp(-a * mp.log1p(mp.exp(-t)) - b * mp.log1p(mp.exp(t))) / mp.beta(a, b)
+            return (mp.ncdf(u) + mp.exp(eps) * mp.ncdf(-u - mu)) * density
+
+        return mp.log1p(-mp.quad(missing, [mp.mpf(k) / 2 for k in range(-24, 121)]))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "z", "eps"),
+    [
+        # Two sums midway between each other agree here by the luck of a phase, and err.
+        (5.0, 1.0, 0.016657803370045108, 117.44092874263464),
+        pytest.param(5.0, 0.5, 0.0133958920927, 159.2917959, marks=pytest.mark.full),
+        # The rise of h is narrow, in the far left of a law whose hill is at its right end.
+        pytest.param(17.78141478754283, 1.0, 0.013798087693498, 723.6443230190972, marks=pytest.mark.full),
+    ],
+)
+def test_means_near_the_end_of_a_law_hold_the_truth(a, b, z, eps):
+    lower, upper = shift_log_delta(eps, (a, b, 1.0 / z**2, 0.0))
+    assert lower <= mean_profile(a, b, 1.0 / z**2, eps) <= upper
+    assert upper - lower < 1e-11 * (1.0 - upper)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("any_rank", [False, True])
+def test_kernels_overlap_the_balls(any_rank):
+    """The best tangent of the floats gives the least ``E[g_p(X)]`` to rounding, so the balls overlap the kernels."""
+    flint = needs("flint")
+    from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
+
+    draw, kind = random.Random(11), BallAnyRank if any_rank else BallRandomSensitivity
+    for _ in range(40):
+        dim = int(10 ** draw.uniform(0.6, 4))
+        rank = draw.randint(1, dim - 1)
+        shape = rank if draw.random() < 0.3 else (dim, rank)
+        gamma = isinstance(shape, int)
+        z = 10 ** draw.uniform(-1, 1) * (1.0 if gamma else math.sqrt(rank / dim))
+        eps = 10 ** draw.uniform(-2, 1)
+        law = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
+        lower, upper = shift_log_delta(eps, (*law, float(any_rank)))
+        profile = kind(shape, z)
+        ball = profile.delta(flint.arb(eps), profile.witness(eps)).log()
+        assert lower <= float(ball.upper()) and float(ball.lower()) <= upper

@@ -1,0 +1,518 @@
+"""The ledger: never under-counts, one writer, survives torn lines."""
+
+import json
+import multiprocessing
+import os
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from privproj_cli.main import exit_code
+from unit.io.forgers import chained, chained_words, entries_of
+from unit.io.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
+
+import privproj
+from privproj.accounting.schedule import phase_of
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
+from privproj.errors import InvalidParameter, Refused
+from privproj.io.ledger import CUT_SHORT, Ledger, read_ledger
+from privproj.io.run_file import phase_from
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def test_what_is_spent_is_the_phase_with_the_steps_made(path):
+    spend(path, 7)
+    account = read_ledger(path)
+    assert (account.spent, account.left, account.target) == (7, 13, TARGET)
+    known = privproj.epsilon(RELEASE, delta=1e-5, **{**RUN, "steps": 7}).value
+    assert account.epsilon(1e-5).value == known
+    assert account.planned.epsilon(1e-5).value == privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
+
+
+def test_an_epoch_of_balls_in_bins_has_a_line_for_each_batch(path):
+    """Its steps are epochs: one that was begun counts as a whole, and the plan is kept to in epochs."""
+    release, run = privproj.Gaussian(noise_multiplier=2.0), {"sampling": "balls-in-bins", "batches": 5}
+    phase = phase_of(release, "dp-sgd", steps=2, **run)
+    known = privproj.epsilon(release, delta=1e-5, steps=2, **run).value
+    for more, spent, epochs in ((1, 1, 1), (4, 5, 1), (1, 6, 2), (4, 10, 2)):
+        spend(path, more, phase, {})
+        account = read_ledger(path)
+        assert (account.spent, account.left, bool(account.stopped)) == (spent, 10 - spent, spent < 10)
+        assert [made.run.steps for made in account.released_phases()] == [epochs]
+        assert account.planned.released_phases()[0].run.steps == 2
+    assert account.epsilon(1e-5).value == known
+    again = phase_of(release, "again", steps=1, **run)
+    with pytest.raises(Refused, match="above the"):
+        Ledger(path, again, {"epsilon": known, "delta": 1e-5})
+
+
+def test_a_resumed_run_continues_the_count(path):
+    spend(path, 7)
+    book = Ledger(path, PHASE, TARGET)
+    assert (book.steps, book.account.phases[:-1]) == (7, ())
+    assert book.record() == 8 and read_ledger(path).spent == 8
+    book.close()
+
+
+def test_another_plan_is_another_phase(path):
+    spend(path, 7)
+    louder = phase_of(privproj.Gaussian(noise_multiplier=2.0), "dp-sgd", steps=5)
+    book = spend(path, 3, louder)
+    assert len(book.account.phases) == 2
+    joint = read_ledger(path).epsilon(1e-5)
+    assert read_ledger(path).spent == 10 and joint.bound == "m2.rank-free + gaussian.analytic"
+    assert joint.value > privproj.epsilon(RELEASE, delta=1e-5, **{**RUN, "steps": 7}).value
+
+
+def test_a_release_is_on_the_disk_before_it_is_used(path, monkeypatch):
+    book = Ledger(path, PHASE, TARGET)
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(path.read_bytes()))
+    book.record()
+    assert json.loads(synced[-1].splitlines()[-1])["step"] == 1 and synced[-1].endswith(b"\n")
+
+    def broken(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(Refused, match=r"No space left on device.*not released: make room") as refused:
+        book.record()
+    assert str(path) in str(refused.value) and read_ledger(path).spent == 2
+    monkeypatch.undo()
+    assert book.record() == 3 and read_ledger(path).spent == 3
+    book.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a ledger with seven releases."""
+    path = tmp_path_factory.mktemp("whole") / "ledger.jsonl"
+    spend(path, 7, SECOND)
+    return path.read_bytes()
+
+
+@given(cut=st.integers(0, 400))
+def test_a_torn_ledger_counts_every_whole_line_and_goes_on(tmp_path_factory, whole, cut):
+    path = tmp_path_factory.mktemp("torn") / "ledger.jsonl"
+    kept = whole[: max(len(whole) - cut, 0)]
+    path.write_bytes(kept)
+    lines = kept.count(b"\n")
+    assert read_ledger(path).spent >= max(lines - 2, 0)
+    before = read_ledger(path).spent
+    book = Ledger(path, SECOND, TARGET)
+    assert book.steps == before
+    book.record()
+    book.close()
+    assert read_ledger(path).spent == before + 1
+
+
+def hold(path, ready, done):
+    book = Ledger(path, PHASE)
+    ready.set()
+    done.wait(20)
+    book.close()
+
+
+def test_two_processes_cannot_write_one_ledger(path):
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(path, ready, done))
+    other.start()
+    assert ready.wait(30)
+    with pytest.raises(InvalidParameter, match="no other process"):
+        Ledger(path, PHASE)
+    assert read_ledger(path).spent == 0
+    done.set()
+    other.join()
+    Ledger(path, PHASE).close()
+
+
+def test_a_damaged_phase_is_refused_and_nothing_is_erased(path):
+    spend(path, 20)
+    damaged = path.read_bytes().replace(b'{"phase"', b'{"phas', 1)
+    path.write_bytes(damaged)
+    for use in (read_ledger, lambda p: Ledger(p, PHASE, TARGET)):
+        with pytest.raises(InvalidParameter, match="damaged"):
+            use(path)
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": null}}', '{"phase": [1]}', '{"phase": {}}',
+     '{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": -5}}',
+     '{"phase": {"mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": 5}'],
+)  # fmt: skip
+def test_a_phase_that_is_none_is_said(path, line, capsys):
+    spend(path, 0)
+    path.write_text(path.read_text() + line + "\n")
+    assert exit_code(["ledger", str(path)]) == 2
+    assert "line 3" in capsys.readouterr().err
+
+
+def test_a_last_line_of_zeros_counts_as_a_release_and_any_other_is_refused(path):
+    spend(path, 2)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0" * 40)
+    assert read_ledger(path).spent == 3 and CUT_SHORT in read_ledger(path).epsilon(1e-5).warnings
+    for rest in (b"\0" * 100_000, b"[" * 40 + b"\n", b"[" * 100_000):
+        path.write_bytes(whole + rest)
+        with pytest.raises(InvalidParameter, match=r"line 5.*damaged"):
+            read_ledger(path)
+
+
+def test_phases_of_two_relations_are_refused_before_anything_is_spent(path):
+    spend(path, 2)
+    with pytest.raises(InvalidParameter, match="one neighbouring relation"):
+        Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=1.0), relation="replace"))
+    assert read_ledger(path).spent == 2 and len(read_ledger(path).phases) == 1
+
+
+def test_errors_survive_a_process_boundary():
+    error = InvalidParameter("a", 1, "b", "c")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", '{"ledger": "other"}\n', "[1]\n{}\n"])
+def test_another_file_is_not_a_ledger_and_stays_as_it_is(path, text, capsys):
+    path.write_text(text)
+    if text:
+        with pytest.raises(InvalidParameter, match="a ledger of privproj"):
+            Ledger(path, PHASE)
+        assert path.read_text() == text
+    assert exit_code(["ledger", str(path)]) == 2
+    assert "error: expected a ledger" in capsys.readouterr().err
+
+
+def test_the_command_says_what_is_spent_and_left(path, capsys):
+    spend(path, 7)
+    assert exit_code(["ledger", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("epsilon = ") and "released: 7 steps" in shown and "13 planned steps" in shown
+    assert "target 8" in shown and "poisson sampling at rate 0.25" in shown
+    assert exit_code(["ledger", str(path), "--delta", "1e-6", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    known = privproj.epsilon(RELEASE, delta=1e-6, **{**RUN, "steps": 7}).value
+    assert (found["epsilon"], found["steps"], found["steps_left"]) == (known, 7, 13)
+    assert found["planned"]["value"] > found["so_far"]["value"] == known and found["target_epsilon"] is None
+
+
+def test_a_run_that_released_nothing(path, capsys):
+    spend(path, 0)
+    assert exit_code(["ledger", str(path)]) == 0
+    assert "nothing was released" in capsys.readouterr().out
+    assert exit_code(["ledger", str(path.with_name("none"))]) == 2
+
+
+# --- lines by hand ----------------------------------------------------------------------------------
+
+HAND = (
+    '{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-05}}'
+)
+
+
+def by_hand(path, *lines):
+    """A ledger with these lines, each an object with its hash behind its own words."""
+    path.write_bytes(chained_words(['{"ledger": "privproj", "version": 2}', HAND, *lines]))
+
+
+def test_a_ledger_by_hand_is_read_and_one_of_version_1_is_refused(path, capsys):
+    by_hand(path, '{"step": 1}', '{"step": 2}')
+    assert read_ledger(path).spent == 2 and read_ledger(path).target == {"delta": 1e-5}
+    for old, new in ((b'"version": 2', b'"version": 1'), (b'"version": 2', b'"version": 2.0')):
+        assert altered(path, chained_bytes(path, old, new)) is None
+    path.write_text(f'{{"ledger": "privproj", "version": 1}}\n{HAND}\n{{"step": 1}}\n')
+    assert exit_code(["ledger", str(path)]) == 2
+    assert "its first line says so" in capsys.readouterr().err
+
+
+def chained_bytes(path, old, new):
+    """A ledger with other words in its first line, the hashes computed again."""
+    lines = [json.dumps(entry).encode().replace(old, new) for entry in entries_of(path.read_bytes())]
+    return chained([json.loads(line) for line in lines])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"step": 3}', '{"step": 1}', '{"step": 50}', '{"step": "2"}', '{"step": 2.0}', '{"step": true}', '{"step": null}',
+     '{"step": 2, "count": 3}', '{"count": "3"}', '{"step": 2, "step": 2}', "{}", "[]", "7", '{"step": 2}{"step": 3}',
+     '{"step": NaN}', '{"phase": {}, "extra": 1}', HAND.replace("1e-05", "2"), HAND.replace("1e-05", "true"),
+     HAND.replace('"delta": 1e-05', ""), HAND.replace("1e-05}", '1e-05}, "insecure": false'),
+     HAND.replace("5},", '"5"},'), HAND.replace("}, ", ', "planned": true}, '),
+     '{"phase": {"event": {"type": "NoOpDpEvent"}, "steps": 5}}', HAND.replace("1,", "1, \"noise_multiplier\": 9,")],
+)  # fmt: skip
+def test_a_line_that_says_anything_but_what_comes_next_is_refused(path, line, capsys):
+    by_hand(path, '{"step": 1}', line)
+    assert exit_code(["ledger", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "line 4" in said and str(path) in said and said.count("\n") == 1
+
+
+# --- what may be quoted -----------------------------------------------------------------------------
+
+
+def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
+    spend(path, 7)
+    account = read_ledger(path)
+    assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
+    assert any("7 of 20 planned steps" in note for note in account.epsilon(1e-5).warnings)
+    assert exit_code(["ledger", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
+    assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
+    assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and "of the plan" in shown["quote"]
+    assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
+    for part in ("planned", "so_far"):
+        assert PLAN_FIXED_IN_ADVANCE in shown[part]["mechanism"]["assumes"]
+    assert exit_code(["ledger", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert PLAN_FIXED_IN_ADVANCE in said and "quote: the epsilon of the plan" in said
+
+
+def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
+    spend(path, 20)
+    assert PLAN_FIXED_IN_ADVANCE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
+    assert exit_code(["ledger", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["assumes"] == list(read_ledger(path).epsilon(1e-5).assumes)
+    assert shown["epsilon_of_plan"] == shown["epsilon"]
+
+
+def test_the_plan_of_several_phases_is_all_of_each(path):
+    spend(path, 7)
+    spend(path, 5, SECOND)
+    account = read_ledger(path)
+    assert account.assumes == (PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and len(account.stopped) == 1
+    assert [steps for _, steps in account.planned.phases] == [20, 5]
+    assert (account.spent, account.left, account.planned.spent) == (12, 0, 25)
+    assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
+    assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
+
+
+def test_a_phase_given_up_before_its_first_release_is_no_part_of_the_plan(path):
+    spend(path, 0)
+    spend(path, 5, SECOND)
+    assert read_ledger(path).assumes == (THIS_LEDGER_ALONE,)
+    assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
+
+
+def test_layers_with_shares_that_are_no_short_decimals_keep_them(path):
+    layers = tuple(privproj.Layer(dim=dim, rank=4, share=1 / 3) for dim in (64, 32, 16))
+    release = privproj.M2(layers=layers, clipping="per-layer", noise_multiplier=1.0)
+    spend(path, 2, phase_of(release, steps=2))
+    (entry, _), *_ = read_ledger(path).phases
+    again = phase_from(entry, {}, "ledger").mechanism
+    assert (
+        again == release
+        and read_ledger(path).epsilon(1e-5).value == privproj.epsilon(release, delta=1e-5, steps=2).value
+    )
+
+
+# --- the target that a ledger keeps -----------------------------------------------------------------
+
+QUIET = phase_of(privproj.Gaussian(noise_multiplier=20.0), steps=5)
+LOUD = phase_of(privproj.Gaussian(noise_multiplier=0.5), steps=5)
+
+
+def test_a_phase_that_would_end_above_the_target_is_refused_before_it_begins(path):
+    spend(path, 2, QUIET)
+    before = path.read_bytes()
+    with pytest.raises(Refused, match=r"above the 8 that .* keeps to.*name a new epsilon") as refused:
+        Ledger(path, LOUD)
+    assert path.read_bytes() == before and "\n" not in str(refused.value)
+    spend(path, 2, phase_of(privproj.Gaussian(noise_multiplier=10.0), steps=5), None)
+    assert read_ledger(path).target == TARGET
+    with pytest.raises(Refused, match="above the 8"):
+        Ledger(path, LOUD)
+    spend(path, 1, LOUD, {"epsilon": 60.0, "delta": 1e-5})
+    assert read_ledger(path).target["epsilon"] == 60.0
+
+
+def test_a_phase_that_began_above_the_target_is_not_gone_on_with(path):
+    spend(path, 2, LOUD)
+    for target in (None, TARGET):
+        with pytest.raises(Refused, match="above the 8"):
+            Ledger(path, LOUD, target)
+    assert read_ledger(path).spent == 2
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 30.0])
+@pytest.mark.parametrize("run", [{"steps": 3}, {"steps": 100, "sampling_rate": 0.05}])
+def test_noise_that_just_meets_the_target_passes_with_the_rounding_of_another_machine(path, epsilon, run):
+    """Noise that is smaller by a relative 1e-9 still goes on; one smaller by 1e-3 does not."""
+    found = privproj.sigma(privproj.Gaussian(), epsilon=epsilon, delta=1e-5, **run).value
+    for factor in (1.0, 1.0 - 1e-9, 1.0 - 1e-3):
+        book = path.with_name(str(factor))
+        phase = phase_of(privproj.Gaussian(noise_multiplier=found * factor), **run)
+        spend(book, 1, phase, {"epsilon": epsilon, "delta": 1e-5})
+        if factor < 1.0 - 1e-6:
+            with pytest.raises(Refused, match="above the"):
+                Ledger(book, phase)
+        else:
+            spend(book, 1, phase, None)
+
+
+def test_a_check_comes_before_all_writing_and_what_it_keeps_after_all_refusals(path):
+    kept = []
+
+    def check(account):
+        kept.clear()
+        if account.spent:
+            kept.append(account.spent)
+        return lambda releases: kept.append(path.read_bytes())
+
+    Ledger(path, QUIET, TARGET, check=check).close()
+    assert kept == [b""]
+    spend(path, 2, QUIET)
+    before = path.read_bytes()
+    Ledger(path, phase_of(privproj.Gaussian(noise_multiplier=30.0)), check=check).close()
+    assert kept == [2, before]
+    with pytest.raises(Refused, match="above the 8"):
+        Ledger(path, LOUD, check=check)
+    assert kept == [2]
+
+
+def test_a_new_target_is_checked_against_what_the_ledger_has_when_it_is_opened(path):
+    """Another run may have written between the calibration, which read the file, and the lock."""
+    spend(path, 2, LOUD, {"epsilon": 60.0, "delta": 1e-5})
+    before = path.read_bytes()
+    with pytest.raises(Refused, match="above the 8"):
+        Ledger(path, QUIET, TARGET)
+    assert path.read_bytes() == before
+    spend(path, 1, QUIET, {"epsilon": 50.0, "delta": 1e-5})
+
+
+def test_the_count_is_kept_when_it_begins_now_and_then_and_at_the_end(path):
+    kept = []
+    phase = phase_of(privproj.Gaussian(noise_multiplier=20.0), steps=300)
+    for opened, releases in ((0, 5), (5, 140), (145, 0)):
+        book = Ledger(path, phase, check=lambda account: kept.append)
+        assert kept == [opened]
+        for _ in range(releases):
+            book.record()
+            # Whatever is cut off now, more than half of the lines are left or the last 64 are gone.
+            assert (made := book.account.spent) - kept[-1] < min(64, (made + 1) / 2) or kept[-1] == opened
+        book.close()
+        book.close()
+        assert kept[-1] == opened + releases == read_ledger(path).spent
+        kept.clear()
+
+
+def test_a_closed_ledger_records_nothing(path):
+    book = spend(path, 2)
+    with pytest.raises(InvalidParameter, match="a run that is not closed"):
+        book.record()
+    assert read_ledger(path).spent == 2
+
+
+# --- filters ----------------------------------------------------------------------------------------
+
+FILTER = {"epsilon": 8.0, "delta": 1e-5, "order": 6}
+CHOSEN = phase_of(privproj.Gaussian(noise_multiplier=1.5), "dp-sgd", steps=2)
+
+
+def filtered_ledger(path):
+    """A ledger under a filter whose first phase was stopped early, and whose second one was chosen then."""
+    spend(path, 7, PHASE, FILTER)
+    spend(path, 2, CHOSEN, {})
+    return read_ledger(path)
+
+
+def test_under_a_filter_later_phases_may_react_to_earlier_ones(path):
+    account = filtered_ledger(path)
+    budget = privproj.Filter(**FILTER)
+    found = account.epsilon(1e-5)
+    assert found.value == budget.epsilon(1e-5).value <= 8.0 and account.target == FILTER
+    assert account.assumes == (FILTER_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and FILTER_FIXED_IN_ADVANCE in found.assumes
+    assert PLAN_FIXED_IN_ADVANCE not in found.assumes and account.stopped == ()
+    budget.spend(RELEASE, sampling_rate=0.25, steps=7)
+    budget.spend(privproj.Gaussian(noise_multiplier=1.5), steps=2)
+    assert account.filter().spent == budget.spent == found.mechanism["filter"]["spent"]
+    assert found.run["steps"] == account.spent == 9
+    assert [steps for _, steps in account.planned.phases] == [7, 2]
+
+
+def test_a_filter_refuses_the_step_that_would_overspend_before_it_is_written(path):
+    release = privproj.Gaussian(noise_multiplier=2.0)
+    fit = privproj.Filter(**FILTER).most_steps(release)
+    with pytest.raises(Refused, match=f"so {fit} fit"):
+        Ledger(path, phase_of(release, "dp-sgd", steps=fit + 1), FILTER)
+    assert read_ledger(path).phases == ()
+    book = Ledger(path, phase_of(release, "dp-sgd", steps=fit), FILTER)
+    for _ in range(fit):
+        book.record()
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Refused, match="so 0 fit and none was counted"):
+            book.record()
+    assert path.read_bytes() == before and book.steps == fit
+    book.close()
+    with pytest.raises(Refused, match="would overspend"):
+        Ledger(path, CHOSEN)
+    assert path.read_bytes() == before
+
+
+def test_a_release_that_could_not_be_written_is_counted_anew_from_the_file(path, monkeypatch):
+    book = Ledger(path, PHASE, FILTER)
+    book.record()
+
+    def broken(*file):
+        raise OSError(28, "No space left on device")
+
+    for name, written in (("fsync", 3), ("write", 4)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, broken)
+            with pytest.raises(Refused, match="No space left"):
+                book.record()
+        book.record()
+        assert book.filter.spent == read_ledger(path).filter().spent and read_ledger(path).spent == written
+    book.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(TARGET, FILTER), (FILTER, TARGET), (FILTER, {**FILTER, "order": 7}), (FILTER, {**FILTER, "epsilon": 9.0}),
+     ({}, FILTER)],
+    ids=str,
+)  # fmt: skip
+def test_a_filter_is_fixed_before_the_first_release(path, first, second):
+    spend(path, 1, PHASE, first)
+    before = path.read_bytes()
+    with pytest.raises(Refused, match="fixed before the first release"):
+        Ledger(path, SECOND, second)
+    assert path.read_bytes() == before
+
+
+def test_a_filter_may_be_named_until_something_is_released(path):
+    spend(path, 0, PHASE, TARGET)
+    spend(path, 0, PHASE, FILTER)
+    spend(path, 3, SECOND, {**FILTER, "order": 7})
+    assert read_ledger(path).target == {**FILTER, "order": 7}
+
+
+def test_what_a_filter_cannot_count_opens_no_phase(path):
+    bins = phase_of(privproj.Gaussian(noise_multiplier=2.0), "dp-sgd", steps=1, sampling="balls-in-bins", batches=5)
+    with pytest.raises(Refused, match="balls-in-bins"):
+        Ledger(path, bins, FILTER)
+    with pytest.raises(Refused, match="leaves no budget"):
+        Ledger(path, PHASE, {"epsilon": 0.1, "delta": 1e-5, "order": 3})
+    with pytest.raises(InvalidParameter, match="order"):
+        Ledger(path, PHASE, {**FILTER, "order": 1})
+    with pytest.raises(InvalidParameter, match="'order': None"):
+        Ledger(path, PHASE, {**FILTER, "order": None})
+
+
+def test_the_ledger_command_quotes_the_budget_of_a_filter(path, capsys):
+    account = filtered_ledger(path)
+    assert exit_code(["ledger", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["filter"] == account.filter().parameters() and FILTER_FIXED_IN_ADVANCE in shown["assumes"]
+    assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
+    assert exit_code(["ledger", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "filter: order 6, budget" in said and "quote: the epsilon of the filter's whole budget" in said

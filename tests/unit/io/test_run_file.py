@@ -1,0 +1,194 @@
+"""Run files: keys, aliases, schema, and errors that name their place."""
+
+import json
+import tomllib
+from dataclasses import fields
+from importlib.resources import files
+
+import jsonschema
+import pytest
+from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
+
+from privproj import InvalidParameter, Refused
+from privproj.accounting.config import keys_of
+from privproj.contrib.events.event_composition import FIELDS
+from privproj.io.run_file import EVENT_KEYS, FOR_ALL, PHASE_KEYS, from_data
+from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.run import Run
+from privproj.sampling import Sampling
+
+
+def eps_of(*phases):
+    return from_data({"phase": list(phases)}).epsilon(delta=1e-5).value
+
+
+def test_aliases_are_the_gaussians_that_they_are():
+    for name in ("dp-sgd", "prism", "dp-lora-fa"):
+        assert eps_of({**GAUSSIAN_PHASE, "mechanism": name}) == eps_of(GAUSSIAN_PHASE)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "a.toml: phase"),
+        ({"phase": []}, "list of phases"),
+        ({"phase": [3]}, "phase 1"),
+        ({"phase": [{"mechanism": "m3"}]}, "phase 1: mechanism=m3"),
+        ({"phase": [GAUSSIAN_PHASE, {**M2_PHASE, "rank": 5000}]}, "phase 2: rank=5000"),
+        ({"phase": [{**GAUSSIAN_PHASE, "step": 3}]}, "phase 1: step=3"),
+        ({"phase": [{**GAUSSIAN_PHASE, "steps": 2.5}]}, "phase 1: steps=2.5"),
+        ({"phase": [{**GAUSSIAN_PHASE, "batch_size": 10}]}, "phase 1: dataset_size"),
+        ({"phases": [GAUSSIAN_PHASE]}, "a.toml: phases.*did you mean phase?"),
+        ({"phase": [GAUSSIAN_PHASE, {**GAUSSIAN_PHASE, "relation": "zero-out"}]}, "one neighbouring relation"),
+    ],
+)
+def test_errors_name_file_entry_and_key(data, words):
+    with pytest.raises(InvalidParameter, match=words):
+        from_data(data, "a.toml")
+
+
+@pytest.mark.full
+def test_a_refusal_names_file_and_entry_once():
+    phase = {**GAUSSIAN_PHASE, "sampling": "poisson", "sampling_rate": 0.5, "steps": 3, "relation": "replace"}
+    with pytest.raises(Refused) as found:
+        from_data({"phase": [GAUSSIAN_PHASE, phase]}, "r.toml")
+    assert str(found.value).startswith("r.toml: phase 2: ") and str(found.value).count("r.toml") == 1
+
+
+def test_run_files_fit_their_schema():
+    schema = json.loads((files("privproj") / "run_schema.json").read_text())
+    example = tomllib.loads((ROOT / "examples" / "run.toml").read_text())
+    for data in (example, {"phase": [phase.as_dict() for phase in from_data(example).phases]}):
+        jsonschema.validate(data, schema)
+        assert from_data(data).epsilon(delta=1e-5).value == from_data(example).epsilon(delta=1e-5).value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"phase": []}, schema)
+
+
+GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
+
+SCHEMA = json.loads((files("privproj") / "run_schema.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"relation": "replace", "phase": [{**GAUSSIAN, "relation": "replace"}]}, "phase 1: relation"),
+        ({"phase": [{**GAUSSIAN, "discretization": 1e-3}]}, "phase 1: discretization"),
+        ({"phase": [GAUSSIAN], "discretization": "1e-3"}, "a.toml: discretization"),
+        ({"phase": [GAUSSIAN], "discretization": 7}, "a.toml: discretization"),
+        ({"phase": [GAUSSIAN], "discretization": None}, "a.toml: discretization"),
+        ({"phase": [{**GAUSSIAN, "bound": None}]}, "phase 1: bound"),
+        ({"phase": [{**GAUSSIAN, "steps": True}]}, "phase 1: steps"),
+        ({"phase": [{**GAUSSIAN, "split": "even"}]}, "phase 1: split"),
+        ({"phase": [{"mechanism": "m2", "layers": ["64x4"], "noise_multiplier": 1}]}, "phase 1: layers"),
+        ({"phase": [{"mechanism": "m2", "layer": [], "noise_multiplier": 1}]}, "phase 1: layer"),
+        (
+            {"phase": [{"mechanism": "m2", "dim": 9, "rank": 2, "noise_multiplier": 1, "fixed_projection": "no"}]},
+            "fixed",
+        ),
+        ({"phase": [GAUSSIAN, {**GAUSSIAN, "group_size": 4}]}, "a.toml: group_size"),
+    ],
+)
+def test_keys_of_a_run_file(data, words):
+    with pytest.raises(InvalidParameter, match=words):
+        from_data(data, "a.toml")
+    if "group_size" not in words and "split" not in words:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(data, SCHEMA)
+
+
+TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "step_counts": [8, 8]}
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ({"event": 3}, "phase 1: event=3"),
+        ({"event": {**TREE, "steps": 3}}, "phase 1: event: steps=3"),
+        ({"event": TREE, "mechanism": "gaussian"}, "phase 1: mechanism=gaussian"),
+        ({"event": TREE, "steps": 0}, "phase 1: steps=0"),
+        ({"event": TREE, "sampling_rate": 0.1}, "phase 1: sampling_rate"),
+        ({"event": {"type": "ReleaseDpEvent"}}, "did you mean"),
+    ],
+    ids=str,
+)
+def test_malformed_events_name_file_phase_and_key(phase, words):
+    with pytest.raises(InvalidParameter, match=words):
+        from_data({"phase": [phase]}, "a.toml")
+
+
+def test_the_schema_knows_every_event_and_what_stands_beside_one():
+    phase = SCHEMA["properties"]["phase"]["items"]
+    assert set(SCHEMA["$defs"]["event"]["properties"]["type"]["enum"]) == {*FIELDS}
+    assert phase["allOf"][0]["then"]["propertyNames"]["enum"] == [*EVENT_KEYS]
+    whole = from_data({"relation": "zero-out", "phase": [{"event": TREE, "steps": 2, "planned": True}, M2_PHASE]})
+    jsonschema.validate(whole.as_dict(), SCHEMA)
+    assert from_data(whole.as_dict()) == whole
+    for bad in (
+        {"event": TREE, "mechanism": "gaussian"},
+        {"event": TREE, "sampling_rate": 0.1},
+        {"event": {"type": "x"}},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"phase": [bad]}, SCHEMA)
+
+
+SIZES = {"batch_size": 10, "dataset_size": 95}
+BINS = {"sampling": "balls-in-bins"}
+ACCEPTED = [
+    {**BINS, "batches": 10}, {**BINS, **SIZES, "epochs": 1},
+    {**BINS, "batches": 10, "epochs": 2, "batches_per_record": 3},
+    {"sampling": "shuffle"}, {"sampling": "shuffle", "batches": 10, "epochs": 0.5},
+    {"sampling": "partition", "epochs": 2}, {**SIZES, "sampling": "fixed", "steps": 3},
+    {"sampling": "fixed", "sampling_rate": 1}, {**SIZES, "max_batch_size": 20, "epochs": 2},
+    {"sampling_rate": 0.1, "steps": 3, "max_batch_size": 20, "dataset_size": 95, "public_size": True},
+    {"sampling_rate": 0.1, "steps": 3, "dataset_size": 95}, {"dataset_size": 95},
+]  # fmt: skip
+REFUSED = [
+    {**BINS}, {**BINS, "batches": 0}, {**BINS, **SIZES, "batches": 10}, {**BINS, "batches": 1.5},
+    {"batches": 10}, {"batches": 10, "epochs": 2}, {"sampling": "partition", "batches": 10},
+    {"sampling": "shuffle", "batches": 10, "batches_per_record": 2}, {"sampling": "shuffling"},
+    {**BINS, "batches": 10, "max_batch_size": 20, "dataset_size": 95}, {"sampling_rate": 0.1, "max_batch_size": 20},
+    {**SIZES, "max_batch_size": 20, "public_size": False}, {"sampling_rate": 0.1, "dataset_size": 95.5},
+    {"epochs": 2}, {"sampling": "fixed"}, {"sampling": "poisson", "epochs": 2},
+    {"sampling_rate": 0.1}, {"sampling_rate": 0.1, "sampling": "fixed"}, {**SIZES}, {**BINS, **SIZES},
+]  # fmt: skip
+
+
+def reads(run):
+    """True if the phase with this run is one that is read, whether or not a bound answers for it."""
+    try:
+        found = from_data({"phase": [{**GAUSSIAN, **run}]})
+    except Refused:
+        return True
+    except InvalidParameter:
+        return False
+    written = found.as_dict()
+    jsonschema.validate(written, SCHEMA)
+    return from_data(written).as_dict() == written
+
+
+@pytest.mark.parametrize("run", [*ACCEPTED, *REFUSED], ids=str)
+def test_runs_are_read_as_their_schema_says_and_written_back(run):
+    valid = jsonschema.Draft202012Validator(SCHEMA).is_valid({"phase": [{**GAUSSIAN, **run}]})
+    assert valid == reads(run) == (run in ACCEPTED)
+
+
+def test_the_schemas_know_every_sampling_and_every_key_of_a_run():
+    phase = SCHEMA["properties"]["phase"]["items"]["properties"]
+    result = json.loads((files("privproj") / "schema.json").read_text())["properties"]["run"]["properties"]
+    assert phase["sampling"]["enum"] == [*Sampling] == [name for name in result["sampling"]["enum"] if name]
+    own = {field.name for field in fields(Run)} - {"discretization", "split", "notes"}
+    assert own <= set(phase) and set(result) == {*own, "assumes"}
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(kind for kind, _ in LINES))
+def test_the_schema_of_run_files_has_the_keys_that_are_read(name):
+    phase = SCHEMA["properties"]["phase"]["items"]
+    known = {key for key in keys_of(mechanism_named(name), PHASE_KEYS) if key not in FOR_ALL or key == "relation"}
+    rules = [rule["then"]["propertyNames"]["enum"] for rule in phase["allOf"]
+             if name in rule.get("if", {}).get("properties", {}).get("mechanism", {}).get("enum", ())]  # fmt: skip
+    expected = f"privproj/run_schema.json: one rule for {name} with these keys"
+    assert [set(rule) for rule in rules] == [known] and known <= set(phase["properties"]), expected
+    assert set(SCHEMA["properties"]) == {*FOR_ALL, "phase"}

@@ -1,0 +1,307 @@
+"""M2: order of the bounds, limits, the primal form, and the mechanism itself."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import reference
+from helpers import eps_of, m2, settings_of_m2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Layer, Refused
+from privproj.distributions.squared_sensitivity import log_gaussian_delta_at
+from privproj.mechanisms.m2.mixture_rdp import log_energy_moment
+from privproj.mechanisms.registry import find_bound
+from privproj.numerics import kernels
+
+
+def log_delta(bound, eps, **parameters):
+    """The enclosure of the log of a bound's delta."""
+    return find_bound(M2, bound).representation(M2(**parameters)).log_delta(eps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(settings_of_m2)
+def test_order_of_the_bounds(setting):
+    dim, rank, mu, eps = setting
+    given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu, "change_rank": 1}
+    exact, free = log_delta("exact-rank1", eps, **given), log_delta("rank-free", eps, **given)
+    sharp, tail = log_delta("beta-tail-sharp", eps, **given), log_delta("beta-tail", eps, **given)
+    plain = log_delta("gaussian", eps, **given)
+    assert exact.lower <= free.upper
+    assert exact.lower <= sharp.upper
+    assert sharp.lower <= tail.upper
+    assert free.lower <= plain.upper
+    assert sharp.lower <= plain.upper
+
+
+@pytest.mark.parametrize("dim", [64, 768, 4096])
+@pytest.mark.parametrize("rank", [4, 16, 32])
+@pytest.mark.parametrize("mu", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("eps", [0.1, 1.0, 4.0])
+def test_rank_free_is_below_the_sharp_published_bound_at_rank_two(dim, rank, mu, eps):
+    """An observation on this grid, not a theorem."""
+    given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu, "change_rank": 2}
+    assert log_delta("rank-free", eps, **given).lower <= log_delta("beta-tail-sharp", eps, **given).upper
+
+
+@settings(max_examples=25, deadline=None)
+@given(settings_of_m2)
+def test_monotone_in_rank_and_dim(setting):
+    dim, rank, mu, eps = setting
+    for bound in ("rank-free", "exact-rank1", "beta-tail"):
+        here = log_delta(bound, eps, dim=dim, rank=rank, noise_multiplier=1 / mu, change_rank=1)
+        wider = log_delta(bound, eps, dim=2 * dim, rank=rank, noise_multiplier=1 / mu, change_rank=1)
+        larger = log_delta(bound, eps, dim=dim, rank=min(dim, rank + 1), noise_multiplier=1 / mu, change_rank=1)
+        assert wider.lower <= here.upper
+        assert here.lower <= larger.upper
+
+
+@settings(max_examples=10, deadline=None)
+@given(settings_of_m2, st.floats(1.01, 20))
+def test_mixture_moment_is_below_the_gaussian_moment(setting, alpha):
+    dim, rank, mu, _ = setting
+    curve = find_bound(M2, "mixture-rdp").representation(M2(dim=dim, rank=rank, noise_multiplier=1 / mu))
+    with mp.workdps(30):
+        c = alpha * (alpha - 1) * mu**2 / 2
+        exact = float(mp.log(mp.hyp1f1(mp.mpf(rank) / 2, mp.mpf(dim) / 2, c, maxterms=10**6)) / (alpha - 1))
+    value = curve.divergence(alpha)
+    assert value <= alpha * mu * mu / 2 * (1 + 1e-12)
+    assert value == pytest.approx(exact, rel=1e-9, abs=1e-11 / (alpha - 1))
+    assert value >= exact * (1 - 1e-13)
+
+
+def test_full_rank_is_the_gaussian_mechanism():
+    plain = privproj.epsilon(Gaussian(noise_multiplier=1.3), delta=1e-6)
+    for bound in ("rank-free", "exact-rank1", "gaussian"):
+        result = privproj.epsilon(M2(dim=50, rank=50, noise_multiplier=1.3), delta=1e-6, bound=bound)
+        assert result.value == pytest.approx(plain.value, rel=1e-12, abs=0)
+        assert "rank equals dim" in result.warnings[0]
+    assert (
+        privproj.epsilon(M2(dim=50, rank=50, noise_multiplier=1.3), delta=1e-6, bound="mixture-rdp").value
+        >= plain.value
+    )
+
+
+def test_large_dimension_concentrates_on_the_mean_energy():
+    d, r, mu = 10**8, 10**6, 20.0
+    value = log_delta("rank-free", 1.0, dim=d, rank=r, noise_multiplier=1 / mu).upper
+    assert value == pytest.approx(kernels.log_gaussian_delta(1.0, mu * math.sqrt(r / d)), rel=1e-4, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "mu", "eps"), [(2, 1, 3.0, 0.5), (64, 4, 1.0, 8.0), (768, 16, 2.0, 1.0), (5000, 4999, 0.7, 0.2)]
+)
+def test_exact_rank1_against_mpmath(dim, rank, mu, eps):
+    with mp.workdps(20):
+        truth = float(mp.log(reference.expected_profile(eps, mu, dim, rank)))
+    low, high = log_delta("exact-rank1", eps, dim=dim, rank=rank, noise_multiplier=1 / mu)
+    assert low <= truth + 1e-14 * abs(truth)
+    assert truth - 1e-14 * abs(truth) <= high
+
+
+def random_losses(rng, dim, rank, change, mu, count):
+    """Privacy losses of the mechanism itself: ``Z`` and ``E`` drawn, ``Y = M (V + E)``, ``Z`` known to the attacker."""
+    change = change / np.linalg.norm(change)
+    sketch = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
+    noise = rng.standard_normal((count, *change.shape)) / mu
+    released = sketch @ (np.swapaxes(sketch, 1, 2) @ (change + noise))
+    frame = np.linalg.qr(sketch)[0]
+    coordinates = np.swapaxes(frame, 1, 2)
+    core = np.linalg.inv(coordinates @ sketch @ np.swapaxes(sketch, 1, 2) @ frame)
+    seen = core @ (coordinates @ released)
+    shift = coordinates @ change
+    return mu * mu * np.sum(shift * (seen - 0.5 * shift), axis=(1, 2))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("change_rank", [1, 5])
+def test_simulated_mechanism_never_exceeds_the_bound(change_rank):
+    rng = np.random.default_rng(11)
+    dim, rank, mu = 24, 3, 2.5
+    change = np.zeros((dim, 6))
+    change[range(change_rank), range(change_rank)] = 1.0
+    losses = np.concatenate([random_losses(rng, dim, rank, change, mu, 20_000) for _ in range(10)])
+    for eps in (0.0, 0.1, 0.5, 1.0, 2.0, 3.0):
+        gains = np.clip(-np.expm1(eps - losses), 0.0, None)
+        mean, error = gains.mean(), gains.std() / math.sqrt(len(gains))
+        bound = math.exp(log_delta("rank-free", eps, dim=dim, rank=rank, noise_multiplier=1 / mu).upper)
+        assert mean <= bound + 5 * error
+        if change_rank == 1:
+            exact = math.exp(log_delta("exact-rank1", eps, dim=dim, rank=rank, noise_multiplier=1 / mu).upper)
+            assert abs(mean - exact) <= 5 * error
+
+
+@pytest.mark.full
+def test_rank_five_exceeds_the_rank_one_profile_at_small_epsilon():
+    """Why ``exact-rank1`` is conditional and ``rank-free`` exists."""
+    rng = np.random.default_rng(3)
+    dim, rank, mu, eps = 200, 4, 5.0, 0.05
+    frames = np.linalg.qr(rng.standard_normal((20_000, dim, rank)))[0]
+    energy = mu * mu * (frames[:, :5, :] ** 2).sum(axis=(1, 2)) / 5
+    deltas = np.array([math.exp(log_gaussian_delta_at(eps, x)) for x in energy])
+    mean, error = deltas.mean(), deltas.std() / math.sqrt(len(deltas))
+    given = {"dim": dim, "rank": rank, "noise_multiplier": 1 / mu}
+    assert mean - 5 * error > math.exp(log_delta("exact-rank1", eps, **given).upper)
+    assert mean <= math.exp(log_delta("rank-free", eps, **given).upper) + 5 * error
+
+
+def test_replace_is_refused_for_rank_one():
+    mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
+    with pytest.raises(Refused, match="replace"):
+        privproj.epsilon(mechanism, delta=1e-5, bound="exact-rank1", relation="replace")
+    assert privproj.epsilon(mechanism, delta=1e-5, relation="replace").usable
+
+
+def test_rank_of_the_change():
+    mechanism = M2(dim=64, rank=4, noise_multiplier=1.0)
+    with pytest.raises(InvalidParameter, match="columns"):
+        privproj.epsilon(mechanism, delta=1e-5, bound="beta-tail")
+    by_shape = privproj.epsilon(M2(dim=64, rank=4, columns=8, noise_multiplier=1.0), delta=1e-5, bound="beta-tail")
+    promised = privproj.epsilon(
+        M2(dim=64, rank=4, columns=8, change_rank=2, noise_multiplier=1.0), delta=1e-5, bound="beta-tail"
+    )
+    assert (by_shape.status, by_shape.promises) == ("proved", ())
+    assert promised.status == "conditional"
+    assert "at most 2" in promised.promises[0]
+    assert promised.value < by_shape.value
+    one_column = privproj.epsilon(M2(dim=64, rank=4, columns=1, noise_multiplier=1.0), delta=1e-5, bound="exact-rank1")
+    assert one_column.status == "proved"
+
+
+def test_rank_query_is_the_last_that_fits():
+    blank = M2(dim=2048, noise_multiplier=1.0)
+    found = privproj.rank(blank, epsilon=1.0, delta=1e-5)
+    for rank, fits in ((found.value, True), (found.value + 1, False)):
+        delta = privproj.delta(M2(dim=2048, rank=rank, noise_multiplier=1.0), epsilon=1.0).value
+        assert (delta <= 1e-5) == fits
+    nothing = privproj.rank(M2(dim=4, noise_multiplier=0.01), epsilon=0.1, delta=1e-9)
+    assert (nothing.value, nothing.outcome) == (None, "vacuous")
+    assert privproj.rank(M2(dim=64, noise_multiplier=50.0), epsilon=1.0, delta=1e-5).value == 64
+
+
+def test_published_settings():
+    given = {"dim": 2048, "rank": 16}
+    for bound, k, expected in (("beta-tail", 10, 0.7787), ("rank-free", None, 0.3814), ("gaussian", None, 3.7306)):
+        found = privproj.sigma(M2(**given, change_rank=k), epsilon=1.0, delta=1e-5, bound=bound)
+        assert found.value == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("c", [1e-9, 1.0, 499.0, 501.0, 5e3, 1e5])
+@pytest.mark.parametrize(("a", "b"), [(0.5, 3.5), (8.0, 1016.0), (50.0, 0.5)])
+def test_energy_moments_are_the_confluent_function_on_both_sides_of_kummers_formula(a, b, c):
+    found = log_energy_moment(a, b, c)
+    with mp.workdps(60):
+        exact = mp.log(mp.hyp1f1(a, a + b, c))
+    assert 0.0 <= found - exact <= 1e-11 + 1e-14 * float(exact)
+
+
+def test_reused_projection_exceeds_what_fresh_projections_are_charged():
+    """The adaptive attack of a fixed projection: from the second step on the gradient lies in the known span."""
+    rng = np.random.default_rng(8)
+    dim, rank, z, steps, count = 64, 2, 3.0, 12, 100_000
+    energy = rng.beta(rank / 2, (dim - rank) / 2, count)
+    shift = (energy + steps - 1.0) / z**2
+    loss = rng.standard_normal(count) * np.sqrt(shift) + shift / 2
+    gains = np.clip(-np.expm1(1.0 - loss), 0, None)
+    fresh = privproj.delta(M2(dim=dim, rank=rank, noise_multiplier=z), epsilon=1.0, steps=steps).value
+    assert gains.mean() - 5 * gains.std() / math.sqrt(count) > 3 * fresh
+    fixed = M2(dim=dim, rank=rank, noise_multiplier=z, fixed_projection=True)
+    with pytest.raises(Refused, match="--bound gaussian"):
+        privproj.delta(fixed, epsilon=1.0, steps=steps)
+    plain = privproj.delta(fixed, epsilon=1.0, steps=steps, bound="gaussian").value
+    assert gains.mean() <= plain + 5 * gains.std() / math.sqrt(count)
+
+
+def test_the_rank_is_never_assumed():
+    blank = M2(dim=2048, columns=10, noise_multiplier=0.5)
+    for bound in ("rank-free", "exact-rank1", "mixture-rdp", "good-event", "good-event-q", "beta-tail"):
+        with pytest.raises(InvalidParameter, match="rank"):
+            privproj.epsilon(blank, delta=1e-5, bound=bound)
+    assert [row.bound.name for row in privproj.compare(blank, delta=1e-5) if row.result] == ["gaussian"]
+
+
+def test_replacing_a_record_doubles_the_promised_rank():
+    one, two = (
+        privproj.epsilon(m2(0.8, change_rank=k), delta=1e-5, bound="beta-tail", relation=relation).value
+        for k, relation in ((4, "replace"), (8, "add-remove"))
+    )
+    assert one == two
+
+
+def test_subsampled_rdp_is_above_the_composed_profile_and_below_the_gaussian_one():
+    for q in (0.001, 0.01, 0.2):
+        run = {"steps": 200, "sampling_rate": q}
+        assert eps_of(m2(0.4), "rank-free", **run) <= eps_of(m2(0.4), "mixture-rdp", **run)
+        assert eps_of(m2(0.4), "mixture-rdp", **run) <= eps_of(Gaussian(noise_multiplier=0.4), "rdp", **run)
+
+
+def brute_minimum(a, b, k, mu, eps, sharp):
+    """The bound on a dense grid of tau, and at tau = 1."""
+    grid = math.log(a / b) + np.linspace(-30, 60, 1500) * kernels.beta_tail_scale(a, b)
+    values = [
+        kernels.beta_tail_value(t, a, b, kernels.beta_constant(a, b), math.log(k), mu, eps, sharp)
+        for t in grid
+        if -200 < t < 35
+    ]
+    return min([*values, kernels.log_tail_profile(eps, mu, sharp), 0.0])
+
+
+@pytest.mark.full
+@settings(max_examples=60, deadline=None)
+@given(
+    dim=st.integers(3, 5000),
+    share=st.floats(0, 1),
+    k=st.sampled_from([1, 2, 10]),
+    mu=st.floats(-2, 2).map(lambda x: 10.0**x),
+    eps=st.floats(-4, 2).map(lambda x: 10.0**x),
+    sharp=st.booleans(),
+)
+def test_tau_is_optimal(dim, share, k, mu, eps, sharp):
+    rank = 1 + round(share**3 * (dim - 2))
+    a, b = rank / 2, (dim - rank) / 2
+    found, _ = kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)
+    brute = brute_minimum(a, b, k, mu, eps, sharp)
+    assert found <= brute + 1e-10 * (1 + abs(brute))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dim=st.integers(20, 10**6),
+    rank=st.integers(1, 19),
+    k=st.sampled_from([1, 10]),
+    mu=st.floats(-1, 1).map(lambda x: 10.0**x),
+    log10_delta=st.floats(-12, -2),
+    sharp=st.booleans(),
+)
+def test_epsilon_inverts_delta_on_the_safe_side(dim, rank, k, mu, log10_delta, sharp):
+    a, b, log_delta = rank / 2, (dim - rank) / 2, log10_delta * math.log(10)
+    eps = kernels.beta_tail_epsilon(a, b, float(k), mu, log_delta, sharp)
+    assert kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] <= log_delta
+    if eps > 1e-12:
+        assert kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] >= log_delta - 1e-11
+
+
+def test_published_bound_at_a_given_tau_is_never_below_the_minimum():
+    found = math.exp(kernels.beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
+    for tau in (0.01, 0.02, 0.03, 0.05, 0.2):
+        assert float(reference.beta_tail_bound(1, 1.2841916, 2048, 16, 10, tau, False)) >= found
+
+
+@pytest.mark.parametrize(
+    "layers", ["96x8x2", Layer(dim=96, rank=8, count=2), ["96x8x2"], [Layer(dim=96, rank=8, count=2)]]
+)
+def test_layers_are_the_same_however_they_are_given(layers):
+    usual = M2(layers=(Layer(dim=96, rank=8, count=2),), noise_multiplier=0.5)
+    found = M2(layers=layers, noise_multiplier=0.5)
+    assert found == usual and hash(found) == hash(usual)
+    assert privproj.epsilon(found, delta=1e-5, steps=3, sampling_rate=0.1).value
+
+
+def test_what_is_no_layer_is_refused():
+    for layers in ("96", [96], 96):
+        with pytest.raises(InvalidParameter, match="for instance 768x16x24"):
+            M2(layers=layers, noise_multiplier=0.5)

@@ -1,0 +1,506 @@
+"""What a number takes for granted is said exactly where it is; and what happens where it does not hold."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from helpers import GUARANTEES, full_if, needs
+from privproj_cli.report import written
+
+import privproj
+from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
+from privproj.accounting.schedule import dp_sft
+from privproj.contrib.statement.statement import account_data, run_data, statement_from
+from privproj.io.ledger import Ledger, read_ledger
+from privproj.io.run_file import from_data
+
+WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper() and isinstance(words, str)}
+
+FROM_RUN = ("PARTITION_OF_POSITIONS", "PUBLIC_RECORD_COUNT", "PLAN_FIXED_IN_ADVANCE", "FRESH_PROJECTION_PER_BATCH",
+            "PROMISE_OF_EVERY_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE",
+            "BATCHES_PICKED_BY_RECORDS", "POISSON_BATCHES", "FIXED_SIZE_BATCHES", "PLAN_BUT_FOR_THE_CLIP")  # fmt: skip
+
+
+def present(found):
+    """The names of the assumptions in a list of sentences."""
+    return {name for name, words in WORDS.items() if words in found}
+
+
+# --- every assumption exactly where its trigger is ------------------------------------------------
+
+M2_SHAPE = "m2 --dim 64 --rank 4 --noise-multiplier 5"
+
+STACK = "m2 --noise-multiplier 5 --clipping per-layer --layer 64x4x2"
+
+M1_SHAPE = "m1 --dim 50 --rank 30 --noise-multiplier 40"
+
+COLUMN = f"{M1_SHAPE} --span-dim 0 --residual-misalignment 1e-3"
+
+SKETCH = "sketch --rank 4 --gamma 100"
+
+CLIPPED = "sketch --rank 4 --frobenius-bound 1 --sensitivity .1 --noise-sigma 1 --enforced --eigenvalues 3"
+
+PROJECTS, VALUES, NOISY, KNOWN, APART = "projects", "values", "noisy", "known", "apart"
+
+MECHANISMS = {
+    "gaussian --noise-multiplier 5": {NOISY},
+    "gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9": {NOISY},
+    "laplace --noise-multiplier 50": {NOISY},
+    M2_SHAPE: {NOISY, PROJECTS},
+    f"{M2_SHAPE} --adaptive-clipping-sigma 9": {NOISY, PROJECTS},
+    f"{M2_SHAPE} --bound gaussian": {NOISY},
+    f"{M2_SHAPE} --bound exact-rank1": {NOISY, PROJECTS, KNOWN},
+    f"{M2_SHAPE} --bound beta-tail-sharp --change-rank 2": {NOISY, PROJECTS},
+    STACK: {NOISY, PROJECTS, APART},
+    f"{STACK} --bound beta-tail --change-rank 2": {NOISY, PROJECTS},
+    f"{STACK} --bound mixture-rdp": {NOISY, PROJECTS, APART},
+    "m2 --noise-multiplier 5 --layer 64x4x2": {NOISY, PROJECTS},
+    "m2 --noise-multiplier 5 --layer 64x4 --layer 8x8 --clipping per-layer": {NOISY, PROJECTS},
+    f"{M1_SHAPE} --bound known-projection-rank1": {NOISY, PROJECTS, KNOWN},
+    f"{M1_SHAPE} --bound operator-norm": {NOISY},
+    f"{M1_SHAPE} --bound secret-projection --columns 1 --misalignment 1e-3": {NOISY, PROJECTS, VALUES},
+    f"{COLUMN} --bound residual": {NOISY, PROJECTS, VALUES},
+    "sketch-public --rank 16 --noise-multiplier 5 --bound exact-rank1": {NOISY, PROJECTS},
+    "wishart --dim 50 --rank 8 --misalignment 1e-4": {PROJECTS, VALUES},
+    "wishart --dim 50 --rank 8 --misalignment 1e-4 --bound quantile": {PROJECTS, VALUES},
+    f"{SKETCH} --bound exact-rank1": {PROJECTS, VALUES},
+    f"{SKETCH} --bound exact-rank1 --layer-count 2": {PROJECTS, VALUES, APART},
+    f"{CLIPPED} --bound rdp": {PROJECTS},
+    f"{CLIPPED} --bound rdp-best --layer-count 3": {PROJECTS, APART},
+}
+
+RUNS = ["", "--sampling-rate .1 --steps 1",
+        "--sampling fixed --sampling-rate .1 --steps 1", "--sampling partition", "--sampling shuffle",
+        "--sampling balls-in-bins --batches 1",
+        "--batch-size 100 --dataset-size 100 --steps 1",
+        "--sampling partition --batch-size 10 --dataset-size 100 --epochs 1"]  # fmt: skip
+
+RELATIONS = ["", "--relation add-remove", "--relation replace", "--relation zero-out"]
+
+
+def expected(mechanism, words, relation):
+    """The assumptions that these words and this relation bring in, from their definitions."""
+    kind = MECHANISMS[mechanism]
+    partition, bins = "partition" in words or "shuffle" in words, "bins" in words
+    epochs, sampled = partition or bins, partition or bins or "--sampling-rate" in words
+    triggers = {
+        "CLIPPED_AND_NOISED": mechanism.startswith("gaussian"),
+        "WHOLE_GRADIENT_CLIPPED": mechanism.split()[0] in ("m1", "m2"),
+        "CLIP_OF_ALL_LAYERS": "per-layer" in mechanism,
+        "ADAPTED_CLIP": "adaptive" in mechanism,
+        "COUNT_OF_SIGNS": "adaptive" in mechanism,
+        "POISSON_BATCHES": "--sampling-rate" in words and "fixed" not in words,
+        "FIXED_SIZE_BATCHES": "fixed" in words,
+        "KNOWN_PROJECTION": KNOWN in kind,
+        "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
+        "PARTITION_OF_POSITIONS": partition,
+        "BATCHES_PICKED_BY_RECORDS": bins,
+        "FRESH_PROJECTION_PER_BATCH": epochs and PROJECTS in kind,
+        "PUBLIC_RECORD_COUNT": "dataset-size" in words,
+        "PLAN_FIXED_IN_ADVANCE": epochs and "adaptive" not in mechanism,
+        "PLAN_BUT_FOR_THE_CLIP": epochs and "adaptive" in mechanism,
+        "PROMISE_OF_EVERY_BATCH": sampled and VALUES in kind,
+        "REPLACE_SENSITIVITY": relation == "replace" and NOISY in kind and VALUES not in kind,
+    }
+    return {name for name, there in triggers.items() if there}
+
+
+@pytest.mark.parametrize("bound", GUARANTEES, ids=lambda bound: f"{bound.mechanism.name}.{bound.name}")
+def test_no_answer_leaves_unsaid_what_its_mechanism_has_done(bound):
+    assert bound.assumes(bound.mechanism)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", pytest.param(M2_SHAPE, marks=pytest.mark.slow)])
+def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, tmp_path, mechanism):
+    """Also over phases of which one adapts its clip, at every door that lists assumptions."""
+    words = f"{mechanism} --adaptive-clipping-sigma 9 --steps 4"
+    name, *own = mechanism.split()
+    given = dict(zip([word[2:].replace("-", "_") for word in own[::2]], map(float, own[1::2]), strict=True))
+    phases = [{"mechanism": name, **given, "steps": 3, **more} for more in ({}, {"adaptive_clipping_sigma": 9})]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"phase": phases}))
+    lines = [f"epsilon {words} --delta 1e-3", f"delta {words} --epsilon 1", f"curve {words} --points 2",
+             f"compare {words} --delta 1e-3", f"report {words} --delta 1e-3", f"run {path} --delta 1e-3",
+             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3",
+             f"select {words} --trials 3 --delta 1e-3"]  # fmt: skip
+    for line in lines:
+        code, out, err = run(line)
+        assert code == 0, err
+        found = present([words for words in WORDS.values() if words in " ".join(out.split())])
+        assert {"ADAPTED_CLIP", "COUNT_OF_SIGNS", "PLAN_BUT_FOR_THE_CLIP"} <= found, line
+        assert "PLAN_FIXED_IN_ADVANCE" not in found, line
+
+
+def test_what_dp_accounting_composes_is_conditional_on_its_rounding():
+    from dp_accounting import dp_event
+
+    from privproj.schedule import Schedule, event_phase
+
+    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
+    found = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
+    assert found.status == "conditional" and WORDS["ROUNDING_AS_MEASURED"] in found.promises
+
+
+def test_a_grid_that_has_no_effect_is_said(run):
+    lines = (
+        "epsilon gaussian --noise-multiplier 4 --delta 1e-5",
+        "sigma gaussian --epsilon 1 --delta 1e-5 --steps 9",
+        "curve gaussian --noise-multiplier 4 --points 2",
+        "delta laplace --noise-multiplier 4 --epsilon .1",
+    )
+    for line in lines:
+        code, out, err = run(f"{line} --discretization .01")
+        assert code == 0 and "had no effect" in out + err, line
+        assert "had no effect" not in "".join(run(line)[1:])
+    used = run("epsilon gaussian --noise-multiplier 4 --delta 1e-5 --sampling-rate .1 --steps 3 --discretization .01")
+    assert "had no effect" not in used[1]
+
+
+COSTLY = ("mixture-rdp", "beta-tail", "known-projection-rank1", "wishart", "per-layer", "secret-projection", "residual")
+
+
+@pytest.mark.parametrize("mechanism", full_if(MECHANISMS, lambda words: any(word in words for word in COSTLY)))
+def test_assumptions_are_said_exactly_where_they_are_made(run, mechanism):
+    answered = 0
+    for words in RUNS:
+        for relation in RELATIONS:
+            code, out, _ = run(f"delta {mechanism} {words} {relation} --epsilon .5 --json")
+            if code == 3:
+                continue
+            answered += 1
+            shown = json.loads(out)
+            said = [*shown["mechanism"]["assumes"], *shown["run"]["assumes"]]
+            assert len(said) == len(set(said))
+            assert present(said) == expected(mechanism, words, shown["run"]["relation"]), (words, relation)
+            assert present(shown["run"]["assumes"]) == present(said) & set(FROM_RUN)
+    assert answered >= 6
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", "wishart --dim 50 --rank 8 --misalignment 1e-4",
+                                       f"{M2_SHAPE} --bound exact-rank1", STACK])  # fmt: skip
+@pytest.mark.parametrize(
+    "words", ["--sampling partition --steps 1", "--batch-size 50 --dataset-size 50 --epochs 1", "--relation replace"]
+)
+def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
+    code, out, _ = run(f"epsilon {mechanism} {words} --delta 1e-3 --json")
+    if code == 3:
+        assert "exact-rank1" in mechanism and "replace" in words
+        return
+    result = json.loads(out)
+    said = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
+    text = run(f"epsilon {mechanism} {words} --delta 1e-3")[1]
+    assert [" ".join(part.split("  warning:")[0].split()) for part in text.split("  assumes:  ")[1:]] == said
+    bound = "" if "--bound" in mechanism else f"--bound {result['bound']}"
+    curve = json.loads(run(f"curve {mechanism} {bound} {words} --points 2 --style json")[1])
+    assert curve["results"][0]["assumes"] == said
+    table = " ".join(run(f"curve {mechanism} {bound} {words} --points 2")[1].split())
+    statement = " ".join(run(f"report {mechanism} {words} --delta 1e-3")[1].split())
+    compared = " ".join(run(f"compare {mechanism.split(' --bound')[0]} {words} --delta 1e-3")[1].split())
+    for sentence in said:
+        assert f"assumes: {sentence}" in table and f"assumed of the program: {sentence}" in statement
+    own = "exact-rank1" if "exact-rank1" in mechanism else result["bound"]
+    for sentence in said:
+        assert re.search(rf"assumes: (\([^()]*\b{own}\b[^()]*\) )?{re.escape(sentence)}", compared), sentence
+
+
+def test_several_releases_and_several_phases_are_planned_in_advance(run):
+    shown = json.loads(run("epsilon gaussian --noise-multiplier 5 --steps 3 --delta 1e-3 --json")[1])
+    assert present(shown["run"]["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    steps = privproj.steps(Gaussian(noise_multiplier=5.0), epsilon=1.0, delta=1e-3)
+    assert present(steps.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    one = {"mechanism": "gaussian", "noise_multiplier": 5}
+    assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["assumes"] == ()
+    both = from_data({"phase": [one, one]}).epsilon(delta=1e-3)
+    assert present(both.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+
+
+@pytest.mark.full
+def test_a_public_subspace_is_said_to_be_public(run, tmp_path):
+    line = "dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2"
+    for extra, there in (("", False), (" --public", True)):
+        assert (WORDS["PUBLIC_SUBSPACE"] in json.loads(run(f"{line}{extra} --json")[1])["run"]["assumes"]) == there
+        assert (WORDS["PUBLIC_SUBSPACE"] in " ".join(run(line + extra)[1].split())) == there
+    path = tmp_path / "plan.toml"
+    assert run(f"{line} --public -o {path}")[0] == 0 and "public subspace" in path.read_text()
+    budget = {"epsilon": 4, "delta": 1e-5, "sampling_rate": 0.1, "steps": (2, 2)}
+    assert WORDS["PUBLIC_SUBSPACE"] not in dp_sft(**budget).epsilon(delta=1e-5).run["assumes"]
+
+
+def test_a_run_file_keeps_what_its_numbers_assume():
+    entry = {"mechanism": "gaussian", "noise_multiplier": 5, "batch_size": 10, "dataset_size": 100, "epochs": 1}
+    first = from_data({"phase": [entry]})
+    again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
+    assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
+    assert WORDS["PUBLIC_RECORD_COUNT"] in again.delta(epsilon=1.0).run["assumes"]
+    parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
+    again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
+    assert again.delta(epsilon=1.0).run["sampling"] == "partition"
+    with pytest.raises(InvalidParameter, match="public_size"):
+        from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "public_size": "false"}]})
+
+
+def test_misalignment_of_a_mean_names_the_number_of_records_it_is_for(run):
+    line = "alignment mean --norm-bound 1 --norm-floor .1 --records 5000"
+    shown = json.loads(run(line + " --json")[1])
+    assert any("5000 records" in words and "smallest batch" in words for words in shown["assumes"])
+    assert "5000 records" in run(line)[1] and "Poisson" in run(line)[1]
+    batch = json.loads(run(line.replace("5000", "50") + " --json")[1])
+    few, many = (
+        privproj.delta(
+            privproj.Wishart(dim=100, rank=16, misalignment=found["misalignment"]),
+            epsilon=0.1, sampling="fixed", sampling_rate=0.01,
+        ).value
+        for found in (batch, shown)
+    )  # fmt: skip
+    assert few > 100 * many
+    poisson = "--sampling-rate .1 --steps 1 --sampling poisson"
+    assert run(f"epsilon wishart --dim 9 --rank 2 --misalignment 1e-5 {poisson} --delta .1")[0] == 3
+
+
+def test_a_laplace_multiplier_is_never_called_a_standard_deviation_over_the_clip(run):
+    """Whoever enters a standard deviation as the scale would be told an epsilon that is sqrt(2) times too small."""
+    out = " ".join(run("epsilon laplace --noise-multiplier 2 --relation replace --clip 3 --delta 1e-5")[1].split())
+    assert "noise multiplier = scale/(2C)" in out and "sigma/(2C)" not in out
+    assert "(for Laplace noise its scale) over 2C" in out and "sqrt(2) 2 z C = 16.98" in out
+
+
+def test_the_first_lines_say_what_a_noise_multiplier_is_under_replace(run):
+    line = "epsilon gaussian --noise-multiplier 2 --sampling fixed --sampling-rate .1 --steps 1 --clip 3 --delta 1e-3"
+    out = run(line)[1]
+    assert "replace, noise multiplier = sigma/(2C)" in out.splitlines()[1]
+    assert "standard deviation 2 z C = 12.00" in out and "sigma/(2C)" in out.split("warning:")[1]
+    plain = run(line.replace("fixed", "poisson"))[1]
+    assert "standard deviation z C = 6.000" in plain and "2C" not in plain
+    phases = run("dp-sft --epsilon 4 --delta 1e-5 --sampling-rate .1 --subspace-steps 2 --steps 2")[1]
+    assert "2C" not in phases
+
+
+def test_training_says_that_the_number_of_records_is_public():
+    torch = needs("torch")
+    from unit.training.helpers import data, mlp, own, private
+
+    from privproj.training.algorithms.subspace import Subspace
+
+    x, y = data()
+    for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
+        more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
+        module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=1, **more)
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
+            optimizer.step()
+        said = present(optimizer.epsilon(1e-3).assumes)
+        assert "PUBLIC_RECORD_COUNT" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
+        optimizer.close()
+
+
+RUNS_OF_TRAINING = {
+    "one phase": [("gaussian", {"noise_multiplier": 5.0}, {"steps": 4, "sampling_rate": 0.1, "public_size": True})],
+    "one release": [("laplace", {"noise_multiplier": 50.0}, {"steps": 1, "relation": "replace"})],
+    "an adapted clip": [
+        ("m2", {"dim": 64, "rank": 4, "noise_multiplier": 5.0, "adaptive_clipping_sigma": 9.0}, {"steps": 3}),
+    ],
+    "epochs": [("gaussian", {"noise_multiplier": 30.0}, {"steps": 2, "sampling": "balls-in-bins", "batches": 3})],
+    "phases": [
+        ("m2", {"layer": "64x4x2", "clipping": "per-layer", "noise_multiplier": 9.0}, {"steps": 1}),
+        ("gaussian", {"noise_multiplier": 9.0, "adaptive_clipping_sigma": 9.0}, {"steps": 2, "public_size": True}),
+    ],
+    "a promise": [("m2", {"dim": 64, "rank": 4, "noise_multiplier": 9.0, "bound": "exact-rank1"}, {"steps": 2})],
+}  # fmt: skip
+"""Runs as lists of phases: mechanism, parameters, run."""
+
+
+def said_of(run, path, line):
+    """What a door prints as assumed of the program, as text and, where it has JSON, there too."""
+    code, out, err = run(line)
+    assert code == 0, err
+    flat = " ".join(out.split())
+    found = present([words for words in WORDS.values() if words in flat]) - {"ONE_RECORD_OF_A_PERSON"}
+    if line.split()[0] in ("ledger", "verify"):
+        assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_OF_A_PERSON"} == found
+    return found
+
+
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", full_if(RUNS_OF_TRAINING, lambda name: not name.startswith("one ")))
+def test_report_ledger_verify_and_run_of_one_run_list_the_same_assumptions(run, tmp_path, name, cut):
+    """Also where the ledger is cut: the report is then about the releases that are there, the run about all.
+
+    Only doors that read a ledger, or a statement of one, can say that nothing beside it is counted.
+    """
+    phases = [{"mechanism": mechanism, **own, **spent} for mechanism, own, spent in RUNS_OF_TRAINING[name]]
+    path, (statement, again) = tmp_path / "ledger", (tmp_path / "statement", tmp_path / "of-run")
+    for phase in from_data({"phase": phases}).phases:
+        book = Ledger(path, phase, {"epsilon": 500.0, "delta": 1e-5})
+        planned = phase.run.steps * (phase.run.batches or 1)
+        for _ in range(1 if cut else planned):
+            book.record()
+        book.close()
+    (tmp_path / "run.json").write_text(json.dumps({"phase": phases}))
+    statement.write_text(written(statement_from(account_data(read_ledger(path)), 1e-5, "text")))
+    again.write_text(written(statement_from(run_data(from_data({"phase": phases})), 1e-5, "text")))
+    lines = {
+        "ledger": f"ledger {path} --delta 1e-5",
+        "verify ledger": f"verify {path} --delta 1e-5",
+        "verify statement": f"verify {statement}",
+        "verify both": f"verify {statement} {path}",
+        "verify of run": f"verify {again}",
+        "run": f"run {tmp_path / 'run.json'} --delta 1e-5",
+    }
+    sets = {door: said_of(run, path, line) for door, line in lines.items()}
+    for door, text in (("report", statement.read_text()), ("report run", again.read_text())):
+        flat = " ".join(text.split())
+        sets[door] = {key for key, words in WORDS.items() if f"assumed of the program: {words}" in flat}
+    of_plan = {door: sets.pop(door) for door in ("run", "report run", "verify of run")}
+    assert all("THIS_LEDGER_ALONE" in found for found in sets.values())
+    whole = {frozenset(found - {"THIS_LEDGER_ALONE"}) for found in sets.values()}
+    assert len(whole) == 1 and whole == {frozenset(found) for found in of_plan.values()}, (sets, of_plan)
+
+
+def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
+    """That the number of records is public, and a subspace where there is one: in the file, not in memory alone."""
+    needs("torch", "opacus")
+    import torch
+    from unit.training.helpers import data, mlp, own, private
+
+    from privproj.training import Subspace
+
+    x, y = data()
+    for subspace in (None, Subspace(torch.eye(53, 2, dtype=torch.float64), "public")):
+        path = str(tmp_path / f"ledger{subspace is None}")
+        more = {} if subspace is None else {"algorithm": "dp-sft", "subspace": subspace}
+        module, optimizer, loader = private(mlp(), x, y, noise_multiplier=9.0, steps=2, ledger=path, **more)
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
+            optimizer.step()
+        known = present(optimizer.epsilon(1e-3).assumes)
+        optimizer.close()
+        assert "PUBLIC_RECORD_COUNT" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
+        for door in ("ledger", "verify"):
+            assert said_of(run, path, f"{door} {path} --delta 1e-3") == known
+        text = written(statement_from(account_data(read_ledger(path)), 1e-3, "text"))
+        assert present([words for words in WORDS.values() if words in " ".join(text.split())]) >= known
+
+
+# --- sides ----------------------------------------------------------------------------------------
+
+
+def test_exact_is_said_only_where_the_bound_is_the_truth_for_the_release():
+    shown = {
+        "gaussian": privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=0.5),
+        "public sketch": privproj.delta(
+            privproj.PublicSketch(rank=4, noise_multiplier=1.0), epsilon=0.5, bound="exact-rank1"
+        ),
+        "m2": privproj.delta(M2(dim=2, rank=1, columns=1, noise_multiplier=1.0), epsilon=0.5, bound="exact-rank1"),
+        "m1": privproj.delta(
+            privproj.M1(dim=2, rank=1, columns=1, noise_multiplier=9.0), epsilon=0.5, bound="known-projection-rank1"
+        ),
+    }
+    for name, found in shown.items():
+        seen = name in ("m1", "m2")
+        assert found.side == ("upper bound" if seen else "exact")
+        assert found.as_dict()["encloses"] == ("the value of the named bound" if seen else "the true value")
+        assert (WORDS["KNOWN_PROJECTION"] in found.mechanism["assumes"]) == seen
+
+
+@pytest.mark.parametrize(("bound", "side"), [(None, "exact"), (0.5, "upper bound"), (0.8, "exact")])
+def test_the_secret_sketch_is_exact_only_where_the_worst_column_is_allowed(bound, side):
+    column = Sketch(rank=4, eigen_floor=0.25, sensitivity=0.5, frobenius_bound=bound, noise_sigma=1.0)
+    assert privproj.delta(column, epsilon=0.1, bound="exact-rank1").side == side
+
+
+def test_the_release_without_its_projection_tells_less():
+    """M2 with d = 2, r = 1, one column, all zero against norm 1: by quadrature over |z|^2 ~ chi2_2 and the angle."""
+    logs = np.linspace(-14.0, 5.0, 1501)
+    g = np.exp(logs)
+    mass = 0.5 * np.exp(-g / 2) * g * (logs[1] - logs[0]) / g
+    half = np.exp(np.linspace(-14.0, 6.0, 600))
+    y = np.concatenate([-half[::-1], half])
+    density = lambda shift: np.exp(-((y[:, None] / g - shift) ** 2) / 2) @ mass / math.sqrt(2 * math.pi)  # noqa: E731
+    absent, t, found = density(0.0), math.exp(0.5), np.zeros(2)
+    angles = (np.arange(24) + 0.5) / 24 * math.pi / 2
+    for angle in angles:
+        with_it = density(math.cos(angle))
+        gains = [np.clip(a - t * b, 0, None) for a, b in ((with_it, absent), (absent, with_it))]
+        found += [np.trapezoid(gain, y) for gain in gains]
+    alone = found / len(angles)
+    pair = privproj.delta(M2(dim=2, rank=1, columns=1, noise_multiplier=1.0), epsilon=0.5, bound="exact-rank1")
+    assert alone == pytest.approx([0.0624, 0.1106], rel=5e-3, abs=0)
+    assert max(alone) < 0.95 * pair.lower
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def shift_of_epoch(records, neighbour, size):
+    """The distance of the batch sums of one epoch, consecutive chunks of ``size``, absent batches being zero."""
+    count = max(math.ceil(len(x) / size) for x in (records, neighbour))
+    sums = [[sum(x[i * size : (i + 1) * size]) for i in range(count)] for x in (records, neighbour)]
+    return math.dist(*sums)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_partition_into_chunks_costs_one_release_under_zero_out_and_not_under_add_remove(size):
+    records = [1.0 if i % (2 * size) < size else -1.0 for i in range(200)]
+    epochs = {"steps": 3, "sampling": "partition"}
+    printed = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **epochs).value
+
+    def true(shift):
+        return privproj.epsilon(Gaussian(noise_multiplier=1.0 / (shift * math.sqrt(3))), delta=1e-5).value
+
+    for position in (0, 7, 199):
+        zeroed = [*records[:position], 0.0, *records[position + 1 :]]
+        assert true(shift_of_epoch(records, zeroed, size)) == pytest.approx(printed, rel=1e-12, abs=0)
+    assert true(shift_of_epoch(records, records[1:], size)) > 10 * printed
+    with pytest.raises(Refused, match="shift every later batch"):
+        privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="add-remove", **epochs)
+    flipped = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, relation="replace", **epochs)
+    assert flipped.value == printed and WORDS["REPLACE_SENSITIVITY"] in flipped.run["assumes"]
+
+
+def test_a_partition_is_kept_and_its_relation_said(run):
+    for line in ("epsilon gaussian --noise-multiplier 1", "sigma m2 --dim 64 --rank 4 --epsilon 1"):
+        shown = json.loads(run(f"{line} --sampling partition --delta 1e-5 --json")[1])
+        assert (shown["run"]["sampling"], shown["run"]["relation"]) == ("partition", "zero-out")
+        assert any("relation is zero-out" in words for words in shown["warnings"])
+    assert (
+        "partition" in run("epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5")[1].split("\n")[1]
+    )
+    for line in ("--relation add-remove", "--relation add-remove --group-size 2"):
+        assert run(f"epsilon gaussian --noise-multiplier 1 --sampling partition --delta 1e-5 {line}")[0] == 3
+    assert run("epsilon gaussian --noise-multiplier 1 --sampling partition --sampling-rate .1 --delta 1e-5")[0] == 2
+
+
+@pytest.mark.parametrize("kind", [
+    {"kind": M2, "dim": 8, "rank": 2, "noise_multiplier": 1.0}, {"kind": privproj.M1, "dim": 8, "rank": 20,
+    "noise_multiplier": 9.0}, {"kind": privproj.Wishart, "dim": 8, "rank": 2, "misalignment": 1e-4},
+    {"kind": privproj.PublicSketch, "rank": 8, "noise_multiplier": 1.0}, {"kind": Sketch, "rank": 8, "gamma": 50.0},
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_projection_for_a_partition_is_refused(kind, steps):
+    given = dict(kind)
+    fixed = given.pop("kind")(**given, fixed_projection=True)
+    with pytest.raises(Refused, match="every batch of an epoch") as caught:
+        privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps)
+    named = {"m2": "--bound gaussian", "m1": "--bound operator-norm"}.get(fixed.name, "no bound here")
+    assert named in str(caught.value)
+    if "--bound" in named:
+        again = privproj.epsilon(fixed, delta=1e-5, sampling="partition", steps=steps, bound=named.split()[1])
+        assert WORDS["FRESH_PROJECTION_PER_BATCH"] not in again.assumes
+
+
+def test_one_projection_for_an_epoch_lets_a_later_batch_carry_the_whole_norm():
+    """The second batch's query follows the span that the first batch showed."""
+    rng = np.random.default_rng(3)
+    dim, rank, z = 64, 4, 1.0
+    frame = np.linalg.qr(rng.standard_normal((dim, rank)))[0]
+    shown = frame @ frame.T @ rng.standard_normal(dim)
+    change = shown / np.linalg.norm(shown)
+    captured = float(np.linalg.norm(frame.T @ change))
+    true = privproj.epsilon(Gaussian(noise_multiplier=z / captured), delta=1e-5).value
+    fresh = privproj.epsilon(M2(dim=dim, rank=rank, noise_multiplier=z), delta=1e-5, sampling="partition").value
+    assert true > 2 * fresh
+    fixed = M2(dim=dim, rank=rank, noise_multiplier=z, fixed_projection=True)
+    assert privproj.epsilon(fixed, delta=1e-5, sampling="partition", bound="gaussian").value >= true * (1 - 1e-9)

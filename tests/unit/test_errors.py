@@ -1,0 +1,72 @@
+"""Errors: suggestions for mistyped names, short reasons, and copies that survive another process."""
+
+import pickle
+from inspect import getmembers, isclass
+
+import pytest
+
+import privproj
+from privproj import errors
+from privproj.accounting.config import QUERIES
+from privproj.mechanisms.registry import LINES
+
+M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
+
+
+def misspelt(word):
+    """Words at edit distance one: a letter left out, doubled, replaced, two swapped."""
+    for i in range(len(word)):
+        yield word[:i] + word[i + 1 :]
+        yield word[: i + 1] + word[i:]
+        yield word[:i] + "x" + word[i + 1 :]
+        yield word[:i] + word[i + 1 : i + 2] + word[i : i + 1] + word[i + 2 :]
+
+
+@pytest.mark.parametrize("mechanism", sorted({kind for kind, _ in LINES}))
+def test_a_bound_with_one_wrong_letter_is_suggested(mechanism):
+    known = [name for kind, name in LINES if kind == mechanism]
+    for name in known:
+        for word in misspelt(name):
+            assert word in known or name in errors.nearest_names(word, known), word
+
+
+def test_the_python_door_suggests_too():
+    for call, name in (
+        (lambda: privproj.epsilon(M2, delta=1e-5, bound="rankfree"), "rank-free"),
+        (lambda: privproj.epsilon(M2, delta=1e-5, relation="addremove"), "add-remove"),  # pyright: ignore
+        (lambda: privproj.evaluate("m2.rankfree.delta", dim=64, rank=4, mu=1, epsilon=1), "rank-free"),
+        (lambda: privproj.evaluate("m2.rank-free.delt", dim=64, rank=4, mu=1, epsilon=1), "delta"),
+        (lambda: privproj.evaluate("m3.rank-free.delta", dim=64, rank=4, mu=1, epsilon=1), "m2"),
+        (lambda: privproj.evaluate("m2.rank-free.delta", dims=64, rank=4, mu=1, epsilon=1), "dim"),
+    ):
+        with pytest.raises(privproj.InvalidParameter, match=f"did you mean .*{name}.*?"):
+            call()
+
+
+def test_a_word_that_is_near_nothing_gets_the_list():
+    with pytest.raises(privproj.InvalidParameter) as caught:
+        privproj.evaluate("m2.rank-free.zzzzzzzz")
+    assert all(name in str(caught.value) for name in QUERIES)
+    assert "see there" in str(errors.unknown_name("name", "zzzz", "a name", map(str, range(99)), "see there"))
+
+
+@pytest.mark.parametrize("kind", [k for _, k in getmembers(errors, isclass) if issubclass(k, errors.PrivprojError)])
+def test_an_error_survives_another_process(kind):
+    given = {
+        errors.InvalidParameter: ("rank", 0, "a rank", "a remedy"),
+        errors.MissingPackage: ("torch", "training", "torch"),
+    }.get(kind, ("a sentence: and more",))
+    error = kind(*given)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (kind, str(error))
+
+
+def test_a_missing_package_says_what_to_install():
+    error = errors.MissingPackage("torch", "training", "torch")
+    assert str(error).startswith("expected torch to be installed, which training needs; ")
+    assert str(error).endswith("pip install 'privproj[torch]'")
+
+
+def test_every_error_is_exported():
+    kinds = {name for name, kind in getmembers(errors, isclass) if issubclass(kind, errors.PrivprojError)}
+    assert kinds - set(errors.__all__) == {"GridLimit"}

@@ -1,0 +1,86 @@
+"""What a field declares of its parameter is what every door says of it."""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+
+import pytest
+from privproj_cli.options import Number, option_of
+from privproj_cli.query import MECHANISMS, mechanism_options
+
+from privproj.accounting.config import KINDS, keys_of
+from privproj.errors import InvalidParameter
+from privproj.mechanisms import Gaussian
+from privproj.mechanisms.registry import mechanism_named
+from privproj.parameters import (
+    TRUTH,
+    flag,
+    number,
+    one_of,
+    parameter,
+    parameters_from,
+    parameters_of,
+    whole_number,
+)
+
+PHASE = json.loads((files("privproj") / "run_schema.json").read_text())["properties"]["phase"]["items"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Gaussian):
+    """The Gaussian mechanism with a parameter of every kind."""
+
+    name = "toy"
+    turns: int | None = parameter(whole_number("a whole number of turns from 2 to 9", 2, 9), "Turns.", "T", key="turn")
+    share: float = parameter(number("a share from 0 to below 1", 0.0, 1.0, open_high=True), "Share.", "S", default=0.5)
+    needed: int | None = parameter(whole_number("a whole number >= 1"), "Needed.", "N", is_needed=True)
+    colour: str = parameter(one_of("red", "blue"), "Colour.", default="red")
+    quiet: bool = flag("Say less.")
+
+
+def test_a_new_parameter_is_checked_read_and_offered_from_its_declaration_alone():
+    made = Toy(**parameters_from(Toy, {"turn": 3.0, "needed": 1, "noise_multiplier": 2, "bound": "x", "share": None}))
+    assert (made.turns, made.share, made.quiet, made.noise_multiplier) == (3, 0.5, False, 2.0)
+    assert {"turn", "share", "needed", "colour", "quiet", "noise_multiplier", "steps"} <= set(keys_of(Toy, ()))
+    options = {name: option_of(name, found) for name, found in parameters_of(Toy).items()}
+    turns, needed, colour = options["turns"], options["needed"], options["colour"]
+    assert (turns.opts, turns.help, turns.metavar) == (["--turn"], "Turns.", "T") and isinstance(turns.type, Number)
+    assert needed.help == "Needed.  [required]" and tuple(colour.type.choices) == ("red", "blue")
+    assert options["quiet"].is_flag and options["quiet"].opts == ["--quiet"]
+    assert parameters_of(Toy)["share"].kind.rule == {"type": "number", "minimum": 0.0, "exclusiveMaximum": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"turns": 10}, "a whole number of turns from 2 to 9, got turns=10"),
+        ({"turns": 2.5}, "got turns=2.5"),
+        ({"share": 1.0}, "a share from 0 to below 1, got share=1"),
+        ({"share": None}, "got no share"),
+        ({"needed": None}, "got no needed"),
+        ({"quiet": 1}, "true or false, got quiet=1"),
+    ],
+)
+def test_a_value_outside_the_declared_range_is_refused(wrong, words):
+    with pytest.raises(InvalidParameter, match=words):
+        Toy(**{"needed": 1, **wrong})
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_parameter_is_an_option_a_key_and_in_the_schema(name):
+    kind = mechanism_named(name)
+    offered = {option.opts[0] for option in mechanism_options(name, "compare")}
+    for field, found in parameters_of(kind).items():
+        key = found.key or field
+        assert not found.words or f"--{key.replace('_', '-')}" in offered
+        assert found.words or found.kind is TRUTH or field == "other_residual_norm"
+        rules = [rule["then"]["properties"][key] for rule in PHASE["allOf"]
+                 if name in rule.get("if", {}).get("properties", {}).get("mechanism", {}).get("enum", ())]  # fmt: skip
+        assert rules == [{**found.kind.rule, **({"description": found.words} if found.words else {})}]
+
+
+def test_a_file_may_hold_what_its_kind_says_and_nothing_else():
+    values = (True, 1, 1.5, "even", "x", {}, [], ["x"], None)
+    fitting = {name: [value for value in values if kind.fits(value)] for name, kind in KINDS.items()}
+    assert fitting["steps"] == [1] and fitting["delta"] == [1, 1.5] and fitting["planned"] == [True]
+    assert fitting["split"] == [1, 1.5, "even"] and fitting["bound"] == ["even", "x"] and fitting["event"] == [{}]

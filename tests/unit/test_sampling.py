@@ -1,0 +1,55 @@
+"""The record of a sampling scheme says all that the accounting asks: with which neighbours, options and words."""
+
+import itertools
+
+import pytest
+
+import privproj
+from privproj import Gaussian, InvalidParameter, Refused
+from privproj.run import BATCH_OPTIONS, NeighbouringRelation, Run, Sampling
+from privproj.sampling import SCHEMES, WHOLE_DATA, scheme_of
+
+GIVEN = {"batches": 10, "batches_per_record": 1, "max_batch_size": 900, "dataset_size": 1000}
+
+
+def options_of(scheme):
+    """A run under a scheme, with what it needs."""
+    rate = {} if SCHEMES[scheme].counts_epochs else {"sampling_rate": 0.1}
+    return {"sampling": scheme, "steps": 3, **rate, **{name: GIVEN[name] for name in SCHEMES[scheme].needs}}
+
+
+def test_every_scheme_has_a_record_and_its_default_is_one_of_its_relations():
+    assert set(SCHEMES) == set(Sampling) and scheme_of(None) is WHOLE_DATA
+    for scheme in SCHEMES.values():
+        assert scheme.default_relation in scheme.relations and not set(scheme.why_refused) & set(scheme.relations)
+        assert bool(scheme.why_default) == (scheme.default_relation is not NeighbouringRelation.ADD_REMOVE)
+
+
+@pytest.mark.parametrize(("scheme", "relation"), list(itertools.product(Sampling, NeighbouringRelation)))
+def test_a_relation_is_answered_exactly_where_the_record_has_it(scheme, relation):
+    ask = {"delta": 1e-5, "relation": str(relation), **options_of(scheme)}
+    mechanism = Gaussian(noise_multiplier=2.0)
+    if relation in SCHEMES[scheme].relations:
+        assert 0.0 < privproj.epsilon(mechanism, **ask).value < 20.0
+    else:
+        with pytest.raises(Refused, match=r"no theorem|no amplification"):
+            privproj.epsilon(mechanism, **ask)
+
+
+@pytest.mark.parametrize(("scheme", "name"), list(itertools.product(Sampling, BATCH_OPTIONS)))
+def test_an_option_of_batches_is_taken_exactly_by_the_schemes_that_have_it(scheme, name):
+    run = {**options_of(scheme), name: 2 if name == "batches_per_record" else GIVEN[name]}
+    run |= {"dataset_size": GIVEN["dataset_size"]} if name == "max_batch_size" else {}
+    if name in SCHEMES[scheme].options:
+        assert getattr(Run(**run), name) == run[name]
+    else:
+        with pytest.raises(InvalidParameter, match=f"no {name}"):
+            Run(**run)
+
+
+@pytest.mark.parametrize("scheme", Sampling)
+def test_what_a_scheme_takes_for_granted_is_said_once_with_every_answer(scheme):
+    said = privproj.epsilon(Gaussian(noise_multiplier=2.0), delta=1e-5, **options_of(scheme)).assumes
+    assert said.count(SCHEMES[scheme].assumes) == 1
+    others = {record.assumes for record in SCHEMES.values()} - {SCHEMES[scheme].assumes}
+    assert not others & set(said)

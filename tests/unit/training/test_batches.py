@@ -1,0 +1,390 @@
+"""Batches and the relation that goes with them."""
+
+import json
+import math
+import os
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from helpers import needs
+from scipy import stats
+
+import privproj
+from privproj.errors import InvalidParameter, Refused
+from privproj.io.ledger import read_ledger
+
+torch = needs("torch", "opacus")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, TensorDataset, WeightedRandomSampler  # noqa: E402
+from unit.training.helpers import data, losses_of, make_private, mlp, own, private  # noqa: E402
+
+from privproj.training.engine import LostEpoch, ResumedLedger  # noqa: E402
+from privproj.training.generators import pick_batches  # noqa: E402
+
+RECORDS, BATCHES, EPOCHS = 80, 4, 3
+"""So many records that a batch without one, which is a release of its own, has a chance below 1e-9."""
+IN_BINS = {
+    "sampling": "balls-in-bins", "batches": BATCHES, "epochs": EPOCHS, "steps": None, "sampling_rate": None,
+    "noise_multiplier": 2.0,
+}  # fmt: skip
+
+# --- accounting ---------------------------------------------------------------------------------------
+
+
+def test_fixed_size_batches_go_with_replace():
+    x, y = data(records=40)
+    _, optimizer, loader = private(mlp(), x, y, sampling="fixed", sampling_rate=0.25, noise_multiplier=1.0)
+    assert optimizer._plan.relation == "replace" and {len(b) for b in loader.sampler(20)} == {10}
+    assert all(len(set(b)) == 10 for b in loader.sampler(20))
+    with pytest.raises(Refused, match="amplification"):
+        private(mlp(), x, y, sampling="fixed", sampling_rate=0.25, relation="add-remove")
+
+
+# --- balls in bins ------------------------------------------------------------------------------------
+
+
+def in_bins(**more):
+    """A run of balls-in-bins over records that say their own number."""
+    x = torch.eye(RECORDS, dtype=torch.float64)
+    module = mlp(width=RECORDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResumedLedger)
+        return private(module, x, torch.arange(RECORDS) % 3, **{**IN_BINS, **more})
+
+
+def train(run, most=math.inf):
+    """Make so many releases at most; the position and the record numbers of each batch with a record."""
+    module, optimizer, loader = run
+    seen, first = {}, optimizer._steps
+    while min(optimizer._plan.steps, first + most) > optimizer._steps:
+        for batch in loader:
+            seen[optimizer._steps] = batch[0].argmax(1).tolist()
+            optimizer.backward_on(own(module), batch)
+            optimizer.step()
+            if optimizer._steps >= first + most:
+                break
+    optimizer.close()
+    return seen
+
+
+def records_of(seen, epoch):
+    """All records of the batches of an epoch, each as often as it is there."""
+    return sorted(record for position, batch in seen.items() if position // BATCHES == epoch for record in batch)
+
+
+def test_every_record_is_in_one_batch_of_every_epoch_and_it_is_another_one():
+    seen = train(in_bins())
+    assert all(records_of(seen, epoch) == list(range(RECORDS)) for epoch in range(EPOCHS))
+    epochs = [[seen.get(BATCHES * epoch + i) for i in range(BATCHES)] for epoch in range(EPOCHS)]
+    assert len({json.dumps(epoch) for epoch in epochs}) == EPOCHS
+
+
+def test_batches_of_an_epoch_have_the_law_of_independent_picks():
+    loader = in_bins(epochs=1500, insecure_seed=3)[2]
+    batches = list(loader.sampler(1500 * BATCHES))
+    where = np.empty((1500, RECORDS), int)
+    for position, batch in enumerate(batches):
+        where[position // BATCHES, batch] = position % BATCHES
+    sizes = np.array([len(batch) for batch in batches])
+    law = stats.binom(RECORDS, 1.0 / BATCHES)
+    assert np.mean(sizes) == law.mean() and np.std(sizes) == pytest.approx(law.std(), rel=0.05)
+    # One epoch after another, and one record beside another.
+    for one, other in ((where[:-1], where[1:]), (where[:, :-1], where[:, 1:])):
+        table = np.zeros((BATCHES, BATCHES))
+        np.add.at(table, (one.ravel(), other.ravel()), 1)
+        assert stats.chisquare(table.ravel()).pvalue > 1e-3
+
+
+def test_the_divisor_is_public_and_an_empty_batch_is_a_release():
+    _, optimizer, _ = run = in_bins(batches=4 * RECORDS, epochs=1)
+    assert optimizer._plan.expected_batch == 0.25
+    seen = train(run)
+    assert optimizer._steps == 4 * RECORDS and len(seen) < 4 * RECORDS
+    assert sorted(record for batch in seen.values() for record in batch) == list(range(RECORDS))
+
+
+def known(epochs):
+    """The accountant's own epsilon of so many epochs."""
+    run = {"sampling": "balls-in-bins", "batches": BATCHES, "steps": epochs}
+    return privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5, **run).value
+
+
+def test_an_epoch_that_was_begun_is_accounted_as_a_whole_one(tmp_path):
+    _, optimizer, _ = run = in_bins(ledger=str(tmp_path / "book"))
+    train(run, BATCHES + 1)
+    account = read_ledger(tmp_path / "book")
+    assert (account.spent, account.left) == (BATCHES + 1, BATCHES * (EPOCHS - 1) - 1)
+    assert optimizer.epsilon(1e-5).value == account.epsilon(1e-5).value == known(2)
+    assert account.planned.epsilon(1e-5).value == known(EPOCHS) > known(2)
+    assert "made 5 of 12 planned steps" in account.stopped[0]
+    train(in_bins(ledger=str(tmp_path / "book")))
+    assert read_ledger(tmp_path / "book").stopped == ()
+
+
+@pytest.mark.full
+def test_calibrated_noise_meets_the_target_for_the_epochs():
+    plan = in_bins(noise_multiplier=None, epsilon=2.0, delta=1e-5)[1]._plan
+    question = {"sampling": "balls-in-bins", "batches": BATCHES, "steps": EPOCHS}
+    found = privproj.sigma(privproj.Gaussian(), epsilon=2.0, delta=1e-5, **question).value
+    assert plan.mechanism.noise_multiplier == found
+    assert plan.steps == BATCHES * EPOCHS
+
+
+@pytest.mark.parametrize("stops", [(1, 3, 2), (BATCHES, 1), (BATCHES - 1, BATCHES)])
+def test_a_run_that_is_gone_on_with_is_in_the_same_epoch(tmp_path, stops):
+    """Otherwise a record could be in two batches of an epoch that is accounted once."""
+    book, seen = str(tmp_path / "book"), {}
+    for most in (*stops, math.inf):
+        part = train(in_bins(ledger=book), most)
+        assert not part.keys() & seen.keys()
+        seen |= part
+    assert all(records_of(seen, epoch) == list(range(RECORDS)) for epoch in range(EPOCHS))
+    assert read_ledger(book).spent == BATCHES * EPOCHS
+
+
+def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
+    book = tmp_path / "book"
+    train(in_bins(ledger=str(book)), BATCHES + 1)
+    beside = tmp_path / "book.data"
+    kept = json.loads(beside.read_text())
+    secret = kept.pop("epochs")["secret"]
+    assert secret not in book.read_text() and beside.stat().st_mode & 0o077 == 0
+    beside.write_text(json.dumps(kept))
+    with pytest.warns(LostEpoch, match="the 3 batches that are left of it are given up"):
+        run = in_bins(ledger=str(book))
+    # The lines of the epoch are all there before anything is drawn anew, and the plan is no longer than it was.
+    assert read_ledger(book).spent == 2 * BATCHES == run[1]._steps
+    seen = train(run)
+    assert seen.keys() <= set(range(2 * BATCHES, 3 * BATCHES)) and records_of(seen, 2) == list(range(RECORDS))
+    account = read_ledger(book)
+    assert account.spent == BATCHES * EPOCHS and account.released_phases()[0].run.steps == EPOCHS
+    assert json.loads(beside.read_text())["epochs"]["secret"] != secret
+
+
+def test_copies_of_a_run_share_no_more_than_the_epoch_that_was_begun(tmp_path):
+    """Equal picks in every epoch would cost more than both ledgers together say."""
+    train(in_bins(ledger=str(tmp_path / "book")), BATCHES + 1)
+    seen = []
+    for copy in ("one", "two"):
+        for end in ("", ".data"):
+            shutil.copy(f"{tmp_path}/book{end}", f"{tmp_path}/{copy}{end}")
+        seen.append(train(in_bins(ledger=str(tmp_path / copy))))
+    one, two = seen
+    assert all(sorted(one.get(i, [])) == sorted(two.get(i, [])) for i in range(BATCHES + 1, 2 * BATCHES))
+    assert any(sorted(one.get(i, [])) != sorted(two.get(i, [])) for i in range(2 * BATCHES, 3 * BATCHES))
+
+
+class Noisy(Dataset):
+    """Records that differ each time they are read, so that nobody can tell their order."""
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, number):
+        return torch.eye(RECORDS)[number] + 1e-9 * torch.rand(RECORDS), 0
+
+
+def test_where_the_order_of_records_is_not_known_the_epoch_is_given_up(tmp_path):
+    book = str(tmp_path / "book")
+
+    def begun():
+        module = mlp(width=RECORDS).float()
+        return make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(Noisy()),
+            algorithm="dp-sgd", max_grad_norm=1.0, noise_multiplier=2.0, sampling="balls-in-bins", batches=BATCHES,
+            epochs=EPOCHS, ledger=book,
+        )  # fmt: skip
+
+    train(begun(), 2)
+    with pytest.warns(LostEpoch, match="may be in another order"), warnings.catch_warnings():
+        _, optimizer, _ = begun()
+    assert optimizer._steps == BATCHES
+
+
+def test_another_phase_on_a_ledger_draws_other_batches(tmp_path):
+    book = str(tmp_path / "book")
+    first = train(in_bins(ledger=book))
+    second = train(in_bins(ledger=book, noise_multiplier=3.0), 2)
+    third = train(in_bins(ledger=book, noise_multiplier=3.0))
+    assert records_of(second | third, 0) == list(range(RECORDS))
+    assert {**second, **third} != first and len(read_ledger(book).phases) == 2
+
+
+def test_a_release_that_was_not_counted_does_not_shift_the_batches(tmp_path, monkeypatch):
+    module, optimizer, loader = run = in_bins(ledger=str(tmp_path / "book"))
+
+    def broken(file):
+        raise OSError(28, "No space left on device")
+
+    batches = iter(loader)
+    x, _ = batch = next(batches)
+    optimizer.backward_on(own(module), batch)
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(Refused, match="No space left"):
+        optimizer.step()
+    monkeypatch.undo()
+    with pytest.raises(InvalidParameter, match="batch 2 after 0 releases"):
+        next(batches)
+    seen = train(run)
+    assert sorted(seen[0]) == sorted(x.argmax(1).tolist()) and records_of(seen, 0) == list(range(RECORDS))
+
+
+def test_two_passes_at_a_time_are_refused():
+    module, optimizer, loader = in_bins()
+    one, other = iter(loader), iter(loader)
+    for batches in (one, other):
+        optimizer.step_on(lambda part: losses_of(module, *part), next(batches))
+    with pytest.raises(InvalidParameter, match="one pass over the loader at a time"):
+        next(one)
+
+
+def test_picks_are_uniform_for_any_number_of_batches():
+    """A remainder of 2^64 is not: words above the last multiple are drawn again, here a quarter of them."""
+    batches = 3 * 2**61
+    found = pick_batches("a", 0, 4000, batches)
+    assert len(found) == 4000 and stats.kstest(found / batches, "uniform").pvalue > 1e-3
+    assert (found == pick_batches("a", 0, 4000, batches)).all()
+    assert (found != pick_batches("a", 1, 4000, batches)).all()
+
+
+# --- batches that are cut at a largest size -----------------------------------------------------------
+
+
+def test_a_batch_that_is_too_large_loses_records_at_random():
+    x, y = data(records=40)
+    options = {"sampling_rate": 0.25, "max_batch_size": 11, "noise_multiplier": 1.0, "insecure_seed": 3}
+    _, optimizer, loader = private(mlp(), x, y, **options)
+    assert optimizer._plan.relation == "zero-out" and optimizer._plan.expected_batch == pytest.approx(10.0, rel=1e-5)
+    assert {"max_batch_size": 11, "dataset_size": 40}.items() <= optimizer._plan.run(3).items()
+    batches = list(loader.sampler(6000))
+    sizes = np.array([len(batch) for batch in batches])
+    assert sizes.max() == 11 and all(len(set(batch)) == len(batch) for batch in batches)
+    law = stats.binom(40, optimizer._plan.sampling_rate)
+    assert stats.binomtest(int((sizes == 11).sum()), 6000, float(law.sf(10))).pvalue > 1e-3
+    counts = np.bincount([number for batch in batches for number in batch], minlength=40)
+    # A uniform subset prefers no record; counts of a batch vary less than a multinomial.
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_largest_batch_is_accounted():
+    """10 of 40 records are expected and 24 allowed: a cut has a probability of some 1e-6, which delta pays for."""
+    options = {"sampling_rate": 0.25, "noise_multiplier": 3.0, "steps": 2, "relation": "zero-out"}
+    found = []
+    for more in ({}, {"max_batch_size": 24}):
+        _, optimizer, _ = private(mlp(), *data(records=40), **options, **more)
+        for _ in range(2):
+            optimizer._turn.open(0)
+            optimizer.step()
+        found.append(optimizer.epsilon(1e-5))
+    assert found[0].value * 1.005 < found[1].value
+    run = {**options, "sampling_rate": optimizer._plan.sampling_rate, "max_batch_size": 24, "dataset_size": 40}
+    assert found[1].value == privproj.epsilon(privproj.Gaussian(noise_multiplier=run.pop("noise_multiplier")),
+                                              delta=1e-5, **run).value  # fmt: skip
+
+
+# --- what the loop may not do -----------------------------------------------------------------------
+
+
+def test_neither_the_data_nor_the_sampler_of_a_private_loader_is_replaced():
+    x, y = data()
+    _, _, loader = private(mlp(), x, y)
+    with pytest.raises(InvalidParameter, match="call make_private for another one"):
+        loader.dataset = [(x[0], y[0])] * 12
+    with pytest.raises(AttributeError, match="micro_batch_size"):
+        loader.batch_sampler.sampler  # noqa: B018
+    assert torch.equal(loader.dataset.tensors[0], x) and not hasattr(loader, "batch_sampler")
+
+
+def test_a_sampler_of_its_own_is_refused():
+    x, y = data()
+    module = mlp()
+    loader = DataLoader(TensorDataset(x, y), sampler=WeightedRandomSampler([1.0] * 12, 12))
+    with pytest.raises(InvalidParameter, match="sampler of its own"):
+        make_private(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), data_loader=loader,
+                     max_grad_norm=1.0, noise_multiplier=1.0, steps=3, algorithm="dp-sgd")  # fmt: skip
+
+
+class Hardest(SequentialSampler):
+    def __iter__(self):
+        yield from (3, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"sampler": Hardest(range(12))}, "sampler of its own"), ({"batch_size": None}, "a loader with a batch size")],
+)
+def test_what_a_loader_says_of_its_batches_is_not_replaced_in_silence(options, words):
+    module = mlp()
+    with pytest.raises(InvalidParameter, match=words):
+        make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=1.0), max_grad_norm=1.0,
+            data_loader=DataLoader(TensorDataset(*data()), **options), noise_multiplier=1.0, steps=3,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", ["shuffle", "partition"])
+def test_shuffled_batches_are_refused_with_both_sound_choices(sampling):
+    with pytest.raises(Refused, match=rf"privproj epsilon \.\.\. --sampling {sampling}.*batches=\"balls-in-bins\""):
+        private(mlp(), *data(), sampling=sampling)
+
+
+def test_a_cap_that_no_noise_makes_up_for_is_refused_with_one_that_is_harmless():
+    target = {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}
+    with pytest.raises(Refused, match=r"no noise meets epsilon 1 at delta 1e-05.*smallest harmless cap"):
+        private(mlp(), *data(), sampling_rate=0.5, max_batch_size=1, **target)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sampling": "bernoulli"}, "sampling=bernoulli"),
+        ({**IN_BINS, "epochs": 1.5}, "whole epochs"),
+        ({**IN_BINS, "epochs": None, "steps": 6}, "whole epochs of 4 batches"),
+        ({**IN_BINS, "batches": 0}, "batches=0"),
+        ({**IN_BINS, "relation": "replace"}, "use relation=zero-out"),
+        ({"max_batch_size": 3}, "a sampling_rate below 1"),
+        ({"sampling_rate": 0.5, "max_batch_size": 0}, "max_batch_size"),
+    ],
+)
+def test_what_does_not_go_with_the_sampling_is_refused(options, words):
+    with pytest.raises((InvalidParameter, Refused), match=words):
+        private(mlp(), *data(), **options)
+
+
+class Drawn(Dataset):
+    """Records that are augmented: each says its number, and what torch drew when it was read."""
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, number):
+        return torch.tensor([float(number), float(torch.rand(()))]), 0
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_neither_a_public_seed_nor_the_order_of_the_data_says_what_is_drawn(workers):
+    """Augmentation from a known seed would be another one for each record behind one more."""
+    seen = []
+    for _ in range(2):
+        module = nn.Linear(2, 3)
+        torch.manual_seed(0)
+        _, optimizer, loader = make_private(
+            module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm=1.0, steps=1,
+            data_loader=DataLoader(Drawn(), batch_size=4, num_workers=workers), noise_multiplier=1.0, sampling_rate=1.0,
+        )  # fmt: skip
+        (batch,) = loader
+        seen.append(batch[0])
+        optimizer.close()
+    one, two = seen
+    assert loader.batch_size == 4 and one[:, 0].sort().values.equal(two[:, 0].sort().values)
+    assert not one[:, 0].equal(two[:, 0]) and not one[:, 1].sort().values.equal(two[:, 1].sort().values)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": "fixed"}, {"sampling": "balls-in-bins", "sampling_rate": None}])
+def test_data_without_a_record_are_refused(options):
+    x, y = data()
+    with pytest.raises(InvalidParameter, match="a data set of records"):
+        private(mlp(), x[:0], y[:0], **options)

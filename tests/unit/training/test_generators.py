@@ -1,0 +1,194 @@
+"""Streams of random numbers: independent of each other, secret, and never drawn twice."""
+
+import copy
+import os
+import pickle
+import signal
+
+import numpy as np
+import pytest
+from helpers import needs
+from scipy import stats
+
+torch = needs("torch", "opacus")
+
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from unit.training.helpers import data, mlp, one_step, own, private, step  # noqa: E402
+
+from privproj.errors import PrivprojError  # noqa: E402
+from privproj.training.fixed_randomness import fix_randomness  # noqa: E402
+from privproj.training.generators import (  # noqa: E402
+    LARGEST_OFFSET,
+    STATE_BYTES,
+    Stream,
+    generator,
+    normal,
+    orthonormal,
+    philox_state,
+    secret_numbers,
+    streams,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_the_global_seed_determines_nothing():
+    x, y = data()
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        runs.append(one_step(mlp(), x, y, noise_multiplier=1.0))
+    assert not torch.allclose(*runs)
+    assert torch.equal(*(one_step(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3) for _ in range(2)))
+
+
+def test_streams_are_independent_of_each_other_and_of_the_steps_before():
+    first = streams(insecure_seed=1)
+    draws = [normal((4,), torch.zeros(1), s) for s in (first.sampler, first.projection, first.noise)]
+    draws.append(normal((4,), torch.zeros(1), streams(insecure_seed=1, spent=5).noise))
+    assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
+
+
+def test_a_generator_has_more_state_than_torch_would_seed():
+    """torch's own seed has 32 bits: seeds 2^32 apart give the same numbers. Ours come from the whole sequence."""
+    seeds = [np.random.SeedSequence([1, high]) for high in (0, 1)]
+    words = [generator(CPU, s).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64) for s in seeds]
+    assert (words[0] == seeds[0].generate_state(624, np.uint32)).all() and (words[0] != words[1]).mean() > 0.99
+    draw = torch.randn(100_000, generator=generator(CPU, np.random.SeedSequence(5)))
+    assert stats.kstest(draw.numpy(), "norm").pvalue > 1e-4
+
+
+def test_all_entropy_of_a_seed_reaches_the_numbers():
+    """numpy's default pool of 128 bits would be filled by half of it."""
+    pool = streams().noise.seed.pool
+    assert pool.nbytes * 8 == 256 and len(set(pool.tolist())) == 8
+    assert not np.array_equal(pool, streams().noise.seed.pool)
+
+
+def test_seed_and_offset_of_a_gpu_are_both_random_and_leave_room_to_count():
+    """124 bits: the offset is a multiple of 4 below half of what torch can keep."""
+    drawn = [philox_state(np.random.SeedSequence(i)) for i in range(2000)]
+    keys, offsets = (np.array(column, dtype=object) for column in zip(*drawn, strict=True))
+    assert all(offset % 4 == 0 and 0 <= offset < LARGEST_OFFSET for offset in offsets)
+    assert stats.kstest([key / 2**64 for key in keys], "uniform").pvalue > 1e-4
+    assert stats.kstest([offset / LARGEST_OFFSET for offset in offsets], "uniform").pvalue > 1e-4
+    assert len({key % 16 for key in keys}) == len({offset // 4 % 16 for offset in offsets}) == 16
+
+
+def test_the_seed_that_torch_tells_is_secret_too():
+    """Programs seed other generators from it: torch's own default would be public masks."""
+    told = []
+    for stream in (streams().forward, streams().forward):
+        for _ in range(2):
+            with secret_numbers(stream):
+                told.append(torch.initial_seed())
+                words = torch.get_rng_state().numpy()[24:].view(np.uint64)
+                assert told[-1] not in (torch.Generator().initial_seed(), int(words[0] | words[1] << np.uint64(32)))
+    assert len(set(told)) == 4
+
+
+def test_a_state_of_another_length_is_refused(monkeypatch):
+    monkeypatch.setitem(STATE_BYTES, "cpu", 16)
+    with pytest.raises(RuntimeError, match="expected a state of 16 bytes"):
+        generator(CPU, np.random.SeedSequence(0))
+
+
+def test_no_two_devices_share_a_generator_and_each_keeps_its_own():
+    """Two names of the CPU stand for two devices: the same seed must not serve both."""
+    stream, again = (Stream(np.random.SeedSequence(1)) for _ in range(2))
+    places = [torch.device("cpu"), torch.device("cpu", 0)]
+    assert places[0] != places[1]
+    first, second = (torch.randn(5, generator=stream.on(place)) for place in places)
+    assert not torch.equal(first, second)
+    assert stream.on(places[0]) is stream.on(places[0])
+    assert torch.equal(first, torch.randn(5, generator=again.on(places[0])))
+
+
+# --- noise is never repeated ------------------------------------------------------------------------
+
+
+def in_fork(do):
+    """What a function says in a forked process, as text."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(100)  # a process forked from threads may wait for ever
+        try:
+            said = str(do())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_a_forked_process_draws_no_noise():
+    x, y = data()
+    module = mlp()
+    _, optimizer, _ = private(module, x, y, noise_multiplier=1.0)
+    said = in_fork(lambda: step(module, optimizer, x, y))
+    assert said.startswith("InvalidParameter: expected the process that seeded the random numbers")
+    assert "call make_private in each process" in said
+    step(module, optimizer, x, y)
+
+
+def test_forked_processes_that_make_their_own_streams_differ():
+    def draw():
+        return normal((3,), torch.zeros(1), streams().noise).tolist()
+
+    assert len({in_fork(draw), in_fork(draw), str(draw())}) == 3
+
+
+def test_workers_of_a_loader_are_forked_and_draw_no_noise():
+    x, y = data(40)
+    module = mlp()
+    _, optimizer, loader = private(module, x, y, steps=3, sampling_rate=0.5)
+    workers = DataLoader(TensorDataset(x, y), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    loader.settings |= {"num_workers": 2, "timeout": 100, "multiprocessing_context": workers.multiprocessing_context}
+    while optimizer._steps < 3:
+        for batch in loader:
+            optimizer.backward_on(own(module), batch)
+            optimizer.step()
+    assert optimizer._steps == 3
+
+
+@pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_stream_has_no_copy(double):
+    drawn = streams()
+    for stream in (drawn.sampler, drawn.projection, drawn.noise):
+        with pytest.raises(PrivprojError, match="both copies would draw the same noise"):
+            double(stream)
+
+
+def test_nothing_that_holds_a_stream_is_copied():
+    _, optimizer, _ = private(mlp(), *data())
+    for part in (optimizer._noisy_sum.streams, optimizer._noisy_sum):
+        with pytest.raises(PrivprojError, match="not copied or pickled"):
+            copy.deepcopy(part)
+
+
+def test_a_seed_that_repeats_a_run_is_told_by_its_account():
+    _, optimizer, _ = private(mlp(), *data(), insecure_seed=1)
+    assert optimizer._spending.account.insecure
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 8), (1024, 16), (2048, 64)])
+def test_a_frame_lengthens_nothing(rows, columns):
+    """In single precision the largest singular value would exceed 1 by up to half the slack of the clip."""
+    q, r = orthonormal(rows, columns, torch.empty(0), streams(3).projection)
+    gram = q.double().T @ q.double()
+    assert float(torch.linalg.matrix_norm(gram - torch.eye(columns, dtype=torch.float64), 2)) < 5e-8
+    assert q.dtype is r.dtype is torch.float32
+
+
+def test_noise_is_drawn_where_a_checked_loss_is_quiet():
+    """A loss function may make the step of another private run."""
+    stream, like = streams().noise, torch.zeros(1)
+    with fix_randomness(mlp()):
+        assert not torch.randn(4).any()
+        assert normal((4,), like, stream).all()

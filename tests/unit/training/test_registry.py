@@ -1,0 +1,54 @@
+"""The registry of training algorithms: plain text that costs nothing, and records that say the same."""
+
+import subprocess
+import sys
+
+import pytest
+from helpers import needs
+
+from privproj.errors import InvalidParameter
+from privproj.training.algorithms import ALGORITHMS, FILES, MEMBERSHIP_ALGORITHMS, load
+
+
+def test_names_cost_neither_torch_nor_numpy():
+    code = (
+        "import sys, privproj_cli.train, privproj_cli.audit, privproj.training, privproj.contrib.audit;"
+        "assert not {'torch', 'opacus', 'numpy', 'scipy'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
+    import privproj.training
+
+    for name in [name for name in sys.modules if name.startswith("privproj.training.engine")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match=r"privproj.training.make_private needs; pip install .*\[torch\]"):
+        privproj.training.make_private  # noqa: B018
+
+
+def test_the_names_are_the_published_ones():
+    published = "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"
+    assert tuple(name for name in ALGORITHMS if name in published) == published
+    assert {"dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"} <= set(MEMBERSHIP_ALGORITHMS) <= set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])
+def test_other_names_are_refused(name):
+    with pytest.raises(InvalidParameter, match="expected an algorithm"):
+        load(name)
+
+
+def test_every_record_has_a_line_and_every_public_name_a_home():
+    needs("torch")
+    from importlib import import_module
+
+    import privproj.training
+
+    files = {name: import_module(f"privproj.training.algorithms.{name}") for name in FILES.values()}
+    assert sorted(record.name for file in files.values() for record in file.RECORDS) == sorted(ALGORITHMS)
+    for name in privproj.training.__all__:
+        assert getattr(privproj.training, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute"):
+        privproj.training.nothing  # noqa: B018

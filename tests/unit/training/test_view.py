@@ -1,0 +1,100 @@
+"""What a view does with a released mean, and how taps keep gradients that are small."""
+
+import pytest
+from helpers import needs
+
+torch = needs("torch", "opacus")
+
+from torch import nn  # noqa: E402
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from unit.training.helpers import DOUBLE, Twice, data, gradients, losses_of, mlp, one_step, private, step  # noqa: E402
+
+from privproj.training import per_example  # noqa: E402
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"lr": 0.5, "weight_decay": 0.1}])
+def test_a_bias_with_settings_of_its_own_is_moved_by_them(settings):
+    """Plain SGD takes low-rank updates straight into the weights, but a bias in another group has its own rate."""
+    x, y = data()
+    ends = []
+    for kind in (torch.optim.SGD, lambda groups: torch.optim.SGD(groups, momentum=1e-30)):
+        module = mlp()
+        biases = [layer.bias for layer in (module[0], module[2])]
+        groups = [{"params": [module[0].weight, module[2].weight], "lr": 1.0}, {"params": biases, **settings}]
+        before = [bias.detach().clone() for bias in biases]
+        options = {"algorithm": "m2", "rank": 3, "insecure_seed": 7}
+        _, optimizer, _ = private(module, x, y, optimizer=lambda _, g=groups, k=kind: k(g), **options)
+        step(module, optimizer, x, y)
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+        moved = [not torch.equal(bias, old) for bias, old in zip(biases, before, strict=True)]
+        assert all(moved) if settings["lr"] else not any(moved)
+    # With momentum the wrapped optimizer makes the step itself, each group by its own settings.
+    assert torch.allclose(*ends, rtol=1e-9)
+
+
+def test_small_gradients_are_formed_as_they_come_back():
+    x, y = data(tokens=9)
+    module = mlp()
+    _, optimizer, _ = private(module, x, y)
+    true = gradients(mlp(), x, y)
+    with optimizer._taps.armed(12):
+        losses_of(module, x, y).sum().backward()
+        found = [tap.formed.flatten(1) for tap in optimizer._taps.taps]
+        assert sum(part.shape[1] for part in found) == true.shape[1]
+        assert torch.allclose(sum(part.square().sum(1) for part in found), true.square().sum(1), rtol=1e-9)
+        for record in (0, 11):
+            own = torch.cat(
+                [
+                    part.flatten()
+                    for tap in optimizer._taps.taps
+                    for part in tap.gradient_of(slice(record, record + 1), torch.ones(1))
+                ]
+            )
+            assert torch.allclose(own, true[record], rtol=1e-9, atol=1e-12)
+        for tap in optimizer._taps.taps:
+            assert tap.captured() == (tap.formed,)
+            tap.clear()
+            assert tap.captured() is None
+
+
+@pytest.mark.parametrize("algorithm", ["dp-sgd", "m2", "m2-projected-clip", "m1"])
+@pytest.mark.parametrize("build", [mlp, Twice])
+def test_formed_or_not_makes_no_difference(algorithm, build, monkeypatch):
+    x, y = data(tokens=9)
+    options = {"algorithm": algorithm, "insecure_seed": 7, **({} if algorithm == "dp-sgd" else {"rank": 3})}
+    formed = one_step(build().to(DOUBLE), x, y, **options)
+    monkeypatch.setattr(per_example, "is_smaller_formed", lambda *_: False)
+    assert torch.allclose(one_step(build().to(DOUBLE), x, y, **options), formed, rtol=1e-6, atol=1e-9)
+
+
+class Recomputed(nn.Module):
+    """A perceptron whose activations are recomputed on the way back."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.inner, self.reentrant = mlp(), reentrant
+
+    def forward(self, x):
+        return checkpoint(self.inner, x.requires_grad_(self.reentrant), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("tokens", [None, 9])
+def test_recomputed_activations_give_the_same_sum_and_are_not_kept(reentrant, tokens):
+    x, y = data(tokens=tokens)
+    expected = one_step(mlp(), x, y)
+    assert torch.allclose(one_step(Recomputed(reentrant), x.clone(), y), expected, rtol=1e-9)
+
+
+def test_what_checkpointing_recomputes_is_not_held_by_the_hooks():
+    kept = []
+    x, y = data(tokens=9)
+    module = Recomputed(False)
+    _, optimizer, _ = private(module, x, y)
+    module.inner[1].register_forward_hook(lambda layer, seen, out: kept.append(StorageWeakRef(out.untyped_storage())))
+    losses = losses_of(module, x, y)
+    assert kept
+    assert all(storage.expired() for storage in kept)
+    losses.sum().backward()
+    optimizer._taps.clear()
