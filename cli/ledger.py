@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from privproj.accounting.schedule import Remaining, Schedule
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
+from privproj.assumptions import Requirement, fixed_schedule
 from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.io.files import read_bounded, read_data
@@ -151,7 +151,7 @@ def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
-    return record(schedule, rows, of_plan, spent, plan_fixed(adapts=adapts))
+    return record(schedule, rows, of_plan, spent, fixed_schedule(adapts=adapts))
 
 
 def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: flo
     plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
     head = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
     spent, rows = budget.epsilon_of_spent(delta), rows_within(budget, schedule)
-    return {**head, "epsilon_of_fixed_plan": fixed, **record(schedule, rows, plan, spent, FILTER_FIXED_IN_ADVANCE)}
+    return {**head, "epsilon_of_fixed_plan": fixed, **record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)}
 
 
 def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:

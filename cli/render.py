@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.mechanisms.registry import ROLES
+from privproj.assumptions import Requirement
+from privproj.mechanisms.registry import baselines_of
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import RunOptions, percent, run_words
 
@@ -243,7 +243,7 @@ def foundation_line(result: Result) -> str:
 def relation_words(result: Result) -> str:
     """Say the relation, and what a noise multiplier is measured against where that is twice the clip."""
     run: Any = result.run
-    doubled = REPLACE_SENSITIVITY in run["assumes"]
+    doubled = Requirement.REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
@@ -256,7 +256,7 @@ def filter_words(parameters: dict[str, Any]) -> str:
 
 def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
     """Say what plainer accounting gives for the same question."""
-    if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
+    if not baselines_of(mechanism.name):
         return ""
     from privproj.accounting.comparison import compare_with_baselines
 
@@ -363,6 +363,6 @@ def bound_page(bound: "Bound") -> list[str]:
         "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
         "reason": bound.reason,
         "relation": ", ".join(bound.relations),
-        "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
+        "assumes": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     return [first, *labelled(rows), *fit_line("  example:  ", bound.example)]

@@ -14,7 +14,7 @@ from privproj.accounting.lower_bound import (
     with_lower_bound,
 )
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for
-from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
+from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
 from privproj.errors import PrecisionLimit, Unanswered, within
 from privproj.mechanisms import Mechanism
@@ -137,9 +137,9 @@ class Question:
         if self.is_plain:
             return (*self.assumes, *self.only.run_assumes)
         # One plan of all phases: the sentence of a phase whose clip adapts stands for that of the others.
-        plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
+        plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
-        of_phases = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
+        of_phases = (words for phase in self.phases for words in phase.run_assumes if words not in FIXED_SCHEDULES)
         return each_once((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
@@ -239,9 +239,9 @@ def remark_on_composer(step: float | None, fields: dict[str, Any]) -> dict[str, 
     if "numerics" not in fields or fields["value"] is None:
         return fields
     numerics = fields["numerics"]
-    if numerics.get("rounding") and ROUNDING_AS_MEASURED not in fields["promises"]:
+    if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in fields["promises"]:
         weaker = Status.CONDITIONAL if fields["status"] is Status.PROVED else fields["status"]
-        fields = {**fields, "status": weaker, "promises": (*fields["promises"], ROUNDING_AS_MEASURED)}
+        fields = {**fields, "status": weaker, "promises": (*fields["promises"], Requirement.MEASURED_ROUNDING)}
     if step is not None and "grid_step" not in numerics:
         note = f"discretization={step:g} had no effect on {fields['bound']}, which composes nothing on a grid here"
         fields = {**fields, "warnings": (*fields["warnings"], note)}

@@ -32,14 +32,7 @@ from typing import Any
 from privproj.accounting.config import check_keys
 from privproj.accounting.query import answer, question_about, solve_epsilon
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.assumptions import (
-    FILTER_FIXED_IN_ADVANCE,
-    PLANS,
-    PUBLIC_SUBSPACE,
-    THIS_LEDGER_ALONE,
-    THIS_RUN_ALONE,
-    plan_fixed,
-)
+from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.contrib.filters.filter import Filter
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.io.files import Verdict, open_alone, read_bounded
@@ -306,10 +299,10 @@ class Account:
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
         triggers = {
-            PUBLIC_SUBSPACE: self.public_subspace,
-            FILTER_FIXED_IN_ADVANCE: self.filtered,
-            plan_fixed(adapts=adapts): planned and not self.filtered,
-            THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE: True,
+            Requirement.PUBLIC_SUBSPACE: self.public_subspace,
+            Requirement.FIXED_FILTER: self.filtered,
+            fixed_schedule(adapts=adapts): planned and not self.filtered,
+            Requirement.ONLY_THIS_RUN if self.alone else Requirement.ONLY_THIS_LEDGER: True,
         }
         return tuple(words for words, holds in triggers.items() if holds)
 
@@ -395,10 +388,10 @@ class Account:
             The result with further assumptions and warnings.
         """
         # The plan of the account is that of all phases, also of one without a release.
-        plans = [words for words in self.assumes if words in PLANS]
+        plans = [words for words in self.assumes if words in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
         run_assumes: Any = result.run["assumes"]
-        of_run = tuple(words for words in run_assumes if not plans or words not in PLANS or words in plans)
+        of_run = tuple(words for words in run_assumes if not plans or words not in FIXED_SCHEDULES or words in plans)
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
         mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
         return replace(result, mechanism=mechanism, run={**result.run, "assumes": of_run}, warnings=tuple(notes))

@@ -9,7 +9,7 @@ from typing import Any
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import R1SMG, Mechanism, Sketch, Wishart, WishartMatrix
-from privproj.mechanisms.bound import Bound, OverRun
+from privproj.mechanisms.bound import Bound, Flaw, OverRun
 from privproj.mechanisms.sketch.rdp import tight_curve
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.rdp import RenyiCurve
@@ -23,7 +23,7 @@ def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
     def refuse(mechanism: Mechanism) -> Any:
         raise Refused(f"{says}: {reason}")
 
-    return Bound(reason=reason, representation=refuse, proof="C22", groups=False, **fields)
+    return Bound(flaw=Flaw(reason), representation=refuse, proof="C22", of_group=None, **fields)
 
 
 EARLY_COROLLARY = _without_a_number(
@@ -93,13 +93,15 @@ PUBLISHED = Bound(
     source="arXiv 2306.02256, the constant C_R of its abstract, read as the variance of the noise over the squared "
     "sensitivity; the text of the theorem was not at hand",
     proof="C22",
-    options="--dim 100 --noise-multiplier 1.64 --allow-refuted",
+    example="--dim 100 --noise-multiplier 1.64 --allow-refuted",
     representation=_published_of,
-    groups=False,
+    of_group=None,
     status=Status.REFUTED,
-    reason="the release lies near the true vector with a constant probability, and hardly ever that near another: "
-    "the privacy loss is about (M-1)/2 ln(1 + 1/z^2). At epsilon 1 with the noise claimed for delta 1e-5, delta is "
-    "at least 0.05 at M = 10 and 0.41 at M = 100. Use gaussian, which adds noise in every direction",
+    flaw=Flaw(
+        "the release lies near the true vector with a constant probability, and hardly ever that near another: "
+        "the privacy loss is about (M-1)/2 ln(1 + 1/z^2). At epsilon 1 with the noise claimed for delta 1e-5, delta is "
+        "at least 0.05 at M = 10 and 0.41 at M = 100. Use gaussian, which adds noise in every direction"
+    ),
     version=2,
 )
 
@@ -129,14 +131,16 @@ LORA_BY_DESIGN = Bound(
     "D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",
-    options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
+    example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
     "--steps 2 --allow-refuted",
     representation=lambda mechanism: OverRun(partial(_whole_training_over_run, mechanism)),
-    groups=False,
+    of_group=None,
     status=Status.REFUTED,
-    reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
-    "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells neighbours "
-    "apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch is released, "
-    "or add noise to the gradient and use the bounds of m2",
+    flaw=Flaw(
+        "the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
+        "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells "
+        "neighbours apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch "
+        "is released, or add noise to the gradient and use the bounds of m2"
+    ),
     version=2,
 )

@@ -109,7 +109,7 @@ def expected(mechanism, words, relation):
 
 @pytest.mark.parametrize("bound", GUARANTEES, ids=lambda bound: f"{bound.mechanism.name}.{bound.name}")
 def test_no_answer_leaves_unsaid_what_its_mechanism_has_done(bound):
-    assert bound.assumes(bound.mechanism)
+    assert bound.requirements(bound.mechanism)
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", pytest.param(M2_SHAPE, marks=pytest.mark.slow)])

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.phase import Phase, phase_for
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.assumptions import Requirement
 from privproj.errors import within
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
@@ -35,7 +35,7 @@ class Event(Mechanism):
     """The event as JSON in one spelling, so that equal events are equal."""
 
     name = "dp-accounting"
-    assumes = (EVENT_AS_RUN,)
+    assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise in its events"
 
     @property
@@ -69,7 +69,7 @@ class _EventPhase(Phase):
         """What the run takes for granted, and what it does of the noise of the event, in words."""
         replaces = self.run.relation is NeighbouringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
-        return (*super().run_assumes, *((NOISE_OVER_CLIP,) if over_clip else ()))
+        return (*super().run_assumes, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
         """The phase as an entry of a run file, keys and plain values."""

@@ -7,7 +7,7 @@ from fuzz.laws import call
 from fuzz.strategies import Case
 
 from privproj import Filter, Gaussian
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.io.run_file import from_data
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -44,7 +44,7 @@ def test_planned_phases_fit_together_or_not_at_all(done, noise):
 def test_remaining_says_what_it_rests_on():
     for data in (plan(3.0), plan(done=(3.0,)), plan(3.0, done=(3.0,))):
         _, shown, text = remaining(data, 3)
-        assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and PLAN_FIXED_IN_ADVANCE in text
+        assert Requirement.FIXED_SCHEDULE in shown["assumes"] and Requirement.FIXED_SCHEDULE in text
         assert {"bound", "status", "relation", "promises", "warnings"} <= set(shown)
 
 
@@ -99,7 +99,7 @@ def test_what_a_filter_leaves_is_what_the_filter_says(done, noise):
     assert (code == 0) == shown["fits"] == (not any(entry["would_exceed"] for entry in shown["phases"]))
     assert shown["epsilon_planned"] > shown["epsilon_of_fixed_plan"]
     assert shown["epsilon_of_fixed_plan"] == from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
-    assert FILTER_FIXED_IN_ADVANCE in shown["assumes"] and PLAN_FIXED_IN_ADVANCE not in shown["assumes"]
+    assert Requirement.FIXED_FILTER in shown["assumes"] and Requirement.FIXED_SCHEDULE not in shown["assumes"]
     assert f"name --order {shown['filter']['order']:g}" in text and "quote: epsilon 3.600" in text
 
 
