@@ -177,10 +177,10 @@ class Bound:
 
     def notes(self, mechanism: Mechanism) -> tuple[str, ...]:
         """Return a warning if a larger rank of the difference is given than the bound assumes."""
-        given = getattr(mechanism, "change_rank", None)
-        if not given or given == 1 or DataAssumption.DIFFERENCE_RANK.at(k=1) not in self.assumptions(mechanism):
+        rank = getattr(mechanism, "change_rank", None)
+        if not rank or rank == 1 or DataAssumption.DIFFERENCE_RANK.at(k=1) not in self.assumptions(mechanism):
             return ()
-        return (f"change_rank={given} is given, but this bound holds only if every change has rank one",)
+        return (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
 
     def status_for(self, mechanism: Mechanism) -> Status:
         """Return the status at these parameters; a guarantee is conditional exactly if it has assumptions."""

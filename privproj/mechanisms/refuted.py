@@ -139,8 +139,8 @@ LORA_BY_DESIGN = Bound(
     flaw=Flaw(
         "the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
         "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells "
-        "neighbours apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch "
-        "is released, or add noise to the gradient and use the bounds of m2"
+        "neighbours apart surely; and after one step the gradient depends on A. Use lora-one-step where only one "
+        "sketch is released, or add noise to the gradient and use the bounds of m2"
     ),
     version=2,
 )

@@ -98,8 +98,8 @@ def _all_lines() -> dict[Key, Line]:
 
 def lines_of(mechanism: str) -> dict[Key, Line]:
     """Return the lines of a mechanism, its default first; features are only asked for a mechanism of their own."""
-    own = {key: line for key, line in _LINES.items() if key[0] == mechanism}
-    return own or {key: line for key, line in _all_lines().items() if key[0] == mechanism}
+    of_core = {key: line for key, line in _LINES.items() if key[0] == mechanism}
+    return of_core or {key: line for key, line in _all_lines().items() if key[0] == mechanism}
 
 
 def bound_names() -> tuple[Key, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from privproj.contrib.certify.profiles import BallProfile
 
 
-class BallEntry(NamedTuple):
+class _BallEntry(NamedTuple):
     """How a bound is certified.
 
     Attributes:
@@ -93,26 +93,26 @@ def _public_exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
 
 
 _ENTRIES = {
-    ("gaussian", "analytic"): BallEntry(_gaussian, runs=True),
-    ("laplace", "exact"): BallEntry(_laplace),
-    ("m2", "rank-free"): BallEntry(_rank_free),
-    ("m2", "exact-rank1"): BallEntry(_exact_rank1),
-    ("m2", "beta-tail-sharp"): BallEntry(_beta_tail(sharp=True)),
-    ("m2", "beta-tail"): BallEntry(_beta_tail(sharp=False)),
-    ("m2", "gaussian"): BallEntry(_gaussian, runs=True),
-    ("wishart", "exact"): BallEntry(_wishart),
-    ("sketch", "exact-rank1"): BallEntry(_secret_sketch, runs=True),
-    ("sketch-public", "rank-free"): BallEntry(_public_rank_free),
-    ("sketch-public", "exact-rank1"): BallEntry(_public_exact_rank1),
+    ("gaussian", "analytic"): _BallEntry(_gaussian, runs=True),
+    ("laplace", "exact"): _BallEntry(_laplace),
+    ("m2", "rank-free"): _BallEntry(_rank_free),
+    ("m2", "exact-rank1"): _BallEntry(_exact_rank1),
+    ("m2", "beta-tail-sharp"): _BallEntry(_beta_tail(sharp=True)),
+    ("m2", "beta-tail"): _BallEntry(_beta_tail(sharp=False)),
+    ("m2", "gaussian"): _BallEntry(_gaussian, runs=True),
+    ("wishart", "exact"): _BallEntry(_wishart),
+    ("sketch", "exact-rank1"): _BallEntry(_secret_sketch, runs=True),
+    ("sketch-public", "rank-free"): _BallEntry(_public_rank_free),
+    ("sketch-public", "exact-rank1"): _BallEntry(_public_exact_rank1),
 }
 
 
-def ball_entry(bound: Bound) -> BallEntry | None:
+def ball_entry(bound: Bound) -> _BallEntry | None:
     """Return how a bound is certified, or None if it cannot be."""
     if bound.key in _ENTRIES:
         return _ENTRIES[bound.key]
     place = plugin_table("BALL_PROFILES").get(bound.key)
-    return None if place is None else BallEntry(load(place))
+    return None if place is None else _BallEntry(load(place))
 
 
 def provable_names() -> list[str]:

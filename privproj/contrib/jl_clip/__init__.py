@@ -7,7 +7,7 @@ from privproj.mechanisms.base import NoisyMechanism
 from privproj.parameters import NOISE, parameter, whole_number
 
 
-class ProbeRequirement(RequirementText):
+class _ProbeRequirement(RequirementText):
     """What the program must have done with its probes."""
 
     FRESH_PROBES = (
@@ -49,7 +49,7 @@ class JLClip(NoisyMechanism):
     name = "jl-clip"
     summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
     example = "probes=30 noise_multiplier=2"
-    assumes = tuple(ProbeRequirement)
+    assumes = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"
     probes: int | None = parameter(
         whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True

@@ -7,7 +7,7 @@ from privproj.contrib.certify.profiles import BallMean
 from privproj.contrib.jl_clip import JLClip
 
 
-class BallRandomClip(BallMean):
+class _BallRandomClip(BallMean):
     """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
 
     effort: int = 8
@@ -21,7 +21,7 @@ class BallRandomClip(BallMean):
         return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
 
 
-def ball_profile(mechanism: JLClip, steps: int) -> BallRandomClip:
+def ball_profile(mechanism: JLClip, steps: int) -> _BallRandomClip:
     """Return the profile of one release."""
     assert mechanism.probes is not None
-    return BallRandomClip(mechanism.probes, mechanism.z)
+    return _BallRandomClip(mechanism.probes, mechanism.z)

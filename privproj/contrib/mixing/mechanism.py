@@ -10,7 +10,7 @@ NOISE_SIZE = number(low=0.01, high=1e12)
 """The range of what is aimed at, and of a deviation."""
 
 
-class MixingRequirement(RequirementText):
+class _MixingRequirement(RequirementText):
     """What the program must have done in both stages."""
 
     CLIPPED_ROWS = (
@@ -60,7 +60,7 @@ class Mixing(Mechanism):
     example = "rank=100 gamma=65 eigen_noise=7"
     finds_rank = True
     can_be_sampled = False
-    assumes = tuple(MixingRequirement)
+    assumes = tuple(_MixingRequirement)
     default_relation = "add-remove"
     poisson = False
     remedy = "more noise (a larger gamma or eigen_noise)"

@@ -1,5 +1,6 @@
 """Compositions of random clipping, whose losses have heavy tails and whose profile has no kernels."""
 
+import math
 from contextlib import suppress
 
 import pytest
