@@ -362,9 +362,8 @@ def noise_factor(query: Schedule, target: FullTarget | RiskTarget) -> float:
     rtol = COMPOSED_RTOL if isinstance(target, RiskTarget) else 1e-7
     factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
     if factor == math.inf:
-        missed = (
-            f"epsilon {target.epsilon:g} and delta {target.delta:g}" if not is_risk else risk_words(target.parameters())
-        )  # pyright: ignore
+        pair = "" if isinstance(target, RiskTarget) else f"epsilon {target.epsilon:g} and delta {target.delta:g}"
+        missed = risk_words(target.parameters()) if isinstance(target, RiskTarget) else pair
         raise Refused(f"no common factor of the noise meets {missed}")
     return factor
 
