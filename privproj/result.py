@@ -122,7 +122,7 @@ class LowerBound:
     >>> from privproj import M2, epsilon
     >>> result = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).with_details()
     >>> round(result.lower_bound.value, 3), result.lower_bound.for_whom
-    (0.738, 'whoever sees the projections')
+    (0.738, 'an adversary who observes the projections')
     """
 
     quantity: str

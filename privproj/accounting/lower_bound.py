@@ -49,7 +49,7 @@ OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compar
 NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
 """Printed with every number for shuffled batches (C17, C27)."""
 
-SEES_PROJECTIONS = "whoever sees the projections"
+SEES_PROJECTIONS = "an adversary who observes the projections"
 """For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
 
 
