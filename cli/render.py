@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.mechanisms.registry import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.run import RunOptions, percent, run_words
+from privproj.run import RunOptions, run_words
 
 if TYPE_CHECKING:
     from privproj.accounting.comparison import Comparison
@@ -246,12 +246,6 @@ def relation_words(result: Result) -> str:
     doubled = REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
-
-
-def filter_words(parameters: dict[str, Any]) -> str:
-    """Say of a filter its order, its budget and how much of that is spent."""
-    order, budget = str(parameters["order"]).removesuffix(".0"), round_outward(parameters["budget"], up=False)
-    return f"order {order}, budget {budget}, {percent(parameters['spent'] / parameters['budget'])} of it spent"
 
 
 def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:

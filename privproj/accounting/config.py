@@ -25,7 +25,6 @@ from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
 from privproj.parameters import (
     NUMBER,
-    TABLE,
     TEXT,
     TRUTH,
     WHOLE,
@@ -63,7 +62,6 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("expect", "rtol", "at_most"), NUMBER),
     "bound_version": WHOLE,
     "planned": TRUTH,
-    "event": TABLE,
 }
 """What the values of every key may be, but for the parameters of a mechanism."""
 

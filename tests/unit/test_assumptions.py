@@ -136,7 +136,8 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
 def test_what_dp_accounting_composes_is_conditional_on_its_rounding():
     from dp_accounting import dp_event
 
-    from privproj.schedule import Schedule, event_phase
+    from privproj.contrib.events import event_phase
+    from privproj.schedule import Schedule
 
     event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
     found = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)

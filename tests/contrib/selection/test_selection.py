@@ -9,8 +9,9 @@ from dp_accounting.rdp import RdpAccountant
 from helpers import GUARANTEES, mechanism_for
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart, draw_trials, select
+from privproj import M1, M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
 from privproj.accounting.lower_bound import NO_AMPLIFICATION
+from privproj.contrib.selection import draw_trials, select
 
 RUN = {"steps": 200, "sampling_rate": 0.02}
 

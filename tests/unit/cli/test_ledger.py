@@ -6,8 +6,9 @@ import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
 
-from privproj import Filter, Gaussian
+from privproj import Gaussian
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.contrib.filters import Filter
 from privproj.io.run_file import from_data
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}

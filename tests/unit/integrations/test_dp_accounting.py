@@ -5,6 +5,7 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Refused
+from privproj.contrib.events import event_phase
 from privproj.integrations.dp_accounting import (
     BallsInBinsDpEvent,
     ProjectionPLDAccountant,
@@ -14,7 +15,7 @@ from privproj.integrations.dp_accounting import (
 )
 from privproj.io import Account
 from privproj.io.run_file import from_data
-from privproj.schedule import Schedule, event_phase, phase_of
+from privproj.schedule import Schedule, phase_of
 
 RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
 
