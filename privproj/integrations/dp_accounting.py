@@ -359,8 +359,8 @@ def event_of(
         raise InvalidParameter(next(iter(options)), next(iter(options.values())), "no options beside a run")
     if isinstance(run, Account) and run.is_adaptive:
         raise Refused(
-            "no event says that a filter keeps the budget of this ledger, and as a plan that was fixed in advance it "
-            "would be given less than it may have spent; quote the epsilon of the filter"
+            "dp-accounting has no event for an adaptive plan, and the event of a plan fixed in advance would cost less "
+            "than this ledger may have spent; report the epsilon of the budget of the ledger"
         )
     schedule = Schedule(tuple(run.released_phases())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)

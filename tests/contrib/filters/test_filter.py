@@ -465,3 +465,14 @@ def test_what_a_filter_was_made_with_stays(name):
     with pytest.raises(InvalidParameter, match=name):
         setattr(budget, name, 2 * before if name != "relation" else "replace")
     assert getattr(budget, name) == before
+
+
+def test_filter_takes_batch_size_and_dataset_size():
+    mechanism, sizes = Gaussian(noise_multiplier=1.0), {"batch_size": 256, "dataset_size": 50_000}
+    plain = {"sampling_rate": 256 / 50_000, "dataset_size": 50_000}
+    by_sizes, by_rate = (
+        Filter.for_releases(mechanism, epsilon=1.0, delta=1e-5, **run)
+        for run in ({**sizes, "epochs": 3}, {**plain, "steps": 588})
+    )
+    steps = by_sizes.most_steps(mechanism, **sizes, steps=1)
+    assert by_sizes.order == by_rate.order and steps == by_rate.most_steps(mechanism, **plain, steps=1)
