@@ -11,7 +11,8 @@ from dp_accounting.pld import privacy_loss_distribution as their_pld
 from dp_accounting.rdp import RdpAccountant
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart, convert
+from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart
+from privproj.contrib.losses import convert
 from privproj.contrib.losses.privacy_loss import PrivacyLoss, privacy_loss
 from privproj.schedule import Schedule, phase_of
 

@@ -167,14 +167,10 @@ DOORS = {
     "delta": lambda **run: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0, **run).value,
     "compare": lambda **run: privproj.compare(Gaussian(noise_multiplier=1.0), delta=1e-5, **run).to_dict(),
     "gdp_mu": lambda **run: privproj.gdp_mu(Gaussian(noise_multiplier=1.0), **run).value,
-    "select": lambda **run: privproj.select(Gaussian(noise_multiplier=1.0), trials=9, delta=1e-5, **run).value,
     "worth": lambda **run: privproj.worth(M2(dim=64, rank=4, noise_multiplier=1.0), epsilon=1.0, delta=1e-5, **run),
     "choose": lambda **run: privproj.choose(layers="64x4", epsilon=1.0, delta=1e-5, **run).to_dict(),
     "columns": lambda **run: privproj.epsilons(Gaussian, noise_multiplier=[1, 2], delta=1e-5, **run).value.tolist(),
     "phase_of": lambda **run: phase_of(Gaussian(noise_multiplier=1.0), **run),
-    "filter": lambda **run: privproj.Filter.for_releases(
-        Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, **run
-    ).most_steps(Gaussian(noise_multiplier=1.0), **{**{k: v for k, v in run.items() if k != "epochs"}, "steps": 1}),
     "accountant": lambda **run: privproj.Accountant().step(Gaussian(noise_multiplier=1.0), **run).epsilon(1e-5).value,
 }  # fmt: skip
 """What takes the options of a run."""
@@ -192,9 +188,7 @@ SCALAR_DOORS = {
     "delta": lambda mechanism, epsilon, delta: privproj.delta(mechanism, epsilon=epsilon),
     "compare": lambda mechanism, epsilon, delta: privproj.compare(mechanism, delta=delta),
     "gdp_mu": lambda mechanism, epsilon, delta: privproj.gdp_mu(mechanism),
-    "select": lambda mechanism, epsilon, delta: privproj.select(mechanism, trials=3, delta=delta),
     "phase_of": lambda mechanism, epsilon, delta: phase_of(mechanism),
-    "filter": lambda mechanism, epsilon, delta: privproj.Filter(order=3.0, budget=1.0).spend(mechanism),
     "accountant": lambda mechanism, epsilon, delta: privproj.Accountant().step(mechanism),
 }
 """What takes one mechanism."""
