@@ -11,7 +11,7 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.numerics.interval import UNKNOWN
@@ -153,7 +153,7 @@ class QuestionGroup(Group):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         from privproj.mechanisms.methods import unknown_mechanism
 
         return unknown_mechanism("MECHANISM", name, names, remedy)
