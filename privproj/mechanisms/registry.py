@@ -86,7 +86,6 @@ _LINES: dict[Key, Line] = {
     ("sketch-public", "rank-free"): Line("sketch_public:RANK_FREE"),
     ("sketch-public", "exact-rank1"): Line("sketch_public:EXACT_RANK1"),
     ("sketch-public", "operator-norm"): Line("sketch_public:OPERATOR_NORM", Baseline("operator norm", "unsampled")),
-    ("r1smg", "published"): Line("refuted:PUBLISHED"),
 }
 
 

@@ -135,8 +135,6 @@ SETTINGS = """
 * sketch-public.operator-norm.epsilon rank=16 noise_multiplier=1 delta=1e-5
   sketch-public.operator-norm.delta rank=16 noise_multiplier=1 split=optimal epsilon=1,50
   sketch-public.operator-norm.epsilon rank=1,1000000 noise_multiplier=100 steps=1,1000000 delta=1e-5
-* r1smg.published.epsilon dim=100 noise_multiplier=1.64 delta=1e-5
-  r1smg.published.delta dim=10,100 noise_multiplier=8 epsilon=1
 """
 """One grid a line: a quantity of :func:`privproj.evaluate` and its parameters, every combination of their values."""
 WITHOUT = {
@@ -145,7 +143,7 @@ WITHOUT = {
     "wishart-matrix.early-matrix": "no formula: refuted",
 }
 """The bounds that evaluate no number."""
-REFUTED = ("m1.column-published", "sketch.lora-by-design", "r1smg.published")
+REFUTED = ("m1.column-published", "sketch.lora-by-design")
 """Evaluated with ``allow_refuted``."""
 
 DOORLESS = (

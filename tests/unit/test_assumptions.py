@@ -25,7 +25,8 @@ WORDS = {member.name: str(member) for member in Requirement if member.name not i
 
 FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_PROJECTION_PER_BATCH",
             "ASSUMPTIONS_PER_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE",
-            "BALLS_IN_BINS_SAMPLING", "POISSON_SAMPLING", "FIXED_SIZE_SAMPLING", "FIXED_SCHEDULE_EXCEPT_CLIP")  # fmt: skip
+            "BALLS_IN_BINS_SAMPLING", "POISSON_SAMPLING", "FIXED_SIZE_SAMPLING",
+            "FIXED_SCHEDULE_EXCEPT_CLIP")  # fmt: skip
 
 
 def present(found):
@@ -128,24 +129,13 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
     path.write_text(json.dumps({"phase": phases}))
     lines = [f"epsilon {words} --delta 1e-3", f"delta {words} --epsilon 1", f"curve {words} --points 2",
              f"compare {words} --delta 1e-3", f"report {words} --delta 1e-3", f"run {path} --delta 1e-3",
-             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3",
-             f"select {words} --trials 3 --delta 1e-3"]  # fmt: skip
+             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3"]  # fmt: skip
     for line in lines:
         code, out, err = run(line)
         assert code == 0, err
         found = present([words for words in WORDS.values() if words in " ".join(out.split())])
         assert {"ADAPTIVE_CLIPPING", "CENTERED_COUNT", "FIXED_SCHEDULE_EXCEPT_CLIP"} <= found, line
         assert "FIXED_SCHEDULE" not in found, line
-
-
-def test_what_dp_accounting_composes_is_conditional_on_its_rounding():
-    from dp_accounting import dp_event
-
-    from privproj.schedule import Schedule, event_phase
-
-    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
-    found = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
-    assert found.status == "conditional" and WORDS["MEASURED_ROUNDING"] in found.promises
 
 
 def test_a_grid_that_has_no_effect_is_said(run):

@@ -3,7 +3,7 @@
 import math
 
 from privproj.accounting.calibration import Search
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.contrib.mixing.mechanism import Mixing
 from privproj.errors import Refused
 from privproj.numerics.root_finding import find_crossing, minimise
@@ -43,7 +43,7 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
 
     def search_at(eigen_noise: float) -> Search:
         return Search(
-            lambda gamma: ask_by_name(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
+            lambda gamma: composition_of(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
         )
 
     def rough_gamma(log_noise: float) -> float:
