@@ -29,7 +29,10 @@ MODULES = {
     "privproj.integrations.opacus": "an accountant for Opacus (extra `torch`)",
     "privproj.integrations.peft": "layers of a PEFT adapter (extra `peft`)",
     "privproj.integrations.transformers": "a private Trainer of transformers (extras `torch` and `peft`)",
-    "privproj.diagnostics": "numbers that describe a run and guarantee nothing",
+    "privproj.mechanisms.wishart.alignment": "the alignment that the Wishart mechanism assumes (no guarantee)",
+    "privproj.mechanisms.sketch.lora_noise": "moments of LoRA's noise (no guarantee)",
+    "privproj.contrib.jl_clip": "random clipping (DP-SGD-JL)",
+    "privproj.contrib.mixing": "Gaussian mixing in two stages",
 }
 """The public modules; what each lists in ``__all__`` is the public interface."""
 FOR_USERS = {"Phase": {"as_dict"}, "Schedule": {"as_dict", "done", "done_phases", "epsilon", "delta", "scaled",

@@ -266,7 +266,7 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     """Answer ``wishart.preprocess.gain``: what preprocessing adds to the alignment; ``beta`` must be added to delta."""
-    from privproj.diagnostics.directions import preprocessing_gain
+    from privproj.mechanisms.wishart.alignment import preprocessing_gain
 
     gamma, beta = _pop_numbers(quantity, values, "gamma", "beta")
     mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **values})

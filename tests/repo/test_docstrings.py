@@ -19,7 +19,12 @@ from privproj.errors import PrivprojError
 
 CORE = (
     *("privproj", "privproj.accounting", "privproj.errors", "privproj.contrib.losses.privacy_loss", "privproj.run"),
-    *("privproj.schedule", "privproj.io", "privproj.diagnostics"),
+    *(
+        "privproj.schedule",
+        "privproj.io",
+        "privproj.mechanisms.wishart.alignment",
+        "privproj.mechanisms.sketch.lora_noise",
+    ),
 )
 EXAMPLES_NEED = {"privproj.io": ("flint",)}
 """Modules of the core whose examples need an extra."""

@@ -11,7 +11,6 @@ from helpers import ROOT, parsed
 
 import privproj
 import privproj.accounting
-import privproj.diagnostics
 import privproj.io
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import bound_names, registry
@@ -20,7 +19,7 @@ LAYERS = (
     {"errors", "version", "assumptions"},
     {"parameters", "numerics", "result", "lazy", "plugins"},
     {"sampling", "targets"},
-    {"run", "diagnostics"},
+    {"run"},
     {"profiles"},
     {"distributions", "composition"},
     {"mechanisms"},
@@ -175,7 +174,7 @@ def test_every_proof_is_a_claim_of_the_page_of_proofs():
 
 @pytest.mark.parametrize(
     "package",
-    ["", ".accounting", ".contrib.audit", ".contrib.certify", ".diagnostics", ".io", ".mechanisms", ".training"],
+    ["", ".accounting", ".contrib.audit", ".contrib.certify", ".io", ".mechanisms", ".training"],
 )
 def test_every_name_of_a_stub_is_listed_and_no_other(package):
     module = import_module(f"privproj{package}")
@@ -188,7 +187,7 @@ def test_every_name_of_a_stub_is_listed_and_no_other(package):
         module.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("module", [privproj, privproj.accounting, privproj.diagnostics, privproj.io])
+@pytest.mark.parametrize("module", [privproj, privproj.accounting, privproj.io])
 def test_public_names_resolve(module):
     for name in module.__all__:
         assert getattr(module, name) is not None

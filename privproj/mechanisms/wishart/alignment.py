@@ -1,13 +1,9 @@
-"""What random projections do to directions: the alignment that the vector Wishart mechanism asks for, and LoRA's noise.
+"""Bound the alignment that the Wishart mechanism assumes, and the cost of descent along a Wishart matrix.
 
-With ``A`` of shape ``r x m`` a step of LoRA moves the weights along ``q A^T A = q + u`` for each gradient row ``q``:
-``u = q (A^T A - I)`` (2409.17538v9, Lemmas 6.1, B.1, C.2). Its entries look Gaussian for large ``r``, with a constant
-in the distance that is left open; that likeness says nothing about privacy (:mod:`privproj.contrib.audit.symmetry`).
+These numbers are not privacy guarantees.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 from privproj.errors import InvalidParameter
 from privproj.parameters import integer, probability, real
@@ -31,7 +27,7 @@ def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> flo
     Raises:
         InvalidParameter: A value is outside its range, or the bound is 2 or more, which is no restriction.
 
-    >>> from privproj.diagnostics import mean_misalignment
+    >>> from privproj.mechanisms.wishart.alignment import mean_misalignment
     >>> f"{mean_misalignment(norm_bound=1.0, norm_floor=0.5, records=1000):.4g}"
     '8e-06'
     """
@@ -66,7 +62,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
         InvalidParameter: A value is outside its range, or nothing is gained. To gain, ``gamma`` must be above
             ``2 t (1+rho)/(1-rho)``, which is not the condition printed in the paper.
 
-    >>> from privproj.diagnostics import preprocessed_misalignment
+    >>> from privproj.mechanisms.wishart.alignment import preprocessed_misalignment
     >>> round(preprocessed_misalignment(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
     0.007175
     """
@@ -85,7 +81,7 @@ def preprocessed_misalignment(misalignment: float, gamma: float, dim: int, beta:
 def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float) -> float:
     """Return what preprocessing adds to the alignment, ``rho' - rho``.
 
-    :func:`privproj.diagnostics.preprocessed_misalignment` gives the formula.
+    :func:`preprocessed_misalignment` gives the formula.
 
     Args:
         misalignment: ``1 - rho`` of the unit vectors ``v`` and ``v'``, from 0 to 2.
@@ -99,7 +95,7 @@ def preprocessing_gain(misalignment: float, gamma: float, dim: int, beta: float)
     Raises:
         InvalidParameter: A value is outside its range, or nothing is gained.
 
-    >>> from privproj.diagnostics import preprocessing_gain
+    >>> from privproj.mechanisms.wishart.alignment import preprocessing_gain
     >>> round(preprocessing_gain(0.5, gamma=10.0, dim=10**6, beta=1e-6), 6)
     0.492825
     """
@@ -123,7 +119,7 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
     Raises:
         InvalidParameter: A value is outside its range, or the rank is too small for a finite bound.
 
-    >>> from privproj.diagnostics import descent_condition
+    >>> from privproj.mechanisms.wishart.alignment import descent_condition
     >>> round(descent_condition(dim=10, rank=1000, failure=1e-3), 4)
     2.4213
     """
@@ -135,71 +131,3 @@ def descent_condition(dim: int, rank: int, failure: float) -> float:
         raise InvalidParameter("rank", rank, f"a rank above {math.ceil(edge**2)} for these dim and failure")
     # ((sqrt r + sqrt d + u)/(sqrt r - sqrt d - u))^2.
     return ((root + edge) / (root - edge)) ** 2 * (1.0 + 1e-14)
-
-
-# --- moments of LoRA's noise --------------------------------------------------------------------------
-
-Initialisation = Literal["gaussian", "uniform"]
-NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
-"""The warning that every number of this file carries."""
-
-
-@dataclass(frozen=True)
-class _NoiseMoments:
-    """Mean and variance of one entry of ``u``; ``rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3`` where ``|q|_1`` was given."""
-
-    mean: float
-    variance: float
-    rank_rate: float | None = None
-    warning: str = NOT_PRIVACY
-
-
-def lora_noise(
-    entry: float,
-    row_norm: float,
-    rank: int,
-    *,
-    initialisation: Initialisation = "gaussian",
-    variance: float | None = None,
-    row_sum: float | None = None,
-) -> _NoiseMoments:
-    """Return the mean and the variance of an entry of LoRA's noise ``u = q (A^T A - I)`` for a gradient row ``q``.
-
-    With entries of ``A`` of variance ``v`` the mean is ``(r v - 1) q_i``. The variance is ``r v^2 (|q|^2 + q_i^2)`` for
-    Gaussian entries and ``r v^2 (|q|^2 - q_i^2/5)`` for uniform ones. These numbers describe the noise; they are no
-    privacy guarantee.
-
-    Args:
-        entry: ``q_i``, the entry of the row, of size at most ``row_norm``.
-        row_norm: ``|q|_2``, the Euclidean norm of the row, above 0 and up to 1e100.
-        rank: ``r``, the number of rows of ``A``, at least 1.
-        initialisation: The law of the entries of ``A``: "gaussian" or "uniform" (as Kaiming's, where ``v = 2/m``).
-        variance: ``v``, above 0 and up to 1e100; ``1/rank`` unless given, which makes the mean 0.
-        row_sum: ``|q|_1``, the sum of the sizes of the entries, at least ``row_norm``; None leaves ``rank_rate`` out.
-
-    Returns:
-        A record with ``mean``, ``variance``, ``warning`` and ``rank_rate``. The total-variation distance of the entry
-        to a Gaussian with these moments is at most an unspecified constant times ``rank_rate``.
-
-    Raises:
-        InvalidParameter: A value is outside its range.
-
-    >>> from privproj.diagnostics import lora_noise
-    >>> found = lora_noise(entry=0.1, row_norm=1.0, rank=16)
-    >>> round(found.mean, 6), round(found.variance, 6)
-    (0.0, 0.063125)
-    """
-    if initialisation not in get_args(Initialisation):
-        raise InvalidParameter("initialisation", initialisation, "gaussian or uniform")
-    norm = real("row_norm", row_norm, "a positive norm of the row", 0.0, 1e100, open_low=True)
-    q = real("entry", entry, f"an entry of size at most {norm:g}, the norm of its row", -norm, norm)
-    r = integer("rank", rank, "a whole number rank >= 1")
-    v = 1.0 / r if variance is None else real("variance", variance, "a positive variance", 0.0, 1e100, open_low=True)
-    excess = q * q if initialisation == "gaussian" else -q * q / 5.0
-    rate = None
-    if row_sum is not None:
-        total = real("row_sum", row_sum, f"a sum of sizes of at least row_norm={norm:g}", norm * (1.0 - 1e-12), 1e100)
-        # rank_rate = 9/sqrt(r) (|q|_1/|q|_2)^3.
-        rate = 9.0 / math.sqrt(r) * (total / norm) ** 3
-    # mean (r v - 1) q_i, variance r v^2 (|q|^2 + q_i^2), for uniform entries r v^2 (|q|^2 - q_i^2/5).
-    return _NoiseMoments((r * v - 1.0) * q, r * v * v * (norm * norm + excess), rate)

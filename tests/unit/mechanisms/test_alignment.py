@@ -1,4 +1,4 @@
-"""Where the promise of alignment comes from, and moments of LoRA's noise."""
+"""Bounds on the alignment of vectors against simulation."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privproj import InvalidParameter
-from privproj.diagnostics import directions
+from privproj.mechanisms.wishart import alignment
 
 
 def test_misalignment_of_means():
@@ -20,15 +20,15 @@ def test_misalignment_of_means():
         norms = [np.linalg.norm(mean) for mean in means]
         least = min(least, *norms)
         worst = max(worst, 1 - means[0] @ means[1] / norms[0] / norms[1])
-    assert worst <= directions.mean_misalignment(bound, least, records)
+    assert worst <= alignment.mean_misalignment(bound, least, records)
     with pytest.raises(InvalidParameter, match="norm floor"):
-        directions.mean_misalignment(1.0, 0.01, 10)
+        alignment.mean_misalignment(1.0, 0.01, 10)
 
 
 def test_preprocessing_keeps_its_promise_and_reports_no_gain_as_an_error():
     rng = np.random.default_rng(9)
     dim, gamma, m, beta = 400, 4.0, 0.8, 1e-2
-    after = directions.preprocessed_misalignment(m, gamma, dim, beta)
+    after = alignment.preprocessed_misalignment(m, gamma, dim, beta)
     first, second = np.zeros(dim), np.zeros(dim)
     first[0], second[0], second[1] = 1.0, 1 - m, math.sqrt(m * (2 - m))
     u = rng.standard_normal((5000, dim))
@@ -36,39 +36,19 @@ def test_preprocessing_keeps_its_promise_and_reports_no_gain_as_an_error():
     a, b = first + u, second + u
     cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert (cosines < 1 - after).mean() <= beta
-    assert directions.preprocessing_gain(m, gamma, dim, beta) == pytest.approx(m - after, rel=1e-12, abs=0)
+    assert alignment.preprocessing_gain(m, gamma, dim, beta) == pytest.approx(m - after, rel=1e-12, abs=0)
     with pytest.raises(InvalidParameter, match="gamma above"):
-        directions.preprocessed_misalignment(1e-4, gamma, dim, beta)
+        alignment.preprocessed_misalignment(1e-4, gamma, dim, beta)
     printed = (1 - 0.2) / (1 + 0.2) * math.sqrt(2 / dim * math.log(8 / beta))
     with pytest.raises(InvalidParameter):
-        directions.preprocessed_misalignment(m, 1.01 * printed, dim, beta)
+        alignment.preprocessed_misalignment(m, 1.01 * printed, dim, beta)
 
 
 def test_condition_number_of_the_matrix():
     rng = np.random.default_rng(1)
     dim, rank, failure = 10, 400, 0.05
-    factor = directions.descent_condition(dim, rank, failure)
+    factor = alignment.descent_condition(dim, rank, failure)
     spectra = [np.linalg.svd(rng.standard_normal((dim, rank)), compute_uv=False) for _ in range(500)]
     assert np.mean([(s[0] / s[-1]) ** 2 > factor for s in spectra]) <= 2 * failure
     with pytest.raises(InvalidParameter, match="rank above"):
-        directions.descent_condition(100, 50, 0.1)
-
-
-@pytest.mark.parametrize("initialisation", ["gaussian", "uniform"])
-def test_moments_of_loras_noise(initialisation):
-    rng = np.random.default_rng(11)
-    rank, columns, count, variance = 3, 4, 300_000, 0.2
-    q = np.array([0.5, -0.3, 0.1, 0.8])
-    shape = (count, rank, columns)
-    side = math.sqrt(3 * variance)
-    a = rng.normal(0, math.sqrt(variance), shape) if initialisation == "gaussian" else rng.uniform(-side, side, shape)
-    u = np.einsum("crm,crk,k->cm", a, a, q) - q
-    for i in range(columns):
-        found = directions.lora_noise(
-            q[i], float(np.linalg.norm(q)), rank, initialisation=initialisation, variance=variance, row_sum=abs(q).sum()
-        )
-        assert abs(u[:, i].mean() - found.mean) <= 5 * u[:, i].std() / math.sqrt(count)
-        fourth = ((u[:, i] - u[:, i].mean()) ** 4).mean()
-        assert abs(u[:, i].var() - found.variance) <= 5 * math.sqrt(fourth / count)
-        assert found.rank_rate > 0 and "not a privacy guarantee" in found.warning
-    assert directions.lora_noise(0.1, 1.0, 16).mean == 0.0
+        alignment.descent_condition(100, 50, 0.1)
