@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name
 
@@ -43,13 +43,13 @@ class _Method:
         return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
 
 
+_PACKAGE = Path(__file__).parents[1]
 METHODS = tuple(
     _Method(**entry)
-    for entry in tomllib.loads(files("privproj.mechanisms").joinpath("methods.toml").read_text(encoding="utf-8"))[
-        "method"
-    ]
+    for path in (_PACKAGE / "mechanisms" / "methods.toml", *sorted(_PACKAGE.glob("contrib/*/methods.toml")))
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["method"]
 )
-"""The methods, in the order in which the documentation shows them. Contract."""
+"""The methods in the order of the documentation, with those of optional features last."""
 
 
 LORA_NAMES = ("lora", "qlora", "peft")

@@ -171,7 +171,9 @@ def test_versions_of_bounds_are_those_of_today(path):
 
 def test_the_page_on_certificates_names_every_bound_that_has_one():
     (row,) = re.findall(r"^\| bounds \|.*$", (DOCS / "certificates.md").read_text(), re.MULTILINE)
-    for bound in (bound for bound in registry() if ball_entry(bound)):
+    for bound in registry():
+        if not ball_entry(bound) or not bound.mechanism.__module__.startswith("privproj.mechanisms"):
+            continue  # features have pages of their own
         assert re.search(rf"\b{bound.mechanism.name}( `[\w-]+`,)* `{bound.name}`", row), bound
 
 

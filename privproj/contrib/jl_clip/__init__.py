@@ -6,6 +6,8 @@ from privproj.assumptions import RequirementText
 from privproj.mechanisms.base import NoisyMechanism
 from privproj.parameters import NOISE, parameter, whole_number
 
+__all__ = ["JLClip"]
+
 
 class _ProbeRequirement(RequirementText):
     """What the program must have done with its probes."""

@@ -13,6 +13,8 @@ from typing import Literal, get_args
 from privproj.errors import InvalidParameter
 from privproj.parameters import integer, real
 
+__all__ = ["lora_noise"]
+
 Initialisation = Literal["gaussian", "uniform"]
 NOT_PRIVACY = "a diagnostic, not a privacy guarantee: G A^T A reveals G (symmetry test)"
 

@@ -8,6 +8,8 @@ import math
 from privproj.errors import InvalidParameter
 from privproj.parameters import integer, probability, real
 
+__all__ = ["descent_condition", "mean_misalignment", "preprocessed_misalignment", "preprocessing_gain"]
+
 
 def mean_misalignment(norm_bound: float, norm_floor: float, records: int) -> float:
     """Bound the misalignment of a normalised mean under the replace relation: ``1 - rho <= 2 L^2 / (c0^2 n^2)``.
