@@ -34,8 +34,15 @@ GUIDES = (
     "certificates",
     "installation",
 )
+FEATURES = [
+    page
+    for folder in sorted((ROOT / "privproj" / "contrib").iterdir())
+    if (page := DOCS / f"{folder.name.replace('_', '-')}.md").exists()
+]
+"""Pages of optional features."""
 WRITTEN = [
     ROOT / "README.md",
+    *FEATURES,
     *(DOCS / f"{name}.md" for name in ("README", "tutorial", *GUIDES, "not-a-guarantee", "proofs")),
 ]
 """Pages written by hand whose commands and programs run."""

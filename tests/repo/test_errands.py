@@ -1,21 +1,12 @@
-"""What an errand touches: a mechanism is its folder and its lines, and nothing else needs it."""
+"""Optional features can be deleted, and nothing else needs them."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 from helpers import ROOT
-
-LISTS = ("privproj/__init__.pyi", "privproj/mechanisms/__init__.pyi", "privproj/mechanisms/registry.py")
-"""Files that list the mechanisms."""
-
-
-TABLES = ("privproj/mechanisms/methods.toml", "cli/words.toml")
-"""Files with an entry for each method and each word, of which those about the mechanism go."""
-
 
 def copy_of_the_tree(folder):
     """All files that git knows, and the name by which the command line is installed."""
@@ -26,38 +17,28 @@ def copy_of_the_tree(folder):
     (folder / "privproj_cli").symlink_to(folder / "cli")
 
 
-def delete_mechanism(folder, name, kind):
-    """Delete a mechanism: its folder, its tests and references, its lines in lists, and what tables say of it."""
-    shutil.rmtree(folder / "privproj" / "mechanisms" / name)
-    for path in [*folder.glob(f"tests/unit/mechanisms/test_{name}*.py"), folder / "tests" / "reference" / f"{name}.py"]:
-        path.unlink()
-    word = rf"\b(?:{name}|{name.replace('_', '-')}|{kind})\b"
-    for place in LISTS:
-        path = folder / place
-        whole = re.compile(rf"^[^\n]*{word}[^\n]*\n", re.MULTILINE)
-        among_others = re.compile(rf', "?{word}"?(?=[,)\n])')
-        path.write_text(whole.sub("", among_others.sub("", path.read_text())))
-    for place in TABLES:
-        # A word about several names it beside them.
-        text = re.sub(rf"(?:,| and) {word}", "", (folder / place).read_text())
-        entries = re.split(r"^(?=\[\[)", text, flags=re.MULTILINE)
-        (folder / place).write_text("".join(entry for entry in entries if not re.search(word, entry)))
+def delete_feature(folder, name):
+    """Delete an optional feature: its package, its tests and its page."""
+    shutil.rmtree(folder / "privproj" / "contrib" / name)
+    shutil.rmtree(folder / "tests" / "contrib" / name)
+    (folder / "docs" / f"{name.replace('_', '-')}.md").unlink(missing_ok=True)
 
 
 @pytest.mark.slow
-def test_a_mechanism_is_deleted_with_its_folder_and_its_lines(tmp_path):
+@pytest.mark.parametrize("name", ["jl_clip", "mixing"])
+def test_a_feature_is_deleted_with_its_folders(tmp_path, name):
     if not (ROOT / ".git").exists():
         pytest.skip("git tells which files there are")
     copy_of_the_tree(tmp_path)
-    delete_mechanism(tmp_path, "jl_clip", "JLClip")
+    delete_feature(tmp_path, name)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
     def run(*words):
         words = [sys.executable, *words]
         return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
-    gone = run("-c", "from privproj_cli.main import main; main(['bounds', 'jl-clip'])")
+    gone = run("-c", "from privproj_cli.main import main; main(['bounds', '" + name.replace("_", "-") + "'])")
     assert gone.returncode == 2 and "a bound" in gone.stderr
-    rooms = [f"tests/{room}" for room in ("mechanisms", "accounting", "cli")]
+    rooms = [f"tests/unit/{room}" for room in ("mechanisms", "accounting", "cli")]
     done = run("-m", "pytest", "-q", "-n", "2", "-m", "not slow and not full and not extra", *rooms)
     assert done.returncode == 0, done.stdout[-3000:]
