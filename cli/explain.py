@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 import privproj
+from privproj.assumptions import Requirement, short_name
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
-from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, registry
+from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, mechanism_names, registry
 from privproj.sampling import SCHEMES, Scheme
 
 from . import render
@@ -37,6 +38,10 @@ def word_groups() -> list[dict[str, Any]]:
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+    of_mechanisms = [member for name in mechanism_names() for member in mechanism_named(name).assumes]
+    texts = {short_name(text): text for text in (*Requirement, *of_mechanisms)}
+    required = [{"name": name, "means": f"{text[0].upper()}{text[1:]}."} for name, text in texts.items()]
+    groups = [*groups, {"title": "Requirements", "kind": "requirement", "word": required}]
     return [*groups, {"title": "Published methods", "kind": "method", "word": methods}]
 
 

@@ -223,7 +223,7 @@ class ClippedSum(NoisyMechanism):
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
         """With a count that adapts the clip, what may follow earlier releases, and what is counted."""
-        return (Requirement.ADAPTIVE_CLIPPING, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
+        return (Requirement.NOISE_AT_ADAPTED_CLIP, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
     @property
     def adapts_clip(self) -> bool:

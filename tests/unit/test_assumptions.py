@@ -103,7 +103,7 @@ def expected(mechanism, words, relation):
         "PER_RECORD_CLIPPING": mechanism.startswith("gaussian"),
         "FULL_GRADIENT_CLIPPING": mechanism.split()[0] in ("m1", "m2"),
         "PER_LAYER_CLIPPING": "per-layer" in mechanism,
-        "ADAPTIVE_CLIPPING": "adaptive" in mechanism,
+        "NOISE_AT_ADAPTED_CLIP": "adaptive" in mechanism,
         "CENTERED_COUNT": "adaptive" in mechanism,
         "POISSON_SAMPLING": "--sampling-rate" in words and "fixed" not in words,
         "FIXED_SIZE_SAMPLING": "fixed" in words,
@@ -142,7 +142,7 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
         code, out, err = run(line)
         assert code == 0, err
         found = stated(out)
-        assert {"ADAPTIVE_CLIPPING", "CENTERED_COUNT", "FIXED_SCHEDULE_EXCEPT_CLIP"} <= found, line
+        assert {"NOISE_AT_ADAPTED_CLIP", "CENTERED_COUNT", "FIXED_SCHEDULE_EXCEPT_CLIP"} <= found, line
         assert "FIXED_SCHEDULE" not in found, line
 
 
