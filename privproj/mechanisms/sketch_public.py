@@ -104,7 +104,7 @@ EXACT_RANK1 = Bound(
 
 
 def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the sketched difference, except for an event of small probability.
+    """Return a Gaussian run at a bound on the norm of the sketched difference, except for a rare event.
 
     The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
     """

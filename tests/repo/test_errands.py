@@ -8,6 +8,7 @@ import sys
 import pytest
 from helpers import ROOT
 
+
 def copy_of_the_tree(folder):
     """All files that git knows, and the name by which the command line is installed."""
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

@@ -21,8 +21,8 @@ class M1(NoisyMechanism):
     one changed column ``v -> v'`` of a matrix whose other columns span ``span_dim`` dimensions.
 
     Args:
-        noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity ``s = max |V - V'|_F``,
-            from 1e-12 to 1e12; None only for the sigma query.
+        noise_multiplier: ``z``, the ratio of the standard deviation of the noise to the sensitivity
+            ``s = max |V - V'|_F``, from 1e-12 to 1e12; None only for the sigma query.
         dim: The side of ``V`` that is projected, from 1 to 1e7.
         rank: The rank of the projection, from 1 to 1e7, which may exceed ``dim``; None only for the rank query.
         columns: The other side of ``V``, from 1 to 1e7.

@@ -9,7 +9,7 @@ from privproj.numerics.interval import next_up
 
 
 def representation(mechanism: M1) -> GoodEvent:
-    """Return a Gaussian run at a bound on the norm of the projection, except for an event of small probability.
+    """Return a Gaussian run at a bound on the norm of the projection, except for a rare event.
 
     The event is the same for every difference, so one matrix for all releases fails once.
     """

@@ -44,7 +44,7 @@ def _early_loss(mechanism: Wishart, t: float, radius: float) -> float:
 
 
 def _log_two_tails(mechanism: Wishart, t: float, eta: float) -> float:
-    """Return the log of a bound on the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, at any ``eta`` (C11)."""
+    """Return the log of a bound on ``P(min(r v.y, r v'.y) <= t)``, for any ``eta`` (C11)."""
     from scipy import special
 
     _, rank, m = mechanism.shape
@@ -170,7 +170,7 @@ EARLY = Bound(
 
 
 def log_mixed_tail(mechanism: Wishart, t: float) -> float:
-    """Return the log of the probability that ``r v.y`` or ``r v'.y`` is at most ``t``, a sum of two positive terms (C11)."""
+    """Return ``ln P(min(r v.y, r v'.y) <= t)``, a sum of two positive terms (C11)."""
     # 1 - E[1{X > t} PhiBar((t - rho X)/sqrt((1-rho^2) X))] = P(X <= t) + E[1{X > t} Phi(...)], X ~ chi2_r (C11).
     _, rank, m = mechanism.shape
     spread = math.sqrt(m * (2.0 - m))
