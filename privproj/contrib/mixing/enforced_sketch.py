@@ -2,8 +2,9 @@
 
 The noise ``u`` of the eigenvalue is standard normal without the record, and ``N(rho mu, 1)`` with it, for some ``rho``
 from 0 to 1. Given ``u``, the variance of the sketch changes by at most the factor ``1 + nu(u)`` with ``nu(u) = 1/(G -
-Z u)``. Both orders are integrals over ``u`` of the profile of that sketch, at the worst ratio of the normal densities. Panels
-are halved if two Gauss rules disagree; their difference is added as an error estimate, which is observed, not proved.
+Z u)``. Both orders are integrals over ``u`` of the profile of that sketch, at the worst ratio of the normal densities.
+Panels are halved if two Gauss rules disagree; their difference is added as an error estimate, which is observed and not
+proved.
 """
 
 import math
