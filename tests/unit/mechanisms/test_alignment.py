@@ -9,7 +9,7 @@ from privproj import InvalidParameter
 from privproj.mechanisms.wishart import alignment
 
 
-def test_misalignment_of_means():
+def test_mean_misalignment_bounds_simulation():
     rng = np.random.default_rng(4)
     records, bound = 20, 1.0
     worst, least = 0.0, math.inf
@@ -25,7 +25,7 @@ def test_misalignment_of_means():
         alignment.mean_misalignment(1.0, 0.01, 10)
 
 
-def test_preprocessing_keeps_its_promise_and_reports_no_gain_as_an_error():
+def test_preprocessed_misalignment_bounds_simulation():
     rng = np.random.default_rng(9)
     dim, gamma, m, beta = 400, 4.0, 0.8, 1e-2
     after = alignment.preprocessed_misalignment(m, gamma, dim, beta)
@@ -44,7 +44,7 @@ def test_preprocessing_keeps_its_promise_and_reports_no_gain_as_an_error():
         alignment.preprocessed_misalignment(m, 1.01 * printed, dim, beta)
 
 
-def test_condition_number_of_the_matrix():
+def test_descent_condition_bounds_simulation():
     rng = np.random.default_rng(1)
     dim, rank, failure = 10, 400, 0.05
     factor = alignment.descent_condition(dim, rank, failure)

@@ -9,7 +9,7 @@ from privproj.mechanisms.sketch import lora_noise
 
 
 @pytest.mark.parametrize("initialisation", ["gaussian", "uniform"])
-def test_moments_of_loras_noise(initialisation):
+def test_lora_noise_matches_simulation(initialisation):
     rng = np.random.default_rng(11)
     rank, columns, count, variance = 3, 4, 300_000, 0.2
     q = np.array([0.5, -0.3, 0.1, 0.8])

@@ -15,7 +15,7 @@ def eps_of(mechanism, bound, delta=1e-5, **run):
 
 
 @pytest.mark.parametrize(("rank", "z"), [(1, 2.0), (4, 1.0), (30, 0.5)])
-def test_public_sketch_is_what_it_leaks(rank, z):
+def test_public_sketch_matches_simulation(rank, z):
     rng = np.random.default_rng(rank)
     shift = rng.chisquare(rank, 500_000) / rank / z**2
     for eps in (0.0, 0.5, 2.0):
@@ -24,7 +24,7 @@ def test_public_sketch_is_what_it_leaks(rank, z):
         assert abs(draws.mean() - exact) <= 5 * draws.std() / math.sqrt(len(draws)) + 1e-12
 
 
-def test_public_bounds_come_in_order_and_approach_the_gaussian():
+def test_public_sketch_bounds_are_ordered():
     for run in ({}, {"steps": 100}, {"steps": 300, "sampling_rate": 0.01}):
         mechanism = PublicSketch(rank=16, noise_multiplier=2.0)
         one, free, norm = (eps_of(mechanism, b, **run) for b in ("exact-rank1", "rank-free", "operator-norm"))
