@@ -17,9 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
-from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, gauss_nodes, join_copies
+from privproj.numerics.arrays import Array, join_copies
+from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.root_finding import find_crossing
+from privproj.numerics.special import (
+    beta_constant,
+    log_beta_tail_from,
+    log_gamma_below,
+    log_gamma_front,
+    log_gamma_tail,
+)
 
 BINS = 144
 """Bins of a law. Every number of them gives a valid bound. Speed only."""
@@ -179,7 +186,7 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     # P(U < u) is about u^a/Gamma(a + 1) far below the mean
     reach = (a * math.log(a) - LOG_BINNED_TAIL - math.lgamma(a + 1.0)) / a
     steps = np.linspace(middle, max(reach, middle) + 1e-9, 400)
-    end = float(steps[_first_true(399, lambda k: kernels.log_gamma_below(a, *_ratio(-steps[k])) < LOG_BINNED_TAIL)])
+    end = float(steps[_first_true(399, lambda k: log_gamma_below(a, *_ratio(-steps[k])) < LOG_BINNED_TAIL)])
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.5, 1.0], [low, start, middle, end])
     at, share = gauss_nodes(BIN_NODES)
     gaps = np.diff(s)[:, None]
@@ -190,11 +197,11 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     if a > 1.0:
         # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
         point = a * math.exp(-end) / (a - 1.0)
-        log_share = kernels.log_gamma_below(a - 1.0, point - 1.0, point) - kernels.log_gamma_below(a, *_ratio(-end))
+        log_share = log_gamma_below(a - 1.0, point - 1.0, point) - log_gamma_below(a, *_ratio(-end))
         last = scale * max(math.exp(log_share) / (a - 1.0), math.exp(end) / a) * (1.0 + 1e-9)
     edges = np.concatenate([[0.0], np.exp(s) / a * scale, [2.0 * last]])
     mean = np.divide(first, mass, out=np.exp(s[1:]), where=mass > LEAST_DIVIDED_MASS) / a * scale
-    outer = (math.exp(kernels.log_gamma_tail(a, *_ratio(-low))), math.exp(kernels.log_gamma_below(a, *_ratio(-end))))
+    outer = (math.exp(log_gamma_tail(a, *_ratio(-low))), math.exp(log_gamma_below(a, *_ratio(-end))))
     mean = np.concatenate([edges[1:2], np.clip(mean, edges[1:-2], edges[2:-1]), [last]])
     return Bins(edges, np.concatenate([outer[:1], mass, outer[1:]]), mean, unbounded=True)
 
@@ -278,7 +285,7 @@ class _BetaLaw(_PositiveLaw):
         _check_beta_shape(a, b)
         self.a, self.b, self.p, self.q = a, b, a / (a + b), b / (a + b)
         self.centre, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
-        self.constant = kernels.beta_constant(a, b)
+        self.constant = beta_constant(a, b)
 
     def coordinate(self, x: Array) -> Array:
         """Return the coordinates of these points between 0 and 1."""
@@ -299,14 +306,14 @@ class _BetaLaw(_PositiveLaw):
 
     def log_tail(self, s: float) -> float:
         """Return ``ln P(B > x)`` at the coordinate ``s``."""
-        return kernels.log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
+        return log_beta_tail_from(self.a, self.b, *self._shares(s), self.constant)
 
     def last_cell(self, cells: float, log_tail: float) -> int:
         """Return the first ``j`` with ``ln P(B > j / cells)`` below ``log_tail``; ``ceil(cells)`` always is."""
 
         def is_below(j: int) -> bool:
             x = min(j / cells, 1.0)
-            return kernels.log_beta_tail_from(self.a, self.b, x, 1.0 - x, self.constant) < log_tail
+            return log_beta_tail_from(self.a, self.b, x, 1.0 - x, self.constant) < log_tail
 
         return _first_true(math.ceil(cells), is_below)
 
@@ -320,8 +327,8 @@ class _BetaLaw(_PositiveLaw):
     def outer(self, first: float, last: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
         # E[B; .] = a/(a+b) P(Beta(a+1, b) in .)
-        a, b, tail = self.a, self.b, kernels.log_beta_tail_from
-        (x, y), (u, v), biased = self._shares(first), self._shares(last), kernels.beta_constant(a + 1.0, b)
+        a, b, tail = self.a, self.b, log_beta_tail_from
+        (x, y), (u, v), biased = self._shares(first), self._shares(last), beta_constant(a + 1.0, b)
         below = tail(b, a, y, x, self.constant), tail(b, a + 1.0, y, x, biased)
         above = tail(a, b, u, v, self.constant), tail(a + 1.0, b, u, v, biased)
         low, high = ((math.exp(mass), self.p * math.exp(moment)) for mass, moment in (below, above))
@@ -337,7 +344,7 @@ class _GammaLaw(_PositiveLaw):
 
     def __init__(self, a: float) -> None:
         self.a, self.width = a, 1.0 / math.sqrt(a)
-        self.constant = kernels.log_gamma_front(a, 0.0, 1.0)
+        self.constant = log_gamma_front(a, 0.0, 1.0)
 
     def place(self, s: Array) -> Array:
         """Return the points with these coordinates."""
@@ -350,7 +357,7 @@ class _GammaLaw(_PositiveLaw):
 
     def log_tail(self, s: float) -> float:
         """Return ``ln P(U > a e^s)``."""
-        return kernels.log_gamma_tail(self.a, math.expm1(s), math.exp(s))
+        return log_gamma_tail(self.a, math.expm1(s), math.exp(s))
 
     def find_quantile(self, share: float) -> float:
         """Return the coordinate below which a share of the law lies, nearly."""
@@ -358,7 +365,7 @@ class _GammaLaw(_PositiveLaw):
 
         def excess(ratio: float) -> float:
             place = a, ratio - 1.0, ratio
-            return math.log(share) - kernels.log_gamma_below(*place) if below else kernels.log_gamma_tail(*place) - rest
+            return math.log(share) - log_gamma_below(*place) if below else log_gamma_tail(*place) - rest
 
         rest = math.log1p(-share)
         crossing = find_crossing(excess, 1.0, low=1e-40, high=1e9, spread=3.0 * self.width, rtol=1e-10)
@@ -369,7 +376,7 @@ class _GammaLaw(_PositiveLaw):
         # E[U; .] = a P(Gamma(a+1) in .), and a e^s = (a + 1)(1 + e) with e = (a (e^s - 1) - 1)/(a + 1)
         a = self.a
         ends = []
-        for s, tail in ((first, kernels.log_gamma_below), (last, kernels.log_gamma_tail)):
+        for s, tail in ((first, log_gamma_below), (last, log_gamma_tail)):
             mass = tail(a, math.expm1(s), math.exp(s))
             moment = tail(a + 1.0, (a * math.expm1(s) - 1.0) / (a + 1.0), a * math.exp(s) / (a + 1.0))
             ends.append((math.exp(mass), a * math.exp(moment)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from privproj.distributions.binned import Bins
 from privproj.numerics.arrays import Array
-from privproj.profiles.gaussian_arrays import (
+from privproj.profiles.gaussian import (
     PROFILE_SAFETY,
     SMALLEST_UPPER_DELTA,
     gaussian_deltas,

@@ -22,8 +22,8 @@ import numpy as np
 
 from privproj.distributions.tabulated import SCAN_STRIDE, log_sum_exp, terms_that_matter
 from privproj.numerics.arrays import Array
-from privproj.numerics.kernels import stirling_remainder
 from privproj.numerics.root_finding import find_crossing
+from privproj.numerics.special import stirling_remainder
 
 
 @dataclass(frozen=True)

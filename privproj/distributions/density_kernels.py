@@ -23,20 +23,20 @@ import math
 from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
 
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
-from privproj.numerics.inverse_kernels import newton_start, newton_step, root_of
-from privproj.numerics.kernels import (
+from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
+from privproj.numerics.root_finding import newton_start, newton_step, root_of
+from privproj.numerics.special import (
     LOG_SQRT_2PI,
     beta_constant,
     beta_fraction,
     gamma_fraction,
     gamma_series,
-    gaussian_terms,
     log_add,
     log_residual,
     stirling_remainder,
 )
-from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
-from privproj.profiles.columns import KernelColumns
+from privproj.profiles.gaussian import gaussian_terms
+from privproj.profiles.privacy_profile import KernelColumns
 
 TAIL_GROWTH = 4.0
 """More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).

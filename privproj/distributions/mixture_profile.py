@@ -27,11 +27,10 @@ from privproj.distributions.squared_sensitivity import (
     gaussian_steepness,
     log_gaussian_delta_at,
 )
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, log1m_exp, widen_outward
 from privproj.numerics.root_finding import find_crossing
-from privproj.profiles.columns import profile_of_kernels
-from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
+from privproj.numerics.special import log_add
+from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile, profile_of_kernels
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
@@ -117,7 +116,7 @@ def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.profiles.gaussian_arrays import SMALLEST_UPPER_DELTA
+        from privproj.profiles.gaussian import SMALLEST_UPPER_DELTA
 
         lower, upper = (float(end[0]) for end in table(np.array([eps])))
         return Enclosure(math.log(lower) if lower > 0.0 else -math.inf, math.log(max(upper, SMALLEST_UPPER_DELTA)))
@@ -142,7 +141,7 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
     cut = math.inf if far else _tangent_cut(eps, law)
     if far or law.log_tail(cut) < law.least_tail:
         uncut = law.expected_profile(eps)
-        return Enclosure(uncut.lower, min(0.0, kernels.log_add(uncut.upper, law.least_tail)))
+        return Enclosure(uncut.lower, min(0.0, log_add(uncut.upper, law.least_tail)))
     rounding: float = getattr(law, "rounding", 0.0)
     above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
     # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
@@ -151,7 +150,7 @@ def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
         return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, law))
     # Where the part below is too small to be told, its lower end is -inf: the sum is enclosed all the same.
     below = law.expected_profile(eps, cut)
-    lower, upper = (kernels.log_add(end, above) for end in (below.lower, below.upper))
+    lower, upper = (log_add(end, above) for end in (below.lower, below.upper))
     return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, law))
 
 

@@ -15,9 +15,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from privproj.distributions.density_kernels import rounding_of_tails
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
+from privproj.numerics.special import (
+    beta_constant,
+    beta_deviance,
+    beta_tail_scale,
+    log_beta_tail_from,
+    log_normal_density,
+)
+from privproj.profiles.gaussian import gaussian_shift, log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
@@ -103,7 +110,7 @@ class ScaledBeta:
     @cached_property
     def constant(self) -> float:
         """The log of ``x^a (1-x)^b / Beta(a, b)`` at the mean ``x = a/(a+b)``, which density and tails need."""
-        return kernels.beta_constant(self.a, self.b)
+        return beta_constant(self.a, self.b)
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
@@ -133,7 +140,7 @@ class ScaledBeta:
     @property
     def step(self) -> float:
         """The standard deviation of the logit of ``B``, to first order: the width of the bulk in ``t``."""
-        return kernels.beta_tail_scale(self.a, self.b)
+        return beta_tail_scale(self.a, self.b)
 
     def value(self, t: float) -> float:
         """Return ``X = scale / (1 + e^-t) + shift``."""
@@ -144,9 +151,9 @@ class ScaledBeta:
         # ln[x^a y^b / Beta(a, b)] at x = 1/(1 + e^-t), y = 1 - x, each from the smaller exponential
         if t < 0.0:
             y = 1.0 / (1.0 + math.exp(t))
-            return kernels.beta_deviance(self.a, self.b, math.exp(t) * y, y) + self.constant
+            return beta_deviance(self.a, self.b, math.exp(t) * y, y) + self.constant
         x = 1.0 / (1.0 + math.exp(-t))
-        return kernels.beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
+        return beta_deviance(self.a, self.b, x, math.exp(-t) * x) + self.constant
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(B > (x - shift) / scale)``."""
@@ -154,7 +161,7 @@ class ScaledBeta:
         if not 0.0 < inside < self.scale:
             return 0.0 if inside <= 0.0 else -math.inf
         share = inside / self.scale, (self.scale - inside) / self.scale
-        return kernels.log_beta_tail_from(self.a, self.b, *share, self.constant)
+        return log_beta_tail_from(self.a, self.b, *share, self.constant)
 
     def mean_above(self, x: float) -> float:
         """Return ``E[X | X > x]``, between ``x`` and the supremum."""
@@ -189,7 +196,7 @@ class ScaledBeta:
 
 def log_gaussian_delta_at(eps: float, x: float) -> float:
     """Return ``ln h_eps(x)``, the log of the Gaussian delta at the squared shift ``x``, ``mu = sqrt(x)`` (C3)."""
-    return kernels.log_gaussian_delta(eps, math.sqrt(x))
+    return log_gaussian_delta(eps, math.sqrt(x))
 
 
 def log_gaussian_delta_slope(eps: float, x: float) -> float:
@@ -199,7 +206,7 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     """
     # h'(x) = phi(u) / (2 sqrt(x)), u = eps/sqrt(x) - sqrt(x)/2 (C3)
     root = math.sqrt(x)
-    return kernels.log_normal_density(kernels.gaussian_shift(eps, root)) - math.log(2.0 * root)
+    return log_normal_density(gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
 def gaussian_steepness(log_value: float, law: SensitivityLaw) -> float:

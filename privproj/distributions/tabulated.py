@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, gauss_nodes
+from privproj.numerics.arrays import Array
 from privproj.numerics.interval import RELATIVE_ERROR_PER_NAT, Enclosure, widen_outward
-from privproj.numerics.kernels import log_gaussian_delta
-from privproj.profiles.gaussian_arrays import gaussian_values
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins

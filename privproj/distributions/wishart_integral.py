@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privproj.distributions.gamma_hockey_stick import GammaGain, gamma_gain, gauss_error
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, Index, gauss_nodes
-from privproj.numerics.gamma_gain import GammaGain, gamma_gain, gauss_error
-from privproj.numerics.kernels import log_beta_tail, stirling_remainder
+from privproj.numerics.arrays import Array, Index
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.numerics.special import log_beta_tail, stirling_remainder
 
 Kinds = NDArray[np.int8]
 """For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""

@@ -35,8 +35,8 @@ from privproj.distributions.wishart_integral import (
     log_infinite,
 )
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, widen_outward_each
-from privproj.numerics.interval import Enclosure, widen_outward
+from privproj.numerics.arrays import Array
+from privproj.numerics.interval import Enclosure, widen_outward, widen_outward_each
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 EPSILONS_TOGETHER = 64

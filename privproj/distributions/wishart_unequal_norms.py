@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from privproj.distributions.gamma_hockey_stick import log_gamma_hockey_stick
 from privproj.numerics.arrays import Array
-from privproj.numerics.gamma_gain import log_gamma_hockey_stick
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
 

@@ -6,9 +6,12 @@ Everything here is on ``math``. Logs of tiny numbers are written ``log_...``; ``
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privproj.errors import NotConverged
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
 
 FUNCTION_RELATIVE_ERROR = 1e-12
 """Relative error allowed to a special function or a converged quadrature (measured: below 1e-13).
@@ -95,6 +98,18 @@ def widen_outward(log_value: float, error: float = 0.0, steepness: float = 1.0) 
     if math.isnan(margin):
         raise NotConverged("a probability or its error came out undefined; please report these parameters")
     return Enclosure(log_value - margin, min(0.0, log_value + margin))
+
+
+def widen_outward_each(
+    log_values: "Array", error: "Array | float", steepness: "Array | float"
+) -> "tuple[Array, Array]":
+    """Return both ends of :func:`widen_outward` of each entry, ``-inf`` and ``inf`` for an undefined one."""
+    import numpy as np
+
+    margin = outward_margin(log_values, error, steepness)
+    lower, upper = log_values - margin, np.minimum(log_values + margin, 0.0)
+    upper = np.where(log_values == -np.inf, LOG_OF_ZERO_FROM_ABOVE, upper)
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
 
 
 def log1m_exp(x: float) -> float:

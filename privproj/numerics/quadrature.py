@@ -4,9 +4,12 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privproj.errors import NotConverged
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
 
 LARGEST_QUADRATURE_ERROR = 1e-6
 """Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
@@ -48,6 +51,15 @@ def gauss_legendre(n: int) -> tuple[tuple[float, float], ...]:
             x -= p / slope
         rule.append((0.5 + 0.5 * x, 1.0 / ((1.0 - x * x) * slope * slope)))
     return tuple(rule)
+
+
+@lru_cache(maxsize=8)
+def gauss_nodes(count: int) -> "tuple[Array, Array]":
+    """Return the nodes and the weights of :func:`gauss_legendre` as two arrays of shape ``(count,)``."""
+    import numpy as np
+
+    nodes, weights = zip(*gauss_legendre(count), strict=True)
+    return np.array(nodes), np.array(weights)
 
 
 def _gauss_rule_sum(

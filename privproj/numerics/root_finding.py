@@ -1,13 +1,31 @@
-"""Searches that end where an inequality was evaluated to hold: a crossing, a minimum, the largest integer that fits."""
+"""Root finding and minimization: each returned end of a bracket was evaluated.
+
+:func:`find_crossing`, :func:`largest_integer` and :func:`minimise` take any function. :func:`root_of` makes a kernel
+(:mod:`privproj.numerics.compiled`) that inverts a privacy profile by Newton's method.
+"""
 
 import math
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
+from math import fabs, inf, log, pi, sqrt
+from typing import Any
 
 from privproj.errors import NotConverged
 from privproj.numerics.interval import Enclosure
 
-LEAST_RELATIVE_VALLEY = 2.0**-26
-"""Least relative width of a valley: nearer to the bottom, values differ by less than a rounding. Speed only."""
+SMALLEST_PROFILE_EPSILON = 1e-200  # nats, smallest epsilon above 0 that a profile returns
+
+LARGEST_PROFILE_EPSILON = 1e18  # nats, largest finite epsilon that a profile returns
+
+LEAST_RELATIVE_VALLEY = 2.0**-26  # relative width of a minimum below which values differ by less than a rounding
+
+NEWTON_END = 3e-7  # relative step after which Newton's method has converged to rounding, as its error is squared
+
+FIRST_NATS = 0.7  # -ln delta in nats above which Newton's method runs on sqrt(-2 ln delta), which is nearly linear
+
+ENDS: Any = None  # the profile to invert; :func:`root_of` sets both globals
+
+BENDS: Any = None  # True for a profile with kinks, where neither a cubic nor the square of a step estimates the error
 
 
 def find_crossing(
@@ -151,3 +169,111 @@ def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v:
     r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)
     bend = 2.0 * (q - r)
     return ((x - w) * r - (x - v) * q) / bend if bend else math.inf
+
+
+# --- the inverse of a privacy profile, as a kernel -------------------------------------------------
+
+
+def newton_start(mu: float, log_delta: float) -> float:
+    """Return approximately the epsilon of a Gaussian release with sensitivity ``mu`` at ``log_delta < 0``."""
+    square = -2.0 * log_delta
+    reach = sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square))
+    return min(max(mu * (0.5 * mu + reach), SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
+
+
+def newton_step(eps: float, value: float, slope: float, log_delta: float, low: float, high: float) -> float:
+    """Return the next epsilon by Newton's method, inside the bracket.
+
+    ``value`` is ``ln delta`` at ``eps``, and ``slope`` is ``-d ln delta/deps``. ``low`` (0 if unknown) and ``high``
+    (inf if unknown) bracket the crossing.
+    """
+    step = inf
+    if slope > 0.0 and fabs(value) < 1e300:
+        step = (value - log_delta) / slope
+        if min(-value, -log_delta) > FIRST_NATS:
+            # on p = sqrt(-2 ln delta), dp/deps = slope/p
+            p, goal = sqrt(-2.0 * value), sqrt(-2.0 * log_delta)
+            step = 2.0 * (value - log_delta) / (goal + p) * p / slope
+    moved = eps + step
+    if not low < moved < high:
+        if high == inf:
+            moved = 16.0 * eps
+        elif low <= 0.0:
+            moved = eps / 16.0
+        else:
+            moved = sqrt(low) * sqrt(high) if high > 4.0 * low else 0.5 * (low + high)
+    if high == inf:
+        moved = min(moved, 100.0 * eps)
+    if low <= 0.0:
+        moved = max(moved, 0.01 * eps)
+    return min(max(moved, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
+
+
+def root_of(ends: Callable[..., tuple[float, float, float, Any]], *, bends: bool = False) -> Callable[..., Any]:
+    """Return the kernel ``find_root(log_delta, row, state, start)`` that inverts a privacy profile.
+
+    The kernel returns nearly the smallest ``eps`` with ``delta(eps) <= e^log_delta`` (0 or ``inf`` where that is the
+    answer), and the last residual in nats. The result is approximate: callers evaluate the profile there.
+
+    Args:
+        ends: ``ends(eps, row, state)`` returns ``(lower, upper, slope, state)``: an enclosure of ``ln delta``, the
+            slope ``-d ln delta/deps``, and a state that speeds up the next evaluation and does not change its
+            soundness.
+        bends: True if the profile has kinks.
+    """
+    return with_globals(_find_root, ENDS=ends, BENDS=bends)
+
+
+def with_globals(function: Any, **names: Any) -> Any:
+    """Return a copy of a function with these globals replaced.
+
+    numba does not cache machine code of a function that takes another function as an argument.
+    """
+    return types.FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+
+
+def _find_root(  # noqa: C901
+    log_delta: float, row: Sequence[float], state: Any, start: float
+) -> tuple[float, float]:
+    eps = min(max(start, SMALLEST_PROFILE_EPSILON), LARGEST_PROFILE_EPSILON)
+    low, high, missed, x, p, d = 0.0, inf, inf, 0.0, 0.0, 0.0
+    goal = sqrt(-2.0 * log_delta)
+    for _ in range(200):
+        _, upper, slope, state = ENDS(eps, row, state)
+        if upper == inf or (eps >= LARGEST_PROFILE_EPSILON and upper > log_delta):
+            return inf, inf
+        miss = upper - log_delta
+        if fabs(miss) <= -1e-12 * log_delta:  # converged: at most an error of 1e-12 relative to ln delta
+            return eps, miss
+        if miss > 0.0:
+            low = eps
+        else:
+            high = eps
+            if low <= 0.0 and not miss > -slope * eps:
+                # the tangent at this point reaches the target below 0
+                _, upper_at_0, _, state = ENDS(0.0, row, state)
+                if upper_at_0 <= log_delta:
+                    return 0.0, 0.0
+                if high <= SMALLEST_PROFILE_EPSILON:
+                    return SMALLEST_PROFILE_EPSILON, 0.0
+        moved = newton_step(eps, upper, slope, log_delta, low, high)
+        # eps as a function of p = sqrt(-2 ln delta), whose slope is p/slope
+        curved = not BENDS and slope > 0.0 and min(-upper, -log_delta) > FIRST_NATS and upper > -1e300
+        here = sqrt(-2.0 * upper) if curved else 0.0
+        if curved and p > 0.0 and here != p:
+            width = here - p
+            t = (goal - p) / width
+            u = 1.0 - t
+            # the cubic with these values and slopes at t = 0 and t = 1 (Hermite)
+            near, far = (1.0 + 2.0 * t) * x + t * width * d, (1.0 + 2.0 * u) * eps - u * width * here / slope
+            between = u * u * near + t * t * far
+            if -2.0 < t < 3.0 and low < between < high:
+                moved = between
+                if fabs(missed * miss) <= 1e-6:  # nats squared: the next error is a rounding
+                    return moved, miss
+        end = 1e-14 if BENDS else NEWTON_END
+        if fabs(moved - eps) <= end * eps or high - low <= end * low:
+            return moved, miss
+        x, p, d, missed = eps, here, here / slope if curved else 0.0, miss
+        eps = moved
+    return eps, inf

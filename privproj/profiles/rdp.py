@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from privproj.errors import Refused
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
-from privproj.numerics.kernels import log_add
 from privproj.numerics.root_finding import minimise
+from privproj.numerics.special import log_add
 from privproj.run import Run
 
 UNKNOWN_END = -math.inf

@@ -23,7 +23,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
     from privproj.contrib.certify.profiles import BallProfile
-    from privproj.profiles.columns import LawRow
+    from privproj.profiles.privacy_profile import LawRow
 
 
 def law(mechanism: M2) -> HillLaw | ScaledBeta:

@@ -12,7 +12,7 @@ from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.profiles.columns import LawRow
+    from privproj.profiles.privacy_profile import LawRow
 
 
 def law(mechanism: PublicSketch) -> HillLaw:

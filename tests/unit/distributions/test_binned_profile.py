@@ -17,7 +17,7 @@ from privproj.errors import PrecisionLimit
 from privproj.mechanisms.m1 import known_projection
 from privproj.mechanisms.m2 import rank_free
 from privproj.mechanisms.registry import find_bound
-from privproj.profiles.gaussian_arrays import gaussian_deltas
+from privproj.profiles.gaussian import gaussian_deltas
 
 
 @settings(max_examples=25, deadline=None)

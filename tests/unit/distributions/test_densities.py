@@ -11,7 +11,7 @@ import privproj
 from privproj import M1
 from privproj.distributions.densities import ProjectedEnergy, SecretShift
 from privproj.distributions.tabulated import panels_of
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_secret_projection_is_above_what_the_mechanism_leaks(rank, sigma, m):
     scale, c = law.parts(g)
     shift = np.abs(scale * (c + rng.standard_normal(count)))
     for eps in (0.0, 0.5, 2.0):
-        draws = gaussian_arrays.gaussian_deltas(np.array(eps), shift)
+        draws = gaussian_deltas(np.array(eps), shift)
         mechanism = M1(dim=30, rank=rank, noise_multiplier=sigma / math.sqrt(2 * m), columns=1, misalignment=m)
         exact = privproj.delta(mechanism, epsilon=eps, bound="secret-projection").value
         assert abs(draws.mean() - exact) <= 5 * draws.std() / math.sqrt(count) + 1e-12

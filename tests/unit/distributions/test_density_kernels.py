@@ -19,7 +19,7 @@ from privproj.distributions.density_kernels import (
     tail_of_law,
 )
 from privproj.errors import NotConverged
-from privproj.profiles.columns import profile_of_kernels
+from privproj.profiles.privacy_profile import profile_of_kernels
 
 FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
 

@@ -10,8 +10,7 @@ from privproj.distributions.densities import ProjectedEnergy
 from privproj.distributions.mixture_profile import log_any_rank_profile
 from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.distributions.tabulated import ScaledEnergy
-from privproj.numerics import kernels
-from privproj.profiles.gaussian_arrays import gaussian_values
+from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 
 def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
@@ -39,7 +38,7 @@ def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
         x = np.exp(rng.uniform(-25.0, 8.0, 200))
         found = zip(np.sqrt(x).tolist(), *(part.tolist() for part in gaussian_values(eps, np.sqrt(x))), strict=True)
         for shift, value, rounding in found:
-            log_known = kernels.log_gaussian_delta(eps, shift)
+            log_known = log_gaussian_delta(eps, shift)
             if log_known > -650.0:
                 known = math.exp(log_known)
                 assert abs(value - known) <= known * (2e-15 * abs(log_known) + 5e-13) + rounding

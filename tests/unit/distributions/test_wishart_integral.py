@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from privproj.distributions import gamma_hockey_stick as gains
 from privproj.distributions.wishart_integral import WishartIntegral, log_gamma_ratio
-from privproj.numerics import gamma_gain as gains
 
 
 @pytest.mark.parametrize("k", [1.0, 20.0, 1e4, 5e6, 1e7])

@@ -18,7 +18,7 @@ from privproj.numerics.compiled import (
     over_rows,
     rows_to_come,
 )
-from privproj.numerics.kernels import log_add
+from privproj.numerics.special import log_add
 
 TABLE = (1.0, 2.0, 4.0, 8.0, 16.0)
 

@@ -14,9 +14,7 @@ The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privpr
 """
 
 import math
-from math import erfc, exp, expm1, fabs, inf, lgamma, log, log1p, pi, sqrt
-
-from privproj.numerics.tables import MILLS
+from math import erfc, exp, fabs, inf, lgamma, log, log1p, sqrt
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 """``ln sqrt(2 pi)``, in the normal density. Soundness."""
@@ -30,9 +28,6 @@ SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
 GAUSS_3_OUTER_NODE = math.sqrt(0.6)
 """Outer node of the three-point Gauss rule on [-1, 1]. Soundness."""
 
-LEAST_SHIFT = 1e-290
-"""Squared shifts below this have the delta 0. Soundness."""
-
 DEKKER_SPLITTER = 134217729.0
 """``2^27 + 1``, which splits a double into two halves (Dekker). Soundness."""
 
@@ -41,12 +36,6 @@ LEAST_LOG_QUANTILE = -705.0
 
 Below e^-708 doubles lose digits, and a quantile comes out too small; above, the functions are right to 4e-13 (measured
 against mpmath). Soundness (measured).
-"""
-
-LOG_LEAST_DOUBLE = -745.0
-"""``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that.
-
-Contract.
 """
 
 
@@ -67,7 +56,7 @@ def product_error(x, y, product):
     return ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
 
 
-# --- the normal law -----------------------------------------------------------------------------
+# --- the normal distribution ---
 
 
 def mills(x):
@@ -108,84 +97,12 @@ def mills_drop(u, mu):
     return mu * (5.0 * outer + 8.0 * mills_slope(centre)) / 18.0
 
 
-def gaussian_shift(eps, mu):
-    """Return ``u = eps/mu - mu/2``, right to a few units in the last place even where the two terms cancel."""
-    if mu < 1e-100 or mu > 1e100:
-        return eps / mu - 0.5 * mu
-    square = mu * mu
-    # (eps - mu^2/2) / mu, with the rounding of mu^2 put back
-    return ((eps - 0.5 * square) - 0.5 * product_error(mu, mu, square)) / mu
-
-
 def log_normal_density(u):
     """Return ``ln phi(u)``, the log of the normal density."""
     return -0.5 * u * u - LOG_SQRT_2PI
 
 
-def log_gaussian_delta(eps, mu):
-    """Return ``ln delta``, ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``, for ``eps >= 0, mu >= 0`` (C3).
-
-    It is 0 where delta rounds to 1, and ``-inf`` where delta rounds to 0. The same function stands in balls as
-    :func:`privproj.contrib.certify.gaussian.delta` and in mpmath as ``tests/reference/special.py``.
-    """
-    if mu <= 0.0:
-        return -inf
-    u = gaussian_shift(eps, mu)
-    if u >= 1e154:
-        return -inf
-    if u < 0.0 and mu >= 1.0:
-        if u < -38.0:
-            return -0.0
-        # delta = 1 - phi(u) [R(-u) + R(u + mu)]  (C3)
-        return log1p(-exp(log_normal_density(u)) * (mills(-u) + mills(u + mu)))
-    # delta = phi(u) [R(u) - R(u + mu)]  (C3, C20)
-    drop = mills_drop(u, mu)
-    return log_normal_density(u) + log(drop) if drop > 0.0 else -inf
-
-
-def gaussian_terms(eps, x):
-    """Return ``(E, G, D, P)``: ``h = e^E G``, ``-dh/deps = e^E D`` and ``phi(u) = e^E P`` at the squared shift ``x``.
-
-    ``u = eps/mu - mu/2`` and ``v = eps/mu + mu/2``, ``mu = sqrt(x)`` (C3).
-    """
-    if x < LEAST_SHIFT:
-        return 0.0, 0.0, 0.0, 0.0
-    mu = sqrt(x)
-    first = eps / mu
-    u, v = first - 0.5 * mu, first + 0.5 * mu
-    if u < 0.0 and mu >= 1.0:
-        if u < -38.5:
-            return 0.0, 1.0, 0.0, 0.0
-        # h = 1 - phi(u) [R(-u) + R(v)]
-        p = exp(-0.5 * u * u - LOG_SQRT_2PI)
-        far = mills(v)
-        return 0.0, 1.0 - p * (mills(-u) + far), p * far, p
-    far = mills(v)
-    gain = mills(u) - far if mu >= 0.01 * max(1.0, fabs(u)) else mills_drop(u, mu)
-    return -0.5 * u * u - LOG_SQRT_2PI, gain, far, 1.0
-
-
-def log_two_sided(eps, mu):
-    """Return ``ln T``, ``T = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2)``, for ``eps >= 0, mu >= 0`` (C3).
-
-    The same function stands in balls as :func:`privproj.contrib.certify.gaussian.two_sided` and in mpmath as
-    ``tests/reference/special.py``.
-    """
-    if eps <= 0.0:
-        return 0.0
-    if mu <= 0.0:
-        return -inf
-    u = gaussian_shift(eps, mu)
-    if u >= 1e154:
-        return -inf
-    if u < 0.0:
-        # T = 1 - Phi(u) + Phi(-u - mu)
-        return log1p(-0.5 * erfc(-SQRT_HALF * u) + 0.5 * erfc(SQRT_HALF * (u + mu)))
-    # T = phi(u) [R(u) + e^-eps R(u + mu)], as phi(u + mu) = e^-eps phi(u)
-    return log_normal_density(u) + log(mills(u) + exp(-eps) * mills(u + mu))
-
-
-# --- the Beta law -------------------------------------------------------------------------------
+# --- the Beta distribution ---
 
 
 def stirling_remainder(z):
@@ -230,6 +147,11 @@ def beta_constant(a, b):
     # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms have cancelled by hand.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
     return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
+
+
+def beta_tail_scale(a, b):
+    """Return the standard deviation of ``logit B`` to first order, the natural step in ``logit tau``."""
+    return sqrt(1.0 / a + 1.0 / b)
 
 
 def beta_deviance(a, b, x, y):
@@ -287,7 +209,7 @@ def log_beta_tail_from(a, b, x, y, constant):
     return log1p(-min(exp(log_beta_fraction(a, b, x, y, constant)), 1.0 - 1e-16))
 
 
-# --- the Gamma law ------------------------------------------------------------------------------
+# --- the Gamma distribution ---
 
 
 def log_gamma_front(a, e, ratio):
@@ -341,199 +263,7 @@ def gamma_fraction(a, excess, most):
     return -1.0
 
 
-# --- the Beta-tail bound of M2: minimum over tau --------------------------------------------------
-
-
-def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian term ``G``: of the delta of C3 if ``sharp``, else of the two-sided tail ``T``."""
-    if sharp:
-        return log_gaussian_delta(eps, mu)
-    return log_two_sided(eps, mu)
-
-
-def log_tail_profile_slope(eps, mu, sharp):
-    """Return ``ln (dG/dmu)`` and ``d ln (dG/dmu) / d ln mu`` of the Gaussian term ``G``, for ``eps > 0``."""
-    u = gaussian_shift(eps, mu)
-    # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
-    slope, curvature = log_normal_density(u), u * (u + mu)
-    if sharp:
-        return slope, curvature
-    pull = eps / mu / mu * (1.0 + exp(-eps))
-    total = pull - 0.5 * expm1(-eps)
-    return slope + log(total), curvature - 2.0 * pull / total
-
-
-def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the balance ``S`` at ``tau = 1/(1 + e^-t)`` and its slope ``dS/dt``; the bound is stationary at ``S = 0``.
-
-    ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``. ``c`` is :func:`beta_constant`.
-    """
-    y = 1.0 / (1.0 + exp(t))
-    tau = exp(t) * y
-    m = mu * sqrt(tau)
-    slope, curvature = log_tail_profile_slope(eps, m, sharp)
-    # dG/dln tau = (m/2) dG/dm at m = mu sqrt(tau), and dln tau/dt = 1 - tau
-    balance = log(0.5 * m) + slope - (log_k + beta_deviance(a, b, tau, y) + c - log(y))
-    return balance, 0.5 * y * (1.0 + curvature) + beta_excess(a, b, tau, y) - tau
-
-
-def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the stationary ``tau`` nearest to the logit ``t``, or an end of the range.
-
-    Newton's method stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
-    so that is far below rounding; any ``tau`` would be sound. Where a step leads astray, the bracket is halved, or is
-    sought by ever longer strides.
-    """
-    scale = beta_tail_scale(a, b)
-    low, high, stride = -300.0, 35.0, 0.1 * scale
-    for _ in range(200):
-        balance, slope = beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp)
-        if balance < 0.0:
-            low = t
-        else:
-            high = t
-        if high - low <= 1e-7 * scale:
-            break
-        step = balance / slope if slope > 0.0 else inf
-        if fabs(step) <= 4.0 * scale and low < t - step < high:
-            t = t - step
-            if fabs(step) <= 3e-5 * scale:
-                return t
-        elif low > -300.0 and high < 35.0:
-            t = 0.5 * (low + high)
-        else:
-            t = min(t + stride, 35.0) if balance < 0.0 else max(t - stride, -300.0)
-            stride = 2.0 * stride
-    return 0.5 * (low + high)
-
-
-def beta_tail_scale(a, b):
-    """Return the standard deviation of ``logit B`` to first order, the natural step in ``logit tau``."""
-    return sqrt(1.0 / a + 1.0 / b)
-
-
-def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln[G(tau) + k P(B > tau)]`` at ``tau = 1/(1 + e^-t)``: the bound at this ``tau`` (C16)."""
-    y = 1.0 / (1.0 + exp(t))
-    tau = exp(t) * y
-    # G(tau) + k P(B > tau) (C16)
-    tail = log_k + log_beta_tail_from(a, b, tau, y, c)
-    return log_add(log_tail_profile(eps, mu * sqrt(tau), sharp), tail)
-
-
-def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)``: the bound minimised over ``tau`` in (0, 1], started at the logit ``t``.
-
-    ``delta = min over tau of  G(tau) + k P(Beta(a, b) > tau)``; ``tau = 1`` is logit ``inf``. Every ``tau`` is sound
-    (C16).
-    """
-    at_one = log_tail_profile(eps, mu, sharp)
-    t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
-    value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
-    if at_one <= value:
-        return min(at_one, 0.0), inf
-    return min(value, 0.0), t
-
-
-def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the best of some ten ``tau`` below (``side = -1``) or above (1) the mean of ``B``."""
-    step = 0.5 * beta_tail_scale(a, b)
-    mean = log(a / b)
-    best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
-    reach = step
-    t = mean + side * reach
-    while -200.0 < t < 35.0:
-        value = beta_tail_value(t, a, b, c, log_k, mu, eps, sharp)
-        if value < best:
-            best_t, best = t, value
-        reach = 1.3 * reach + 0.5 * step
-        t = mean + side * reach
-    return best_t
-
-
-def beta_tail_delta(a, b, k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimised over ``tau`` in (0, 1] (C16).
-
-    There may be one local minimum on either side of the mean of ``B``; the lesser is taken.
-    """
-    log_k, c = log(k), beta_constant(a, b)
-    below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
-    above = beta_tail_start(1.0, a, b, c, log_k, mu, eps, sharp)
-    least = beta_tail_minimum(below, a, b, c, log_k, mu, eps, sharp)
-    other = beta_tail_minimum(above, a, b, c, log_k, mu, eps, sharp)
-    return least if least[0] <= other[0] else other
-
-
-def beta_tail_share(a, b, c, log_share):
-    """Return the logit ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is near ``e^log_share`` (Newton).
-
-    It starts the search in ``tau``: this front is the tail to within a factor that matters little.
-    """
-    t = log(a / b) + beta_tail_scale(a, b)
-    for _ in range(6):
-        y = 1.0 / (1.0 + exp(t))
-        x = exp(t) * y
-        slope = -beta_excess(a, b, x, y)
-        if slope > -1e-3:
-            break
-        t = min(t + (log_share - beta_deviance(a, b, x, y) - c) / slope, 30.0)
-    return t
-
-
-def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)``, the log of how fast the Gaussian term falls with ``eps``."""
-    u = gaussian_shift(eps, mu)
-    # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
-    if sharp:
-        return log_normal_density(u) + log(mills(u + mu) if u + mu > -35.0 else 1.0)
-    return log_normal_density(u) + log1p(exp(-eps)) - log(mu)
-
-
-def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """Return the ``eps`` at which the Beta-tail bound has come down to delta, rounded up; ``inf`` if none is below 1e9.
-
-    The target is lowered by the relative error allowed to the bound, so that what is returned meets delta. Newton on
-    ``ln delta(eps)``, whose derivative is that of the Gaussian term at the optimal ``tau`` (the envelope theorem),
-    starts with the last ``tau`` and keeps a bracket that catches overshoot. A step that is corrected for the curvature
-    seen so far has an error of third order; where that is below the tolerance, it is the last.
-    """
-    log_k, c = log(k), beta_constant(a, b)
-    tolerance = 1e-14 * (1.0 - log_delta)
-    target = log_delta - 1e-12 - tolerance
-    t = beta_tail_share(a, b, c, log_delta - log_k)
-    m = mu * sqrt(1.0 / (1.0 + exp(-t)))
-    square = -2.0 * log_delta
-    eps = m * (0.5 * m + sqrt(max(square - log(2.0 * pi * max(square, 1.0)), 0.1 * square)))
-    low, high = 0.0, inf
-    last, slope_last = -1.0, 0.0
-    for _ in range(100):
-        value, t_best = beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp)
-        excess = value - target
-        if excess > 0.0:
-            low = eps
-        else:
-            high = eps
-        m = mu
-        if t_best < 35.0:
-            t = t_best
-            m = mu * sqrt(1.0 / (1.0 + exp(-t)))
-        if low > 1e9 or value <= LOG_LEAST_DOUBLE * 1e6:
-            return inf
-        slope = exp(tail_profile_epsilon_slope(eps, m, sharp) - value)
-        if fabs(excess) <= tolerance:
-            return eps
-        if last >= 0.0 and fabs(excess) < 2e-5 and slope > 0.0:
-            step = excess / slope
-            bend = 0.5 * step * (slope - slope_last) / (eps - last) / slope
-            if fabs(bend) < 1e-4:
-                return eps + step * (1.0 - bend) + 4e-16 * eps
-        last, slope_last = eps, slope
-        eps = eps + excess / slope if slope > 0.0 else 2.0 * eps
-        if not low < eps < high or eps > 8.0 * last:
-            eps = 0.5 * (low + high) if high < inf else 4.0 * last
-        if high < inf and high - low <= 1e-15 * high:
-            break
-    return high
+# --- sums of two discrete distributions ---
 
 
 def add_laws(x, p, y, q, square, points, mass, above, below):
@@ -585,3 +315,84 @@ def add_laws(x, p, y, q, square, points, mass, above, below):
         far_mass += w_sum
         far_excess += above_sum
     return far_mass, far_excess
+
+
+# --- the table of the Mills ratio ---
+
+MILLS = (
+    (0.2539642549090267, 0.008046107920858267, 0.00023841195860147205, 6.510708228716721e-06,
+     1.6008900305156134e-07, 3.3971033736549853e-09, 5.6402144574929905e-11, 4.914813257568472e-13),
+    (0.2622554490397096, 0.008543121646077562, 0.00025893944448526063, 7.186180055592456e-06,
+     1.77937118301935e-07, 3.745284904324026e-09, 5.953685371615141e-11, 3.973014339823308e-13),
+    (0.27106487805265667, 0.009083289910034155, 0.0002816039612861302, 7.936585305607897e-06,
+     1.9756952484197755e-07, 4.110005412438002e-09, 6.18557183051534e-11, 2.5712946340620153e-13),
+    (0.28043791025091336, 0.009671118789469633, 0.000306641167187666, 8.769208563376854e-06,
+     2.1905501142579514e-07, 4.485354531855504e-09, 6.301104617821099e-11, 6.381148650573352e-14),
+    (0.29042466301955844, 0.010311607774714465, 0.0003343089223942252, 9.691543268915478e-06,
+     2.4242736065652517e-07, 4.863195604392554e-09, 6.26107940702693e-11, -1.879752056049095e-13),
+    (0.3010805186128944, 0.011010294648887215, 0.0003648876827737113, 1.0711128614289076e-05,
+     2.6767362597411773e-07, 5.232946239443685e-09, 6.023577107368752e-11, -5.004481857810235e-13),
+    (0.31246668503945213, 0.0117733006171922, 0.0003986803319428952, 1.1835337743055231e-05,
+     2.9472161483885057e-07, 5.5814894322081e-09, 5.5466008312101054e-11, -8.714054512590923e-13),
+    (0.3246508016840002, 0.012607374414641803, 0.0004360113023842576, 1.3071115566463748e-05,
+     3.234273682456421e-07, 5.89326973639217e-09, 4.791584326222188e-11, -1.293090251345809e-12),
+    (0.3377075878838213, 0.013519933820078213, 0.00047722483639944834, 1.4424668198837856e-05,
+     3.535636843067677e-07, 6.150621327089027e-09, 3.727556551917044e-11, -1.7514944209076081e-12),
+    (0.35171953095829367, 0.014519102716397246, 0.0005226822504287515, 1.5901110621695752e-05,
+     3.848109264146719e-07, 6.3343564185228074e-09, 2.3355672826708796e-11, -2.2263443594962932e-12),
+    (0.3667776082021195, 0.015613741588843282, 0.0005727580937580956, 1.7504084345636585e-05,
+     4.167514314822452e-07, 6.424614092176973e-09, 6.1283238341209766e-12, -2.6919326146042547e-12),
+    (0.3829820351485164, 0.01681346917582331, 0.0006278351357514515, 1.923536198829326e-05,
+     4.4886874809723094e-07, 6.4019345255405e-09, -1.4240107738948339e-11, -3.118819408959854e-12),
+    (0.40044303007537524, 0.018128672910426236, 0.0006882981734387747, 2.1094460134087765e-05,
+     4.805526683731915e-07, 6.248487616094743e-09, -3.737106486851826e-11, -3.4762618994693175e-12),
+    (0.41928158237966134, 0.019570505842058345, 0.0007545267203776042, 2.3078284878778524e-05,
+     5.111105831920876e-07, 5.949354926930988e-09, -6.26745626938299e-11, -3.735076505604777e-12),
+    (0.43963021022049115, 0.021150867924241555, 0.0008268867130272748, 2.5180835498093578e-05,
+     5.397851343442222e-07, 5.493746010257466e-09, -8.937035967183067e-11, -3.870541701710934e-12),
+    (0.46163369087889383, 0.02288236990270899, 0.0009057214458271731, 2.7392990364503257e-05,
+     5.657775310618851e-07, 4.876028524939524e-09, -1.1652837534448902e-10, -3.8649302741540636e-12),
+    (0.4854497457509677, 0.02477827852956429, 0.0009913420135678388, 2.970239553788302e-05,
+     5.882753271337209e-07, 4.09646691975244e-09, -1.4312448750254818e-10, -3.709323429697159e-12),
+    (0.5112496609146158, 0.026852442442410043, 0.0010840175927108336, 3.209347067716234e-05,
+     6.064829979556574e-07, 3.161594206655565e-09, -1.6810582150784853e-10, -3.4044849524764387e-12),
+    (0.5392188238935238, 0.029119198747620836, 0.0011839659266285358, 3.4547539647357216e-05,
+     6.196533743849781e-07, 2.084180321026353e-09, -1.9045862964409366e-10, -2.9607291338139834e-12),
+    (0.5695571576515933, 0.031593261091088475, 0.0012913443899388918, 3.70430851982745e-05,
+     6.271179123795995e-07, 8.828023404819331e-10, -2.0927193221068365e-10, -2.3968663862740913e-12),
+    (0.6024794340069097, 0.03428959074022853, 0.0014062419932659477, 3.955611919268976e-05,
+     6.283139022340955e-07, -4.1893980666870584e-10, -2.237911134644311e-10, -1.7384273756028737e-12),
+    (0.6382154505290802, 0.037223252890799245, 0.0015286726533322256, 4.2060652821968935e-05,
+     6.228070187957501e-07, -1.793488429092943e-09, -2.3345733964869084e-10, -1.0154346674522816e-12),
+    (0.677010057505145, 0.04040926100920669, 0.0016585699978046097, 4.4529245662824976e-05,
+     6.103080349406466e-07, -3.2105812906753165e-09, -2.379306365936957e-10, -2.6000789266157023e-13),
+    (0.7191230246171367, 0.04386241249213813, 0.0017957839047632901, 4.6933608677993905e-05,
+     5.906830064594075e-07, -4.638593214841191e-09, -2.3709639560827787e-10, 4.959378133839575e-13),
+    (0.7648287404305822, 0.0475971192481437, 0.0019400788988161348, 4.9245234489469854e-05,
+     5.639567299834585e-07, -6.04587006644469e-09, -2.3105671201468294e-10, 1.2226960712013437e-12),
+    (0.8144157414931075, 0.0516272369694941, 0.0020911344456114858, 5.143602838470899e-05,
+     5.303097279471492e-07, -7.401971362483906e-09, -2.2010914797707554e-10, 1.89434214569619e-12),
+    (0.8681860716261846, 0.05596589686794742, 0.0022485471092035577, 5.3478915313573117e-05,
+     4.90069390320586e-07, -8.678755651835008e-09, -2.0471619940131777e-10, 2.4898111363922696e-12),
+    (0.9264544757070963, 0.060625343505567954, 0.002411834466884582, 5.5348401243890536e-05,
+     4.436961812459465e-07, -9.851263382383642e-09, -1.8546896664548852e-10, 2.9934799109674696e-12),
+    (0.9895474357432669, 0.06561678207991004, 0.002580440617050706, 5.702107125911447e-05,
+     3.917659929747287e-07, -1.0898372664992941e-08, -1.6304836533207962e-10, 3.3952984183567915e-12),
+    (1.0578020602194782, 0.07095023814559685, 0.0027537430695103787, 5.847601129213621e-05,
+     3.349498042889241e-07, -1.1803222171299762e-08, -1.3818677710607866e-10, 3.690546779288257e-12),
+    (1.13156484045798, 0.076634432298465, 0.002931060775285038, 5.969514502046655e-05,
+     2.739917887345979e-07, -1.2553411071192013e-08, -1.116324437795448e-10, 3.879309816401349e-12),
+    (1.2111902900073839, 0.08267667184163884, 0.0031116630342678375, 6.0663481887430036e-05,
+     2.0968693716996738e-07, -1.3140997776188133e-08, -8.411825180443901e-11, 3.965763112252618e-12),
+    (1.2970394848309668, 0.08908276092166463, 0.0032947790131467054, 6.136927622469202e-05,
+     1.4285912885213583e-07, -1.3562327193807368e-08, -5.6335915508953054e-11, 3.957357694415438e-12),
+    (1.3894785232864215, 0.09585693009115577, 0.0034796076112189617, 6.18041008740981e-05,
+     7.434042459282521e-08, -1.3817720497743511e-08, -2.89160006742209e-11, 3.8639775037118805e-12),
+    (1.4888769255873124, 0.10300178574277018, 0.0036653274262146655, 6.196284145455419e-05,
+     4.95218134142385e-09, -1.3911062613068125e-08, -2.4137655403633e-12, 3.6971279405970224e-12),
+    (1.5956059926401391, 0.11051827938423561, 0.0038511065939287555, 6.18436194675196e-05,
+     -6.451158618739403e-08, -1.3849321363310537e-08, 2.2699554096127122e-11, 3.4691973857234712e-12),
+    (1.7100371439030135, 0.11840569629785337, 0.004036112302263422, 6.144765380652732e-05,
+     -1.3329833401538953e-07, -1.3642029210511368e-08, 4.604062786522179e-11, 3.1928183209028924e-12),
+)  # fmt: skip
+"""Coefficients of ``R/y``, right to 2e-16. Soundness."""

@@ -10,7 +10,7 @@ from privproj import M2, Gaussian, PublicSketch
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.compiled import ROWS_WORTH_COMPILING, over_rows
-from privproj.profiles.columns import KernelColumns, known_ends, profile_of_kernels
+from privproj.profiles.privacy_profile import KernelColumns, known_ends, profile_of_kernels
 
 BOUNDS = [
     (Gaussian, "analytic"),

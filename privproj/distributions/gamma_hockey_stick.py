@@ -30,8 +30,9 @@ from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
 from privproj.errors import NotConverged
-from privproj.numerics.arrays import Array, gauss_nodes
-from privproj.numerics.kernels import stirling_remainder
+from privproj.numerics.arrays import Array
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.numerics.special import stirling_remainder
 
 PANEL_COEFFICIENTS = 24
 """Coefficients of a panel; the error is computed for the value taken. Speed only."""

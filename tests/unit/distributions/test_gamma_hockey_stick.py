@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from privproj.numerics import gamma_gain as gains
+from privproj.distributions import gamma_hockey_stick as gains
 
 
 @pytest.mark.full

@@ -10,9 +10,11 @@ import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privproj.numerics import kernels
+from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_epsilon
 from privproj.numerics.compiled import compiled
 from privproj.numerics.interval import widen_outward
+from privproj.numerics.special import log_beta_tail
+from privproj.profiles.gaussian import log_gaussian_delta, log_two_sided
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
 
@@ -33,8 +35,8 @@ def log_error(log_value: float, truth: mp.mpf) -> float:
 @given(eps=wide, mu=wide)
 def test_gaussian_profiles(eps, mu):
     assume((eps / mu + mu) ** 2 < 3000)
-    assert log_error(kernels.log_gaussian_delta(eps, mu), reference.gaussian_delta(eps, mu)) < 1e-13
-    assert log_error(kernels.log_two_sided(eps, mu), reference.two_sided(eps, mu)) < 1e-13
+    assert log_error(log_gaussian_delta(eps, mu), reference.gaussian_delta(eps, mu)) < 1e-13
+    assert log_error(log_two_sided(eps, mu), reference.two_sided(eps, mu)) < 1e-13
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +44,7 @@ def test_gaussian_profiles(eps, mu):
 def test_gaussian_far_tail_lies_inside_the_margin(mu, reach):
     eps = mu * (reach + mu / 2)
     truth = mp.log(reference.gaussian_delta(eps, mu))
-    low, high = widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+    low, high = widen_outward(log_gaussian_delta(eps, mu), steepness=mu * mu)
     assert low <= truth <= high
     assert high - low < 1e-10
 
@@ -50,7 +52,7 @@ def test_gaussian_far_tail_lies_inside_the_margin(mu, reach):
 @pytest.mark.parametrize("mu", [1e-100, 1e-8, 1e-3, 1.0, 50.0, 1e8, 1e100])
 @pytest.mark.parametrize("eps", [0.0, 1e-100, 1e-8, 1.0, 1e4, 1e100])
 def test_extreme_arguments_give_log_probabilities(eps, mu):
-    for value in (kernels.log_gaussian_delta(eps, mu), kernels.log_two_sided(eps, mu)):
+    for value in (log_gaussian_delta(eps, mu), log_two_sided(eps, mu)):
         assert value <= 0.0
 
 
@@ -66,13 +68,13 @@ def test_beta_tail(dim, share, deviations):
     x = 1 / (1 + math.exp(-(math.log(a / b) + deviations * math.sqrt(1 / a + 1 / b))))
     y = 1.0 - x
     assume(x > 1e-12 and y > 1e-9)
-    assert log_error(kernels.log_beta_tail(a, b, x, y), reference.beta_tail(a, b, x)) < 1e-14
+    assert log_error(log_beta_tail(a, b, x, y), reference.beta_tail(a, b, x)) < 1e-14
 
 
 @pytest.mark.parametrize(("rank", "x"), [(1, 3e-5), (16, 1e-4), (1024, 0.0013), (500_000, 0.501), (999_999, 0.9999999)])
 def test_beta_tail_in_dimension_one_million(rank, x):
     a, b = rank / 2, (10**6 - rank) / 2
-    assert log_error(kernels.log_beta_tail(a, b, x, 1.0 - x), reference.beta_tail(a, b, x)) < 5e-13
+    assert log_error(log_beta_tail(a, b, x, 1.0 - x), reference.beta_tail(a, b, x)) < 5e-13
 
 
 def random_columns(rows):
@@ -91,6 +93,6 @@ def random_columns(rows):
 def test_compiled_kernels_agree_with_plain_ones(sharp):
     d, r, k, mu, delta = map(np.array, random_columns(200))
     rows = np.stack([r / 2, (d - r) / 2, k, mu, np.log(delta)], 1).tolist()
-    plain = [kernels.beta_tail_epsilon(*row, sharp) for row in rows]
-    run = compiled(kernels.beta_tail_epsilon)
+    plain = [beta_tail_epsilon(*row, sharp) for row in rows]
+    run = compiled(beta_tail_epsilon)
     assert [run(*row, sharp) for row in rows] == pytest.approx(plain, rel=1e-10, abs=0)
