@@ -7,10 +7,10 @@ from importlib import import_module
 from os.path import splitext
 from typing import Any
 
+# the ``__getattr__`` and the ``__dir__`` of a module (PEP 562)
 LazyNames = tuple[Callable[[str], object], Callable[[], list[str]]]
-"""The ``__getattr__`` and the ``__dir__`` of a module (PEP 562)."""
+# an import of a stub: where its names live, and the names, each said again after ``as``
 STUB_IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)$", re.MULTILINE)
-"""An import of a stub: where its names live, and the names, each said again after ``as``."""
 
 
 def lazy_names(module: str, extra: str = "") -> LazyNames:

@@ -17,20 +17,15 @@ from unicodedata import category
 
 from privproj.errors import InvalidParameter
 
-SMALLEST_NOISE = 1e-12
-"""Smallest noise multiplier that is accepted. Contract."""
+SMALLEST_NOISE = 1e-12  # smallest noise multiplier that is accepted
 
-LARGEST_NOISE = 1e12
-"""Largest noise multiplier that is accepted. Contract."""
+LARGEST_NOISE = 1e12  # largest noise multiplier that is accepted
 
-LARGEST_EPSILON = 1e9
-"""Largest epsilon that is accepted. Contract."""
+LARGEST_EPSILON = 1e9  # largest epsilon that is accepted
 
-MOST_WHOLE = 10**15
-"""Largest whole number that is accepted where no other end is named. Contract."""
+MOST_WHOLE = 10**15  # largest whole number that is accepted where no other end is named
 
-MOST_WORDS = 60
-"""Characters of an unexpected value that a message repeats at most. Contract."""
+MOST_WORDS = 60  # characters of an unexpected value that a message repeats at most
 
 
 def real(
@@ -70,8 +65,8 @@ def _converted(convert: Callable[[Any], Any], name: str, value: object, expected
         raise InvalidParameter(name, value, expected, _no_text(value)) from None
 
 
+# characters that turn the direction in which a line is shown
 TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that turn the direction in which a line is shown. Contract."""
 
 
 def is_printable(value: object) -> bool:
@@ -168,27 +163,25 @@ def one_of(*choices: str) -> Kind:
     return replace(TEXT, rule={"enum": [*choices]})
 
 
+# whole numbers, whose range the record checks
 WHOLE = Kind("a whole number", lambda value: _is_number(value) and value == value // 1, {"type": "integer"})
-"""Whole numbers, whose range the record checks."""
 
-NUMBER = Kind("a number", _is_number, {"type": "number"})
-"""Numbers, whose range the record checks."""
+NUMBER = Kind("a number", _is_number, {"type": "number"})  # numbers, whose range the record checks
 
+# the range of a noise multiplier
 NOISE = number("a noise multiplier from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-"""The range of a noise multiplier."""
 
+# the range of a standard deviation of noise
 DEVIATION = number("a standard deviation from 1e-12 to 1e+12", SMALLEST_NOISE, LARGEST_NOISE)
-"""The range of a standard deviation of noise."""
 
+# true or false: on the command line an option without a value
 TRUTH = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"}, boolean)
-"""True or false: on the command line an option without a value."""
 
-TEXT = Kind("text", lambda value: isinstance(value, str), {"type": "string"})
-"""Any text."""
+TEXT = Kind("text", lambda value: isinstance(value, str), {"type": "string"})  # any text
 
-TABLE = Kind("a table of keys", lambda value: isinstance(value, Mapping), {"type": "object"})
-"""A table within a file."""
+TABLE = Kind("a table of keys", lambda value: isinstance(value, Mapping), {"type": "object"})  # A table within a file
 
+# layers as texts; their record reads them
 LAYERS = Kind(
     "a layer DxR[xN][:M][@SHARE], or a list of them",
     lambda value: (
@@ -197,18 +190,17 @@ LAYERS = Kind(
     ),
     {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]},
 )
-"""Layers as texts; their record reads them."""
 
+# the numbers that are a share
 _OPEN_SHARE = number("even, optimal, or a share above 0 and below 1", 0, 1, open_low=True, open_high=True)
-"""The numbers that are a share."""
 
+# A share of delta, as a number or as optimal
 SHARE = Kind(
     "even, optimal or a number",
     lambda value: _is_number(value) or value in ("even", "optimal"),
     {"oneOf": [{"enum": ["even", "optimal"]}, _OPEN_SHARE.rule]},
     lambda name, value: 0.5 if value == "even" else value if value == "optimal" else _OPEN_SHARE.check(name, value),
 )
-"""A share of delta, as a number or as optimal."""
 
 
 @dataclass(frozen=True)

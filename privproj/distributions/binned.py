@@ -28,47 +28,35 @@ from privproj.numerics.special import (
     log_gamma_tail,
 )
 
-BINS = 144
-"""Bins of a law. Every number of them gives a valid bound. Speed only."""
+BINS = 144  # bins of a law. Every number of them gives a valid bound
 
-BINS_OF_SUM = 3 * BINS
-"""Bins of the law of a sum over layers. Speed only."""
+BINS_OF_SUM = 3 * BINS  # bins of the law of a sum over layers
 
+# soundness: mass put at the top for what cut tails can lose. each of ``n <= 1e5`` equal layers counts at most two cuts
+# of 1e-45
 MASS_LOST_TO_CUTS = 1e-36
-"""Mass put at the top for what cut tails can lose. Soundness: each of ``n <= 1e5`` equal layers counts at most two
-cuts of 1e-45.
-"""
 
-BINNED_TAIL = 1e-45
-"""Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only."""
+BINNED_TAIL = 1e-45  # upper tail at which the bins of a law end; what is beyond is in the last bin
 
-LOG_BINNED_TAIL = math.log(BINNED_TAIL)
-"""``ln`` of :data:`BINNED_TAIL`. Speed only."""
+LOG_BINNED_TAIL = math.log(BINNED_TAIL)  # ``ln`` of :data:`BINNED_TAIL`
 
-BIN_NODES = 12
-"""Nodes of the Gauss rule in a bin. Soundness (measured): masses and means are right to 1e-11."""
+BIN_NODES = 12  # soundness: nodes of the Gauss rule in a bin. masses and means are right to 1e-11 (measured)
 
-CELL_NODES = 4
-"""Nodes of the Gauss rule in a cell of a lattice. Soundness: as :data:`BIN_NODES`."""
+CELL_NODES = 4  # soundness: nodes of the Gauss rule in a cell of a lattice. as :data:`BIN_NODES`
 
+# soundness: where cells of a lattice are divided, in deviations from the mean. as :data:`BIN_NODES`
 CELL_PANELS = np.linspace(-12.0, 12.0, 193)
-"""Where cells of a lattice are divided, in deviations from the mean. Soundness: as :data:`BIN_NODES`."""
 
-FAR_SHIFT = 4e299
-"""A squared shift at which ``h_eps`` is 1 for every eps that is asked. Soundness."""
+FAR_SQUARED_SENSITIVITY = 4e299  # soundness: A squared shift at which ``h_eps`` is 1 for every eps that is asked
 
+# soundness: least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound
 LEAST_DIVIDED_MASS = 1e-290
-"""Least mass of a bin whose mean is computed. A lighter bin has its upper edge for a mean, which is sound.
-Soundness."""
 
-CELLS_BELOW = 2048
-"""Cells up to the mean of one layer in a convolution that is rounded downwards. Speed only."""
+CELLS_BELOW = 2048  # cells up to the mean of one layer in a convolution that is rounded downwards
 
-MOST_ATOMS_BELOW = 2**14
-"""Most atoms of a law in such a convolution: with more, its cells are joined in pairs. Speed only."""
+MOST_ATOMS_BELOW = 2**14  # most atoms of a law in such a convolution: with more, its cells are joined in pairs
 
-TAIL_BELOW = 1e-22
-"""Upper tail at which a law in such a convolution ends; what is beyond is moved down to that point. Speed only."""
+TAIL_BELOW = 1e-22  # upper tail at which a law in such a convolution ends; what is beyond is moved down to that point
 
 
 @dataclass(frozen=True)
@@ -141,14 +129,14 @@ def beta_bins(a: float, b: float, scale: float, count: int = BINS) -> Bins:
     In the logit of ``B`` the bins are narrowest just above the mean. Raises :class:`PrecisionLimit` for ``a + b`` above
     5e8.
     """
-    law = _BetaLaw(a, b)
-    step = 0.25 * law.width
-    end = step * _first_true(240, lambda k: law.centre + step * k > 30.0 or law.log_tail(step * k) < LOG_BINNED_TAIL)
-    places = [max(-7.0 * law.width, -36.0 - law.centre), 0.0, min(7.0 * law.width, end), end]
+    dist = _BetaDistribution(a, b)
+    step = 0.25 * dist.width
+    end = step * _first_true(240, lambda k: dist.centre + step * k > 30.0 or dist.log_tail(step * k) < LOG_BINNED_TAIL)
+    places = [max(-7.0 * dist.width, -36.0 - dist.centre), 0.0, min(7.0 * dist.width, end), end]
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.2, 0.75, 1.0], places)
-    s = s[np.append(True, np.diff(law.place(s)) > 0.0)]
-    edges = np.concatenate([[0.0], law.place(s), [1.0]])
-    mass, mean = law.means(s, edges, BIN_NODES)
+    s = s[np.append(True, np.diff(dist.place(s)) > 0.0)]
+    edges = np.concatenate([[0.0], dist.place(s), [1.0]])
+    mass, mean = dist.means(s, edges, BIN_NODES)
     return Bins(scale * edges, mass, scale * mean)
 
 
@@ -159,13 +147,13 @@ def gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """
     if a > 5e8:
         raise PrecisionLimit(f"expected a rank of at most 1e9 for this route, got rank={2 * a:.3g}; use operator-norm")
-    law = _GammaLaw(a)
+    dist = _GammaDistribution(a)
     top = a + np.sqrt(a) * np.geomspace(1.0, 400.0 + 400.0 / np.sqrt(a), 400)
-    end = float(top[_first_true(399, lambda k: law.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
-    places = [law.find_quantile(share) for share in (1e-6, 0.1, 0.9999)]
+    end = float(top[_first_true(399, lambda k: dist.log_tail(math.log(top[k] / a)) < LOG_BINNED_TAIL)])
+    places = [dist.find_quantile(share) for share in (1e-6, 0.1, 0.9999)]
     s = np.interp(np.linspace(0.0, 1.0, count - 1), [0.0, 0.15, 0.75, 1.0], [*places, math.log(end / a)])
-    edges = np.concatenate([[0.0], law.place(s), [2.0 * end + 10.0]])
-    mass, mean = law.means(s, edges, BIN_NODES)
+    edges = np.concatenate([[0.0], dist.place(s), [2.0 * end + 10.0]])
+    mass, mean = dist.means(s, edges, BIN_NODES)
     return Bins(scale * edges, mass, scale * mean, unbounded=True)
 
 
@@ -173,16 +161,16 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     """Return the law of ``scale / U``, ``U ~ Gamma(a)``, in at most ``count`` bins up to a tail of 1e-45.
 
     The mean of the first bin, of mass 1e-12, is put at its upper edge. For ``a`` up to 1 the mean of the last bin is
-    infinite and stands as :data:`FAR_SHIFT`: upper bounds of the mean of an increasing function count the tail at its
+    infinite and stands as :data:`FAR_SQUARED_SENSITIVITY`: upper bounds of the mean of an increasing function count the tail at its
     supremum, lower bounds at the left edge, since the law is unbounded.
 
     Raises :class:`PrecisionLimit` for ``a`` above 5e8.
     """
     if a > 5e8:
         raise PrecisionLimit(f"expected at most 1e9 probes for this route, got probes={2 * a:.3g}")
-    law = _GammaLaw(a)
+    dist = _GammaDistribution(a)
     # ln(a/U) at the quantiles of X
-    low, start, middle = (-law.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
+    low, start, middle = (-dist.find_quantile(share) for share in (1.0 - 1e-12, 0.9, 1e-4))
     # P(U < u) is about u^a/Gamma(a + 1) far below the mean
     reach = (a * math.log(a) - LOG_BINNED_TAIL - math.lgamma(a + 1.0)) / a
     steps = np.linspace(middle, max(reach, middle) + 1e-9, 400)
@@ -191,9 +179,9 @@ def inverse_gamma_bins(a: float, scale: float, count: int = BINS) -> Bins:
     at, share = gauss_nodes(BIN_NODES)
     gaps = np.diff(s)[:, None]
     places = s[:-1, None] + gaps * at
-    density = law.density(-places) * gaps * share
+    density = dist.density(-places) * gaps * share
     mass, first = density.sum(axis=1), (np.exp(places) * density).sum(axis=1)
-    last = FAR_SHIFT
+    last = FAR_SQUARED_SENSITIVITY
     if a > 1.0:
         # E[1/U; U < u] = P(Gamma(a - 1) < u)/(a - 1), u = a e^-end
         point = a * math.exp(-end) / (a - 1.0)
@@ -239,7 +227,7 @@ def _check_beta_shape(a: float, b: float) -> None:
         )
 
 
-class _PositiveLaw(ABC):
+class _PositiveDistribution(ABC):
     """A law on ``[0, inf)`` in a coordinate ``s``, 0 at the mean, in which its density is smooth with one hill."""
 
     width: float
@@ -278,7 +266,7 @@ class _PositiveLaw(ABC):
         return mass, np.clip(mean, edges[:-1], edges[1:])
 
 
-class _BetaLaw(_PositiveLaw):
+class _BetaDistribution(_PositiveDistribution):
     """``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
 
     def __init__(self, a: float, b: float) -> None:
@@ -339,7 +327,7 @@ class _BetaLaw(_PositiveLaw):
         return self.p / (self.p + self.q * math.exp(-s)), self.q / (self.q + self.p * math.exp(s))
 
 
-class _GammaLaw(_PositiveLaw):
+class _GammaDistribution(_PositiveDistribution):
     """``Gamma(a)``, with the coordinate ``s = ln(U/a)``."""
 
     def __init__(self, a: float) -> None:
@@ -415,29 +403,29 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     return Bins(scale * np.maximum(edges, 0.0), mass * (1.0 + 1e-12), scale * np.maximum(mean, 0.0))
 
 
-class _LatticeLaw(NamedTuple):
+class _GridDistribution(NamedTuple):
     """Atoms at ``0, w, 2 w, ...`` with ``w = 2^level`` units."""
 
     atoms: Array
     level: int
 
-    def coarser(self, level: int) -> "_LatticeLaw":
+    def coarser(self, level: int) -> "_GridDistribution":
         """Return the law with each atom moved down to the lattice of a level."""
         atoms = self.atoms
         for _ in range(level - self.level):
             atoms = np.pad(atoms, (0, len(atoms) % 2)).reshape(-1, 2).sum(axis=1)
-        return _LatticeLaw(atoms, max(level, self.level))
+        return _GridDistribution(atoms, max(level, self.level))
 
-    def plus(self, other: "_LatticeLaw", most: int = MOST_ATOMS_BELOW) -> "_LatticeLaw":
+    def plus(self, other: "_GridDistribution", most: int = MOST_ATOMS_BELOW) -> "_GridDistribution":
         """Return a law below the sum of both, which are independent, with about ``most`` atoms or fewer."""
         level = max(self.level, other.level)
         atoms = np.convolve(self.coarser(level).atoms, other.coarser(level).atoms)
         # What is beyond the tail is moved down to where it begins.
         tail = np.cumsum(atoms[::-1])[::-1]
         last = int(np.max(np.nonzero(tail >= TAIL_BELOW)))
-        law = _LatticeLaw(np.append(atoms[:last], tail[last]), level)
-        joined = max(0, math.ceil(math.log2(len(law.atoms) / most)))
-        return law.coarser(level + joined)
+        dist = _GridDistribution(np.append(atoms[:last], tail[last]), level)
+        joined = max(0, math.ceil(math.log2(len(dist.atoms) / most)))
+        return dist.coarser(level + joined)
 
 
 def convolve_layers_below(parts: tuple[tuple[int, int, int, float], ...], scale: float) -> Bins:
@@ -468,27 +456,30 @@ def _sum_below(parts: tuple[tuple[int, int, int, float], ...]) -> tuple[float, f
     if not moving:
         return shift, 1.0, np.ones(1)
     unit = moving[0][3] * moving[0][1] / moving[0][0] / CELLS_BELOW
-    # About how many products all such convolutions of a sum may take, on which the most atoms depend. Speed only.
+    # About how many products all such convolutions of a sum may take, on which the most atoms depend.
     log_most = min(math.log2(MOST_ATOMS_BELOW), 0.5 * math.log2(2.0**33 / len(moving)))
-    # Base 2 log of the most atoms where there are many layers of different shapes. Speed only.
+    # Base 2 log of the most atoms where there are many layers of different shapes.
     most = 2 ** max(10, int(log_most))
-    laws = [_copies_below(part, unit, most) for part in moving]
-    while len(laws) > 1:
-        pairs = [first.plus(second, most) for first, second in zip(laws[::2], laws[1::2], strict=False)]
-        laws = pairs + laws[2 * len(pairs) :]
-    return shift, unit * 2.0 ** laws[0].level, laws[0].atoms
+    dists = [_copies_below(part, unit, most) for part in moving]
+    while len(dists) > 1:
+        pairs = [first.plus(second, most) for first, second in zip(dists[::2], dists[1::2], strict=False)]
+        dists = pairs + dists[2 * len(pairs) :]
+    return shift, unit * 2.0 ** dists[0].level, dists[0].atoms
 
 
-def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _LatticeLaw:
+def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> _GridDistribution:
     """Return a law below the sum of the ``n`` equal layers of a part, by repeated doubling."""
     dim, rank, n, share = part
-    law, level = _BetaLaw(0.5 * rank, 0.5 * (dim - rank)), int(math.log2(share * rank / dim / (unit * CELLS_BELOW)))
-    end = law.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
+    dist, level = (
+        _BetaDistribution(0.5 * rank, 0.5 * (dim - rank)),
+        int(math.log2(share * rank / dim / (unit * CELLS_BELOW))),
+    )
+    end = dist.last_cell(share / (unit * 2.0**level), math.log(TAIL_BELOW))
     level += max(0, math.ceil(math.log2((end + 1) / most)))
     cells = share / (unit * 2.0**level)
     # B = j w / share for j = 0, 1, ...; from the last point on all mass is put there.
-    end = min(law.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
-    layer = _LatticeLaw(law.cells(np.arange(end + 1) / cells)[0], level)
+    end = min(dist.last_cell(cells, math.log(TAIL_BELOW)), max(math.ceil(cells) - 1, 0))
+    layer = _GridDistribution(dist.cells(np.arange(end + 1) / cells)[0], level)
     return join_copies(layer, n, lambda one, other: one.plus(other, most))
 
 
@@ -507,10 +498,10 @@ def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
 
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     """Return the masses of ``cells * Beta(a, b)`` spread to 0, 1, 2, ..., mean kept; a tail below 1e-45 is left out."""
-    law = _BetaLaw(a, b)
-    top = max(law.last_cell(cells, LOG_BINNED_TAIL), 1)
+    dist = _BetaDistribution(a, b)
+    top = max(dist.last_cell(cells, LOG_BINNED_TAIL), 1)
     edges = np.append(np.arange(top) / cells, min(top / cells, 1.0))
-    mass, mean = law.cells(edges)
+    mass, mean = dist.cells(edges)
     if edges[-1] < 1.0:
         mass, mean = mass[:-1], mean[:-1]
     # A mean j + w goes to j with the share 1 - w and to j + 1 with the share w.

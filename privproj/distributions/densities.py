@@ -123,8 +123,8 @@ def _reach_above_centre(a: float, b: float) -> float:
     return find_crossing(lambda v: 720.0 - log_tail(v), 1.0, low=1e-9, high=1e9, rtol=1e-9).upper
 
 
+# soundness: ``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800
 LEAST_CENTRE_OVER_XI = 40.0
-"""``c`` from which on the sum is over ``xi``: a shift of the other sign has a probability below e^-800. Soundness."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class SecretShift:
 
         def log_terms(xi: Array, accuracy: float) -> Array:
             v = np.zeros((len(y), len(xi)))
-            # Most steps of Newton's method for ``ln g``. The total mass of the law is checked. Speed only.
+            # Most steps of Newton's method for ``ln g``. The total mass of the law is checked.
             for _ in range(12):
                 value, slope = self.log_shift(v, xi)
                 change = (value - 0.5 * y[:, None]) / slope
@@ -233,7 +233,7 @@ class SecretShift:
         # d ln S/dv + (dc/dv)/(c + xi), where d ln S/dv = 1 - (g/r)/(2 tau^2) and
         # dc/dv = c (g/r) sin^2 eta / (2 (sigma^2 + (g/r) sin^2 eta))
         slope_c = 0.5 * c * share * sine2 / (self.sigma**2 + share * sine2)
-        # Newton's method may stray to where there is no logarithm. Speed only.
+        # Newton's method may stray to where there is no logarithm.
         slope = 1.0 - 0.5 * share / (self.sigma**2 + share) + slope_c / (c + xi)
         return np.log(scale) + np.log(np.maximum(c + xi, 1e-300)), slope
 

@@ -34,51 +34,38 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.special import stirling_remainder
 
-PANEL_COEFFICIENTS = 24
-"""Coefficients of a panel; the error is computed for the value taken. Speed only."""
+PANEL_COEFFICIENTS = 24  # coefficients of a panel; the error is computed for the value taken
 
-PANEL_ELLIPSE = 6.0
-"""Sum of the semi-axes of the ellipse around a panel on which the ratios are bounded. Speed only."""
+PANEL_ELLIPSE = 6.0  # sum of the semi-axes of the ellipse around a panel on which the ratios are bounded
 
-RATIO_NODES = 32
-"""Gauss nodes of each part of a ratio's own integral; the error is computed. Speed only."""
+RATIO_NODES = 32  # Gauss nodes of each part of a ratio's own integral; the error is computed
 
-CUT_OFF_NATS = 44.0
-"""Nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded. Speed only."""
+CUT_OFF_NATS = 44.0  # nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded
 
-SLIM_SHARE = 0.1
-"""Differences over less than this share of the natural scale are integrals of the slope. Speed only."""
+SLIM_SHARE = 0.1  # differences over less than this share of the natural scale are integrals of the slope
 
+# soundness: how far beyond its ends the polynomials of a panel hold, in units of the scale at its inner end: the scale
+# grows by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07
 SLIM_REACH = 0.07
-"""How far beyond its ends the polynomials of a panel hold, in units of the scale at its inner end: the scale grows
 
-by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07. Soundness.
-"""
+POLYNOMIAL_RELATIVE_ROUNDING = 2e-15  # soundness: relative rounding of a polynomial (measured)
 
-POLYNOMIAL_RELATIVE_ROUNDING = 2e-15
-"""Relative rounding of a polynomial (measured). Soundness (measured)."""
+GAIN_ERROR_FACTOR = 8.0  # soundness: by how much the sums of a gain amplify relative errors (C20)
 
-GAIN_ERROR_FACTOR = 8.0
-"""By how much the sums of a gain amplify relative errors (C20). Soundness."""
-
+# soundness: ``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20)
 FARTHEST_DEVIANCE = 1e9
-"""``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20).
-Soundness."""
 
-LOWEST_LOG_THRESHOLD = -40.0
-"""``w`` from which ``below`` is tabulated; gains below are negligible (C20). Soundness."""
+LOWEST_LOG_THRESHOLD = -40.0  # soundness: ``w`` from which ``below`` is tabulated; gains below are negligible (C20)
 
-DIFFERENCE_FROM = -1.0
-"""``w`` from which ``below - 1/k`` is formed as a difference. Speed only."""
+DIFFERENCE_FROM = -1.0  # ``w`` from which ``below - 1/k`` is formed as a difference
 
+# proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised
 LARGEST_GAIN_ERROR = 1e-11
-"""Proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised. Contract."""
 
-SERIES_RANGE = 0.3
-"""``|w|`` below which ``D`` is summed in powers. Soundness."""
+SERIES_RANGE = 0.3  # soundness: ``|w|`` below which ``D`` is summed in powers
 
+# soundness: coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it
 SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
-"""Coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it. Soundness."""
 
 
 def deviance(w: Array) -> Array:
@@ -106,7 +93,7 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
     y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
-    # The place need not be exact. Speed only.
+    # The place need not be exact.
     for _ in range(20):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
         step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
@@ -121,7 +108,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
     - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    # Three parts of a ratio's own integral, and more for a small shape, where it is longer. Speed only.
+    # Three parts of a ratio's own integral, and more for a small shape, where it is longer.
     end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     in_full = (w > DIFFERENCE_FROM)[:, None]
@@ -152,7 +139,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
     """Return proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
-    # Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes. Speed only.
+    # Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes.
     for ellipse in (1.6, 2.5, 4.0, 6.0):
         beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
         height = 0.25 * width * (ellipse - 1.0 / ellipse)
@@ -240,11 +227,11 @@ def _panel_edges(k: float, sign: float) -> Array:
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
     end = math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0 if sign > 0.0 else -LOWEST_LOG_THRESHOLD
-    # Width of panels where ``|w|`` is above 3, of ``above`` and of ``below``. Speed only.
+    # Width of panels where ``|w|`` is above 3, of ``above`` and of ``below``.
     place, wide = -2.2 * unit, 0.8 if sign > 0.0 else 1.6
     while place < end:
         edges.append(place)
-        # Width of a panel in units of the natural scale at its inner end. Speed only.
+        # Width of a panel in units of the natural scale at its inner end.
         place += wide if place > 3.0 else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
 
@@ -398,25 +385,21 @@ def gamma_gain(k: float) -> GammaGain:
     return GammaGain(k, above, below, log_front, error)
 
 
-INNER_NODES = 64
-"""Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many. Soundness (measured)."""
+INNER_NODES = 64  # soundness: Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many
 
+# soundness: relative error of the quadrature (measured against 200 nodes and 30 digits: below 4e-12, k from 1/2 to
+# 5e6)
 QUADRATURE_RELATIVE_ERROR = 2e-11
-"""Relative error of the quadrature (measured against 200 nodes and 30 digits: below 4e-12, k from 1/2 to 5e6).
 
-Soundness (measured).
-"""
-
+# soundness: largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained
 FARTHEST_PLACE = 1e30
-"""Largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained. Soundness."""
 
+# soundness: nats below its largest value where an integrand is left out: less than :data:`QUADRATURE_RELATIVE_ERROR`
+# counts
 DROPPED_NATS = 40.0
-"""Nats below its largest value where an integrand is left out: less than :data:`QUADRATURE_RELATIVE_ERROR` counts.
-Soundness.
-"""
 
+# soundness: exponents beyond this are not evaluated, to avoid overflow; none is reached within the range
 LARGEST_DENSITY_EXPONENT = 600.0
-"""Exponents beyond this are not evaluated, to avoid overflow; none is reached within the range. Soundness."""
 
 
 def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> Array:
@@ -433,7 +416,7 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
     log_total = _log_panel_integral(k, rate, place, reached, low, high, sign)
-    # Largest rise of the gain's exponent, in nats, over a range without layers of its own. Speed only.
+    # Largest rise of the gain's exponent, in nats, over a range without layers of its own.
     steep = rate * k * (high - low) > 60.0
     if np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
@@ -460,14 +443,14 @@ def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
     """Return ``ln`` of the integral by layers from ``place``, ever wider ones."""
-    # Rise of the gain's exponent, in nats, over the first layer. Speed only.
+    # Rise of the gain's exponent, in nats, over the first layer.
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
         ends = (low, corner) if sign > 0.0 else (corner, high)
         parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign))
         low, high = (corner, high) if sign > 0.0 else (low, corner)
-        # Each layer is this many times as wide as the one before. Speed only.
+        # Each layer is this many times as wide as the one before.
         layer = 300.0 * layer
     return np.logaddexp.reduce(parts)
 

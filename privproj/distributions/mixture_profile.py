@@ -20,7 +20,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from privproj.distributions.density_kernels import SHIFT_COLUMNS, inflection, log_slope_of_delta, shift_law, tangent_cut
+from privproj.distributions.beta_gamma_kernels import (
+    SHIFT_COLUMNS,
+    beta_gamma_params,
+    inflection,
+    log_slope_of_delta,
+    tangent_cut,
+)
 from privproj.distributions.squared_sensitivity import (
     HillLaw,
     SensitivityLaw,
@@ -36,56 +42,55 @@ if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
     from privproj.numerics.arrays import Array
 
-VALUES_PER_DEVIATION = 40.0
-"""Values of such a profile per standard deviation of the loss that are worth their time. Speed only."""
+VALUES_PER_DEVIATION = 40.0  # values of such a profile per standard deviation of the loss that are worth their time
 
 
+# how much finer than a bound the profile of one change is read, for the truth from below (C28)
 LOWER_END_REFINEMENT = 2
-"""How much finer than a bound the profile of one change is read, for the truth from below (C28). Speed only."""
 
 
-def rank_one_profile(law: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
+def rank_one_profile(dist: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
     """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
     ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
     its own functions; the profile then holds in both orders. A composition from ``finer`` times as many bins and values
     is tighter and slower.
     """
-    table, resolution = _table_of_bins(lambda: (law.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
-    if isinstance(law, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, law.row(0.0), table=table, resolution=resolution)
-    return PrivacyProfile(law.expected_profile, table=table, resolution=resolution)
+    table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
+    if isinstance(dist, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, dist.row(0.0), table=table, resolution=resolution)
+    return PrivacyProfile(dist.expected_profile, table=table, resolution=resolution)
 
 
-def any_rank_profile(law: SensitivityLaw | HillLaw) -> PrivacyProfile:
+def any_rank_profile(dist: SensitivityLaw | HillLaw) -> PrivacyProfile:
     """Return the privacy profile of a change of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
 
     ``law`` is that of ``X`` for one unit direction, times the largest squared change in units of the squared noise
     deviation. It guarantees its own functions; the profile then holds in both orders, without a union bound over the
     rank.
     """
-    table = _table_of_bins(lambda: (law.bins(),), of_any_rank=True)
-    if isinstance(law, HillLaw):
-        return profile_of_kernels(SHIFT_COLUMNS, law.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
-    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, law), table=table, resolution=VALUES_PER_DEVIATION)
+    table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
+    if isinstance(dist, HillLaw):
+        return profile_of_kernels(SHIFT_COLUMNS, dist.row(1.0), table=table, resolution=VALUES_PER_DEVIATION)
+    return PrivacyProfile(lambda eps: log_any_rank_profile(eps, dist), table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def any_rank_profile_of_bins(laws: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
+def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
     """Return the any-rank profile ``min_p max_l E[g_p(X_l)]``, for laws that are given in bins only (C5, C6).
 
     ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Where these bins only
     bound the laws from above, ``below`` holds bins that bound them from below (C28).
     """
-    return _profile_of_table(_table_of_bins(lambda: laws, lambda: below or laws, of_any_rank=True))
+    return _profile_of_table(_table_of_bins(lambda: dists, lambda: below or dists, of_any_rank=True))
 
 
-def rank_one_profile_of_bins(law: "Bins") -> PrivacyProfile:
+def rank_one_profile_of_bins(dist: "Bins") -> PrivacyProfile:
     """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4)."""
-    return _profile_of_table(_table_of_bins(lambda: (law,), of_any_rank=False))
+    return _profile_of_table(_table_of_bins(lambda: (dist,), of_any_rank=False))
 
 
 def _table_of_bins(
-    laws: "Callable[[], tuple[Bins, ...]]",
+    dists: "Callable[[], tuple[Bins, ...]]",
     below: "Callable[[], tuple[Bins, ...]] | None" = None,
     *,
     of_any_rank: bool,
@@ -98,13 +103,13 @@ def _table_of_bins(
     def lower(eps: "Array") -> "Array":
         from privproj.distributions import binned_profile as binned
 
-        bins = (below or laws)()
+        bins = (below or dists)()
         return binned.any_rank_deltas_below(eps, bins) if of_any_rank else binned.rank_one_deltas_below(eps, *bins)
 
     def upper(eps: "Array") -> "Array":
         from privproj.distributions import binned_profile as binned
 
-        bins = laws()
+        bins = dists()
         return binned.any_rank_deltas(eps, bins) if of_any_rank else binned.rank_one_deltas(eps, *bins)
 
     return LazyBounds(lower, upper)
@@ -124,69 +129,69 @@ def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=VALUES_PER_DEVIATION)
 
 
-def log_any_rank_profile(eps: float, law: SensitivityLaw) -> Enclosure:
+def log_any_rank_profile(eps: float, dist: SensitivityLaw) -> Enclosure:
     """Return an enclosure of ``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
 
     The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
-    if law.supremum <= inflection(eps):
-        return law.expected_profile(eps)
+    if dist.supremum <= inflection(eps):
+        return dist.expected_profile(eps)
     # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
-    if _tangent_gap(eps, law.mean, 0.0) >= 0.0:
-        value = log_gaussian_delta_at(eps, law.mean)
-        return widen_outward(value, 0.0, gaussian_steepness(value, law))
+    if _tangent_gap(eps, dist.mean, 0.0) >= 0.0:
+        value = log_gaussian_delta_at(eps, dist.mean)
+        return widen_outward(value, 0.0, gaussian_steepness(value, dist))
     # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
-    far = _is_cut_beyond_doubles(eps, law)
-    cut = math.inf if far else _tangent_cut(eps, law)
-    if far or law.log_tail(cut) < law.least_tail:
-        uncut = law.expected_profile(eps)
-        return Enclosure(uncut.lower, min(0.0, log_add(uncut.upper, law.least_tail)))
-    rounding: float = getattr(law, "rounding", 0.0)
-    above = law.log_tail(cut) + log_gaussian_delta_at(eps, law.mean_above(cut))
+    far = _is_cut_beyond_doubles(eps, dist)
+    cut = math.inf if far else _tangent_cut(eps, dist)
+    if far or dist.log_tail(cut) < dist.least_tail:
+        uncut = dist.expected_profile(eps)
+        return Enclosure(uncut.lower, min(0.0, log_add(uncut.upper, dist.least_tail)))
+    rounding: float = getattr(dist, "rounding", 0.0)
+    above = dist.log_tail(cut) + log_gaussian_delta_at(eps, dist.mean_above(cut))
     # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
-    most_below = log1m_exp(law.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
+    most_below = log1m_exp(dist.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
     if most_below < above - 32.0:
-        return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, law))
+        return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, dist))
     # Where the part below is too small to be told, its lower end is -inf: the sum is enclosed all the same.
-    below = law.expected_profile(eps, cut)
+    below = dist.expected_profile(eps, cut)
     lower, upper = (log_add(end, above) for end in (below.lower, below.upper))
-    return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, law))
+    return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, dist))
 
 
-def _tangent_cut(eps: float, law: SensitivityLaw) -> float:
+def _tangent_cut(eps: float, dist: SensitivityLaw) -> float:
     """Return the ``c <= x0`` where the tangent at ``M(c)`` meets ``h_eps``: the root of ``l_M(c)(c) - h(c)``."""
     return find_crossing(
-        lambda c: -_tangent_gap(eps, law.mean_above(c), c),
+        lambda c: -_tangent_gap(eps, dist.mean_above(c), c),
         0.5 * inflection(eps),
-        low=1e-9 * min(inflection(eps), law.mean),
+        low=1e-9 * min(inflection(eps), dist.mean),
         high=inflection(eps),
         rtol=1e-12,
     ).lower
 
 
-def _is_cut_beyond_doubles(eps: float, law: SensitivityLaw) -> bool:
+def _is_cut_beyond_doubles(eps: float, dist: SensitivityLaw) -> bool:
     """True if the root of :func:`_tangent_cut` was found to be where the tail is below ``e^least_tail``."""
-    if law.log_tail(inflection(eps)) >= law.least_tail:
+    if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
     # The gap is at least 0 at x0 and negative here, so its root lies between (C5).
-    last = _last_told_shift(law)
-    return last < inflection(eps) and _tangent_gap(eps, law.mean_above(last), last) < 0.0
+    last = _last_resolved_sensitivity(dist)
+    return last < inflection(eps) and _tangent_gap(eps, dist.mean_above(last), last) < 0.0
 
 
 @lru_cache(maxsize=8)
-def _last_told_shift(law: SensitivityLaw) -> float:
+def _last_resolved_sensitivity(dist: SensitivityLaw) -> float:
     """A squared shift, nearly the least, with a tail of at most ``e^least_tail`` beyond; ``inf`` if none is known."""
-    mean = law.mean
-    return find_crossing(lambda x: law.log_tail(x) - law.least_tail, mean, low=1e-9 * mean, high=1e300).upper
+    mean = dist.mean
+    return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
-def best_tangent(eps: float, law: HillLaw) -> float:
+def best_tangent(eps: float, dist: HillLaw) -> float:
     """Return the ``p >= x0`` at which ``E g_p(X)`` is least, nearly. Every ``p >= x0`` gives a bound.
 
     Certificates take it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.
     """
-    in_kernels = shift_law(law.row(1.0))
+    in_kernels = beta_gamma_params(dist.row(1.0))
     mean = in_kernels[2]
     best = mean if log_slope_of_delta(eps, mean)[0] <= 1.0 else tangent_cut(eps, in_kernels, math.inf)[3]
     return max(best, inflection(eps) * (1.0 + 1e-14))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from privproj.distributions.density_kernels import rounding_of_tails
+from privproj.distributions.beta_gamma_kernels import rounding_of_tails
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
 from privproj.numerics.special import (
@@ -71,7 +71,7 @@ class SensitivityLaw(Protocol):
 class HillLaw:
     """``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` where ``b`` is inf.
 
-    Its density has one hill, and its profiles are kernels (:mod:`privproj.distributions.density_kernels`). For M2 ``a
+    Its density has one hill, and its profiles are kernels (:mod:`privproj.distributions.beta_gamma_kernels`). For M2 ``a
     = r/2``, ``b = (d - r)/2`` and ``scale = mu^2``; for the public sketch ``a = r/2`` and ``scale = 2 mu^2 / r`` (C7).
     """
 
@@ -209,12 +209,12 @@ def log_gaussian_delta_slope(eps: float, x: float) -> float:
     return log_normal_density(gaussian_shift(eps, root)) - math.log(2.0 * root)
 
 
-def gaussian_steepness(log_value: float, law: SensitivityLaw) -> float:
+def gaussian_steepness(log_value: float, dist: SensitivityLaw) -> float:
     """Return ``(v + sqrt 3)(v + mu + sqrt 3)``, ``v^2 = 2 |ln delta|``, which bounds ``|d ln delta / d ln mu|`` (C20).
 
     ``mu`` is the root of the supremum of the law, or of its mean where it is unbounded.
     """
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = math.sqrt(2.0 * min(abs(log_value), 1e300)) + math.sqrt(3.0)
-    scale = law.supremum if math.isfinite(law.supremum) else law.mean
+    scale = dist.supremum if math.isfinite(dist.supremum) else dist.mean
     return v * (v + math.sqrt(scale))

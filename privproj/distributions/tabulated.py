@@ -25,50 +25,41 @@ if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
 
 
-NODES_FINE = 16
-"""Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error. Speed only."""
+NODES_FINE = 16  # Gauss nodes of a panel whose sum is the value; the difference of both rules is added as an error
 
+# soundness: Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved
+# (measured)
 NODES_CHECK = 11
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
-Soundness (measured)."""
 
-MOST_LEVELS = 12
-"""Halvings of a panel of level 0; what remains then is added to the answer. Speed only."""
+MOST_LEVELS = 12  # halvings of a panel of level 0; what remains then is added to the answer
 
-SMALLEST_TOLD_DELTA = 1e-290
-"""Smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it. Soundness."""
+# soundness: smallest delta that is told apart from 0. What the panels leave out of the upper tail is far below it
+SMALLEST_RESOLVED_DELTA = 1e-290
 
+# soundness: relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that
 DENSITY_MARGIN = 1e-12
-"""Relative margin for the Gaussian profile and the densities, whose total mass is checked to twice that. Soundness."""
 
-PANEL_BINS = 144
-"""Bins of such a law where none are asked for. Speed only."""
+PANEL_BINS = 144  # bins of such a law where none are asked for
 
+# soundness: relative rounding of a Gaussian delta from which on it is formed anew; what is left of it is added
 LARGEST_ROUNDING = 1e-11
-"""Relative rounding of a Gaussian delta from which on it is formed anew; what is left of it is added. Soundness."""
 
-LEAST_OUTER_MASS = 1e-300
-"""Least mass of the outermost bins. It enlarges what it replaces. Soundness."""
+LEAST_OUTER_MASS = 1e-300  # soundness: least mass of the outermost bins. It enlarges what it replaces
 
+# soundness: difference of logs up to which tails are interpolated, and 4e-15 more per nat; else densities are
+# evaluated. Most of it is rounding of the density, which is there in both cases
 INTERPOLATION_ERROR = 1e-12
-"""Difference of logs up to which tails are interpolated, and 4e-15 more per nat; else densities are evaluated.
-Soundness.
 
-Most of it is rounding of the density, which is there in both cases.
-"""
+ROWS_AT_ONCE = 54  # points whose densities are sums over the same terms
 
-ROWS_AT_ONCE = 54
-"""Points whose densities are sums over the same terms. Speed only."""
+SCAN_STRIDE = 8  # every eighth term is computed first, to see which ones matter. The total mass of a law is checked
 
-SCAN_STRIDE = 8
-"""Every eighth term is computed first, to see which ones matter. The total mass of a law is checked. Speed only."""
-
+# soundness: nats below the largest of the scanned terms of a row from which on others are left out
 LOG_NEGLIGIBLE_TERM = 60.0
-"""Nats below the largest of the scanned terms of a row from which on others are left out. Soundness."""
 
 
 class LogDensity(Protocol):
-    """The law of ``y = ln X``, as :class:`_LawPanels` needs it. It must be hashable, since panels are kept for it."""
+    """The law of ``y = ln X``, as :class:`_TabulatedPanels` needs it. It must be hashable, since panels are kept for it."""
 
     @property
     def ends(self) -> tuple[float, float, float]:
@@ -105,15 +96,15 @@ class _Nodes:
 
 
 @dataclass
-class _LawPanels:
+class _TabulatedPanels:
     """The panels that span a law, which are kept; where an integrand needs finer ones, they are halved."""
 
-    law: LogDensity
+    dist: LogDensity
 
     @cached_property
     def grid(self) -> tuple[float, float, int]:
         """The panels as ``(low, width, count)``: panel ``i`` is ``[low + i width, low + (i + 1) width]``."""
-        low, high, width = self.law.ends
+        low, high, width = self.dist.ends
         count = max(8, math.ceil((high - low) / width))
         return low, (high - low) / count, count
 
@@ -125,7 +116,7 @@ class _LawPanels:
         # int f(y) dy over a panel = sum of density(y_i) w_i (right - left) at y_i = left + (right - left) node_i
         y = left[:, None] + (right - left)[:, None] * nodes
         flat = y.ravel()
-        rows = [self.law.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
+        rows = [self.dist.density(flat[i : i + ROWS_AT_ONCE]) for i in range(0, len(flat), ROWS_AT_ONCE)]
         density = np.concatenate(rows).reshape(y.shape)
         return _Nodes(left, right, np.exp(y), density * weights * (right - left)[:, None])
 
@@ -235,7 +226,7 @@ class _LawPanels:
             (fine, coarse), (slack, _) = piece.sums(values), piece.sums(rounding)
             gap = np.abs(fine - coarse)
             # A panel is halved where its error is above this share of the value, and above rounding. What remains is
-            # added. Speed only.
+            # added.
             wide = gap > 0.1 * 1e-12 * (value + float(fine.sum())) + slack
             if level == MOST_LEVELS or not wide.any():
                 wide = np.zeros_like(wide)
@@ -258,7 +249,7 @@ class _LawPanels:
 
         low, width, panels = self.grid
         mass, moment = self.above
-        # Upper tail at which the bins of a law end; what is beyond is in the last bin. Speed only.
+        # Upper tail at which the bins of a law end; what is beyond is in the last bin.
         end = int(np.argmax(mass < 1e-45)) or panels
         start = max(int(np.argmin(mass > 1.0 - 1e-9)) - 1, 0)
         # The first level with at least ``count`` panels: each level has twice as many as the one before.
@@ -287,14 +278,14 @@ class ScaledEnergy:
     Doubles end near ``e^-708``.
     """
 
-    law: LogDensity
+    dist: LogDensity
     scale: float
     least_tail: ClassVar[float] = -660.0
 
     @property
-    def panels(self) -> _LawPanels:
+    def panels(self) -> _TabulatedPanels:
         """The panels of ``X``, without the scale."""
-        return panels_of(self.law)
+        return panels_of(self.dist)
 
     @property
     def mean(self) -> float:
@@ -319,19 +310,19 @@ class ScaledEnergy:
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(scale X); scale X <= up_to]`` (C4).
 
-        Where the mean is below :data:`SMALLEST_TOLD_DELTA`, that number is the upper end and the lower end is not
+        Where the mean is below :data:`SMALLEST_RESOLVED_DELTA`, that number is the upper end and the lower end is not
         known. Else the margin is that of :func:`widen_outward` with the difference of both rules.
         """
         value, error = self.panels.mean_profile(eps, self.scale, up_to / self.scale)
-        if value < SMALLEST_TOLD_DELTA:
-            return Enclosure(-math.inf, math.log(SMALLEST_TOLD_DELTA))
+        if value < SMALLEST_RESOLVED_DELTA:
+            return Enclosure(-math.inf, math.log(SMALLEST_RESOLVED_DELTA))
         return widen_outward(math.log(value), error + DENSITY_MARGIN, 4.0 * abs(math.log(value)) + 40.0)
 
     def bins(self, finer: int = 1) -> "Bins":
         """Return the law in bins, for composition; ``finer`` times as many as usual."""
         from privproj.distributions.binned import Bins
 
-        unit = _bins_of(self.law, finer * PANEL_BINS)
+        unit = _bins_of(self.dist, finer * PANEL_BINS)
         return Bins(self.scale * unit.edges, unit.mass, self.scale * unit.mean, unbounded=True)
 
 
@@ -374,12 +365,12 @@ def log_sum_exp(logs: Array) -> float:
 
 
 @lru_cache(maxsize=64)
-def panels_of(law: LogDensity) -> _LawPanels:
+def panels_of(dist: LogDensity) -> _TabulatedPanels:
     """Return the panels of a law, kept for the next question."""
-    return _LawPanels(law)
+    return _TabulatedPanels(dist)
 
 
 @lru_cache(maxsize=64)
-def _bins_of(law: LogDensity, count: int) -> "Bins":
+def _bins_of(dist: LogDensity, count: int) -> "Bins":
     """Return a law in bins, kept likewise: a composition asks for them more than once."""
-    return panels_of(law).bins(count)
+    return panels_of(dist).bins(count)

@@ -27,66 +27,52 @@ from privproj.numerics.arrays import Array, Index
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.special import log_beta_tail, stirling_remainder
 
-Kinds = NDArray[np.int8]
-"""For each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`."""
+Kinds = NDArray[np.int8]  # for each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`
 
-BELOW_ONE = 0
-"""Kind of a panel below ``A = 1`` where the threshold ``U2`` is positive. Soundness."""
+BELOW_ONE = 0  # soundness: kind of a panel below ``A = 1`` where the threshold ``U2`` is positive
 
+# soundness: kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``
 CERTAIN_GAIN = 1
-"""Kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``. Soundness."""
 
-ABOVE_ONE = 2
-"""Kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive. Soundness."""
+ABOVE_ONE = 2  # soundness: kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive
 
-PANEL_NODES = 24
-"""Gauss nodes of a panel. Speed only."""
+PANEL_NODES = 24  # Gauss nodes of a panel
 
-STEP_DEVIATIONS = 30.0
-"""How many deviations around the mean that matters. Speed only."""
+STEP_DEVIATIONS = 30.0  # how many deviations around the mean that matters
 
+# A first panel next to a singular point counts as if it began at this share of its width from there
 LEAST_SHARE_LEFT = 0.2
-"""A first panel next to a singular point counts as if it began at this share of its width from there. Speed only."""
 
-WINDOW_NATS = 34.0
-"""Nats below its largest bound at which a piece of the integral gets no first panel. Speed only."""
+WINDOW_NATS = 34.0  # nats below its largest bound at which a piece of the integral gets no first panel
 
-PANEL_ERROR_SHARE = 1e-13
-"""What a panel may add to the relative error of one value without being halved. It is added. Speed only."""
+PANEL_ERROR_SHARE = 1e-13  # what a panel may add to the relative error of one value without being halved. It is added
 
+# what a panel may add to the relative error of a value of a table without being halved. It is added
 TABLE_PANEL_ERROR_SHARE = 1e-12
-"""What a panel may add to the relative error of a value of a table without being halved. It is added. Speed only."""
 
-MOST_HALVINGS = 90
-"""Halvings after which :class:`NotConverged` is raised. Contract."""
+MOST_HALVINGS = 90  # halvings after which :class:`NotConverged` is raised
 
+# soundness: ``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20), as a logarithm
 LOG_MINIMUM_OVER_RISE = math.log(2.32)
-"""``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20), as a logarithm. Soundness."""
 
-BERNOULLI_BEND = 0.28
-"""Half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20). Soundness."""
+BERNOULLI_BEND = 0.28  # soundness: half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20)
 
+# soundness: relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured
 THRESHOLD_ROUNDING = 1.5e-15
-"""Relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured.
-Soundness (measured)."""
 
-FARTHEST_LOG_ALIGNMENT = 45.0
-"""``ln A`` up to which there are panels; the rest is bounded and added. Speed only."""
+FARTHEST_LOG_ALIGNMENT = 45.0  # ``ln A`` up to which there are panels; the rest is bounded and added
 
-FIRST_PLACE = 1e-7
-"""Width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there. Speed only."""
+FIRST_PLACE = 1e-7  # width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there
 
-PLACE_GROWTH = 2.0
-"""How many times as wide as the one before a piece is. Speed only."""
+PLACE_GROWTH = 2.0  # how many times as wide as the one before a piece is
 
+# ends of pieces around the bulk of ``A``, in units of ``s``
 BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
-"""Ends of pieces around the bulk of ``A``, in units of ``s``. Speed only."""
 
-BEFORE_ZERO = 1.0 - 2.0**-53
-"""The last place before ``A = 0``. Soundness."""
+BEFORE_ZERO = 1.0 - 2.0**-53  # soundness: the last place before ``A = 0``
 
+# soundness: least divisor and least argument of a logarithm, of numbers that are 0 or far larger
 LEAST_DIVISOR = 1e-300
-"""Least divisor and least argument of a logarithm, of numbers that are 0 or far larger. Soundness."""
 
 
 def log_gamma_ratio(r: float) -> float:
@@ -421,7 +407,7 @@ class WishartIntegral:
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
-        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes. Speed only.
+        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes.
         for ellipse in (3.0, 2.0):
             left = np.flatnonzero(best > enough)
             if not len(left):
@@ -568,13 +554,13 @@ class WishartIntegral:
         """
         m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
         kink, turn = self.kink[:, None], self.turn[:, None]
-        # Number of pieces that grow from ``A = 1`` towards ``A = 0``. Speed only.
+        # Number of pieces that grow from ``A = 1`` towards ``A = 0``.
         growing = np.minimum(FIRST_PLACE * min(spread, 1.0) * PLACE_GROWTH ** np.arange(44), 0.5)
         towards_zero = 1.0 - 0.5 ** np.arange(1.0, 41.0)
         shared = np.concatenate([[0.0, 1.0], towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)])
         edges = [np.broadcast_to(shared, (len(kink), len(shared)))]
         if self.a <= 0.0:
-            # Number of pieces towards a threshold of 0, each half as wide as the one before. Speed only.
+            # Number of pieces towards a threshold of 0, each half as wide as the one before.
             edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
         parts = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
         if self.a <= 0.0:
@@ -583,9 +569,9 @@ class WishartIntegral:
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
             scale = FIRST_PLACE * np.minimum(min(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
             centre = -m - np.expm1(np.minimum(kink, 600.0))
-            # Number of pieces that grow from the threshold above ``A = 1``. Speed only.
+            # Number of pieces that grow from the threshold above ``A = 1``.
             growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
-            # Beyond them are 23 pieces more, each 16 times as wide as the one before. Speed only.
+            # Beyond them are 23 pieces more, each 16 times as wide as the one before.
             farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
             fixed = np.broadcast_to([0.0, end], (len(kink), 2))
             above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
@@ -626,13 +612,13 @@ class WishartIntegral:
         left = turn - p.low
         nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
         folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
-        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel. Speed only.
-        # Log of how many times farther from a singular point the far end of a first panel lies. Speed only.
-        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``. Speed only.
+        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel.
+        # Log of how many times farther from a singular point the far end of a first panel lies.
+        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``.
         size = (fall + rise) / 20.0 + folds / 0.7 + angle / 4.0
-        # Width of a first panel in deviations of ``U``, where the threshold passes its mean. Speed only.
+        # Width of a first panel in deviations of ``U``, where the threshold passes its mean.
         size += np.abs(steps[1] - steps[0]) / 5.0
-        # First panels so many nats below the top are twice as wide. Speed only.
+        # First panels so many nats below the top are twice as wide.
         size /= 1.0 + (top[p.index] - most[covered]) / 40.0
         parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
         # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
@@ -693,9 +679,9 @@ class WishartIntegral:
                 gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
                 small = (gap <= enough) | (high == -np.inf)
                 sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
-                # A panel is cut in one part more for so many nats that its error is too large. Speed only.
+                # A panel is cut in one part more for so many nats that its error is too large.
                 panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
-                # Most parts that a panel is cut in at once. Speed only.
+                # Most parts that a panel is cut in at once.
                 parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
                 panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):

@@ -30,29 +30,24 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-EPSILONS_TOGETHER = 8
-"""How many values of eps of a table share their nodes. Speed only."""
+EPSILONS_TOGETHER = 8  # how many values of eps of a table share their nodes
 
+# soundness: relative error allowed to special functions and sums, of which gains keep seven digits (measured)
 UNEQUAL_NORMS_MARGIN = 1e-7
-"""Relative error allowed to special functions and sums, of which gains keep seven digits. Soundness (measured)."""
 
-STEEPEST_LOG_DELTA = 1e4
-"""``-d ln delta/d eps`` allowed for in lower ends; measured. Soundness (measured)."""
+STEEPEST_LOG_DELTA = 1e4  # soundness: ``-d ln delta/d eps`` allowed for in lower ends; measured
 
-UNDERFLOW_FLOOR = 1e-270
-"""Added above for what underflows: a few thousand panels of what is invisible. Soundness."""
+UNDERFLOW_FLOOR = 1e-270  # soundness: added above for what underflows: a few thousand panels of what is invisible
 
+# soundness: A difference of two incomplete gammas above this share of the first keeps nine digits (C12)
 LEAST_SHARE_OF_DIFFERENCE = 1e-5
-"""A difference of two incomplete gammas above this share of the first keeps nine digits (C12). Soundness."""
 
+# soundness: probabilities below this are 0 here; a floor is added that is larger than all of them
 INVISIBLE_PROBABILITY = 1e-280
-"""Probabilities below this are 0 here; a floor is added that is larger than all of them. Soundness."""
 
-LOWEST_LOG_ALIGNMENT = -60.0
-"""Nodes in ``x = ln A`` are above this; what is below is counted in full. Speed only."""
+LOWEST_LOG_ALIGNMENT = -60.0  # nodes in ``x = ln A`` are above this; what is below is counted in full
 
-HIGHEST_LOG_ALIGNMENT = 300.0
-"""Last node in ``x = ln A``; what is above is counted in full. Speed only."""
+HIGHEST_LOG_ALIGNMENT = 300.0  # last node in ``x = ln A``; what is above is counted in full
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ class UnequalNorms:
     def profile(self) -> PrivacyProfile:
         """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
         # More digits of an epsilon are lost in the width of an enclosure.
-        # Evaluations per deviation of the loss where releases are composed. Speed only.
+        # Evaluations per deviation of the loss where releases are composed.
         return PrivacyProfile(
             self.log_delta,
             table=self.table,
@@ -117,15 +112,15 @@ class UnequalNorms:
     def search(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta on nodes that lie where panels cost most; every choice is sound."""
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
-        # Nodes that are placed without a look. Speed only.
+        # Nodes that are placed without a look.
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
         x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
         lower, upper, cost = self.bounds(x, eps)
-        # Rounds after which the search ends, and what all panels together may cost before. Speed only.
+        # Rounds after which the search ends, and what all panels together may cost before.
         for _ in range(13):
             if cost.sum() < 0.025 * len(eps):
                 break
-            # The error of so many more panels is least where the roots of their costs are equal. Speed only.
+            # The error of so many more panels is least where the roots of their costs are equal.
             along = np.append(0.0, np.cumsum(np.sqrt(cost) + 0.1 * np.sqrt(cost).mean() + 1e-300))
             x = np.unique(np.append(x, np.interp(np.linspace(0.0, along[-1], 800), along, x)))
             lower, upper, cost = self.bounds(x, eps)
@@ -136,7 +131,7 @@ class UnequalNorms:
 
         They are a lower and an upper one for each eps, and what each panel may add to the upper one, relatively.
         """
-        # Where cells of ratios and of misalignments end, as shares of the largest. Speed only.
+        # Where cells of ratios and of misalignments end, as shares of the largest.
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
         shares = np.array([4.0**-6, 4.0**-5, 4.0**-4, 4.0**-3, 4.0**-2, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0])
         m = np.append(0.0, self.misalignment * shares)

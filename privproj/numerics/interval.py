@@ -13,36 +13,29 @@ from privproj.errors import NotConverged
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
+# soundness: relative error allowed to a special function or a converged quadrature (measured: below 1e-13)
 FUNCTION_RELATIVE_ERROR = 1e-12
-"""Relative error allowed to a special function or a converged quadrature (measured: below 1e-13).
-Soundness (measured)."""
 
+# soundness: further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured)
 RELATIVE_ERROR_PER_NAT = 4e-15
-"""Further relative error for each nat of ``|ln delta|``: a rounding of the exponent (measured).
-Soundness (measured)."""
 
+# soundness: relative error allowed to a parameter that was rounded once, a few units of rounding
 PARAMETER_RELATIVE_ERROR = 1e-15
-"""Relative error allowed to a parameter that was rounded once, a few units of rounding. Soundness."""
 
-NEXT_UP_RELATIVE_STEP = 8e-16
-"""Relative step of :func:`next_up`: seven units of rounding. Soundness."""
+NEXT_UP_RELATIVE_STEP = 8e-16  # soundness: relative step of :func:`next_up`: seven units of rounding
 
+# significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-12 at the most (C24)
 ANSWER_DIGITS = 13
-"""Significant digits of an epsilon that is answered: rounded up, it grows by a relative 1e-12 at the most (C24).
-Contract."""
 
+# distance of the log deltas that are answered: rounded up, a delta grows by a relative 2e-11 at the most (C24)
 ANSWER_STEP = 2.0**-36
-"""Distance of the log deltas that are answered: rounded up, a delta grows by a relative 2e-11 at the most (C24).
-Contract."""
 
+# log deltas above this are answered as multiples of :data:`ANSWER_STEP`, all others as they are
 LEAST_LOG_ROUNDED = -3e4
-"""Log deltas above this are answered as multiples of :data:`ANSWER_STEP`, all others as they are. Contract."""
 
-LEAST_ROUNDED = 1e-200
-"""Least number above 0 that has digits to round to. Contract."""
+LEAST_ROUNDED = 1e-200  # least number above 0 that has digits to round to
 
-LOG_OF_ZERO_FROM_ABOVE = -1e300
-"""Upper end, in nats, of the log of a probability that came out 0. Soundness."""
+LOG_OF_ZERO_FROM_ABOVE = -1e300  # soundness: upper end, in nats, of the log of a probability that came out 0
 
 
 class Enclosure(NamedTuple):

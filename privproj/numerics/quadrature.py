@@ -11,21 +11,21 @@ from privproj.errors import NotConverged
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
 
+# relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure
 LARGEST_QUADRATURE_ERROR = 1e-6
-"""Relative error of a quadrature beyond which no number is returned; a smaller one widens the enclosure. Contract."""
 
+# relative error of a quadrature at which no more panels are halved. A larger one widens the enclosure
 QUADRATURE_GOAL = 1e-12
-"""Relative error of a quadrature at which no more panels are halved. A larger one widens the enclosure. Speed only."""
 
+# log of an integrand's height below which a quadrature that fails is replaced by a rough bound
 LOG_NEGLIGIBLE_HEIGHT = -1000.0
-"""Log of an integrand's height below which a quadrature that fails is replaced by a rough bound. Contract."""
 
+# soundness: nats below its height where an integrand is left out: ``e^-46`` is below a rounding
 LOG_DROP_AT_EDGE = 46.0
-"""Nats below its height where an integrand is left out: ``e^-46`` is below a rounding. Soundness."""
 
+# soundness: Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved
+# (measured)
 CHECK_NODES = 13
-"""Gauss nodes of the check. The difference of both rules stands for the error: observed, not proved.
-Soundness (measured)."""
 
 
 def legendre(n: int, x: float) -> tuple[float, float]:
@@ -94,7 +94,7 @@ def log_integral(
     integral far below anything representable, its height times its width is returned, with an error of three in the
     log. Where it fails elsewhere, :class:`NotConverged` is raised. It is faster where ``log_f`` also ``takes_arrays``.
     """
-    top, peak = _climb_hill(log_f, min(start, high - 0.01 * step), step, high)
+    top, peak = _find_peak(log_f, min(start, high - 0.01 * step), step, high)
     if peak == -math.inf:
         return -math.inf, 0.0
     left = _find_drop_off(log_f, top, peak, -step, -math.inf)
@@ -102,7 +102,7 @@ def log_integral(
     edges = [left, left + 0.6 * (top - left), top, top + 0.4 * (right - top), right]
     fine, error, enough = 0.0, math.inf, max(QUADRATURE_GOAL, 4e-15 * abs(peak))
     for _ in range(7):
-        # Gauss nodes of a panel whose sum is the value. Speed only.
+        # Gauss nodes of a panel whose sum is the value.
         fine, coarse = (_gauss_rule_sum(log_f, edges, count, peak, takes_arrays) for count in (20, CHECK_NODES))
         error = abs(fine - coarse) / fine if fine > 0.0 else math.inf
         if error <= enough:
@@ -116,7 +116,7 @@ def log_integral(
     return peak + math.log(fine), max(error, enough - QUADRATURE_GOAL)
 
 
-def _climb_hill(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
+def _find_peak(log_f: Callable[[float], float], start: float, step: float, high: float) -> tuple[float, float]:
     """Return a point near the top of the one hill of ``log_f`` on ``(-inf, high]``, and the height there.
 
     The climb starts at ``start`` in steps of ``step``, which grow uphill. The result is no bound: it says where to

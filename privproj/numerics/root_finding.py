@@ -64,7 +64,7 @@ def find_crossing(
         near, at_near = far, at_far
         far = min(high, far * factor) if seeks_safe else max(low, far / factor)
         at_far = checked(far)
-        # Largest factor from one look to the next while a bracket is sought. Speed only.
+        # Largest factor from one look to the next while a bracket is sought.
         factor = min(factor**3, 1e60)
     x1, f1, x2, f2 = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
     # The bracket is halved in logs, and where it is short narrowed by Chandrupatla's method.
@@ -82,7 +82,7 @@ def find_crossing(
         value = checked(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
         x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
-        # Least relative distance of the next look from the ends of a bracket. Speed only.
+        # Least relative distance of the next look from the ends of a bracket.
         share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
     return Enclosure(x1, x2)
 
@@ -141,7 +141,7 @@ def minimise(
         middle, nearest = 0.5 * (a + b), 0.5 * max(rtol, LEAST_RELATIVE_VALLEY) * (abs(a) + abs(b)) + floor
         if abs(x - middle) <= nearest - 0.5 * (b - a):
             return x, at_x
-        # Share of the larger side that a golden section goes. Speed only.
+        # Share of the larger side that a golden section goes.
         golden = 0.5 * (3.0 - math.sqrt(5.0)) * ((b if x < middle else a) - x)
         move = _parabola_step(x, at_x, w, at_w, v, at_v)
         # the parabola is trusted where it stays inside, and moves less than half of the step before the last

@@ -16,27 +16,19 @@ The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privpr
 import math
 from math import erfc, exp, fabs, inf, lgamma, log, log1p, sqrt
 
-LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
-"""``ln sqrt(2 pi)``, in the normal density. Soundness."""
+LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)  # soundness: ``ln sqrt(2 pi)``, in the normal density
 
-SQRT_HALF = math.sqrt(0.5)
-"""``sqrt(1/2)``. Soundness."""
+SQRT_HALF = math.sqrt(0.5)  # soundness: ``sqrt(1/2)``
 
-SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
-"""``sqrt(pi/2)``, the Mills ratio at 0. Soundness."""
+SQRT_HALF_PI = math.sqrt(0.5 * math.pi)  # soundness: ``sqrt(pi/2)``, the Mills ratio at 0
 
-GAUSS_3_OUTER_NODE = math.sqrt(0.6)
-"""Outer node of the three-point Gauss rule on [-1, 1]. Soundness."""
+GAUSS_3_OUTER_NODE = math.sqrt(0.6)  # soundness: outer node of the three-point Gauss rule on [-1, 1]
 
-DEKKER_SPLITTER = 134217729.0
-"""``2^27 + 1``, which splits a double into two halves (Dekker). Soundness."""
+DEKKER_SPLITTER = 134217729.0  # soundness: ``2^27 + 1``, which splits a double into two halves (Dekker)
 
+# soundness: log of the least probability that scipy's quantile functions are asked for. Below e^-708 doubles lose
+# digits, and a quantile comes out too small; above, the functions are right to 4e-13 (measured against mpmath)
 LEAST_LOG_QUANTILE = -705.0
-"""Log of the least probability that scipy's quantile functions are asked for.
-
-Below e^-708 doubles lose digits, and a quantile comes out too small; above, the functions are right to 4e-13 (measured
-against mpmath). Soundness (measured).
-"""
 
 
 def log_add(x, y):
@@ -319,6 +311,7 @@ def add_laws(x, p, y, q, square, points, mass, above, below):
 
 # --- the table of the Mills ratio ---
 
+# soundness: coefficients of ``R/y``, right to 2e-16
 MILLS = (
     (0.2539642549090267, 0.008046107920858267, 0.00023841195860147205, 6.510708228716721e-06,
      1.6008900305156134e-07, 3.3971033736549853e-09, 5.6402144574929905e-11, 4.914813257568472e-13),
@@ -395,4 +388,3 @@ MILLS = (
     (1.7100371439030135, 0.11840569629785337, 0.004036112302263422, 6.144765380652732e-05,
      -1.3329833401538953e-07, -1.3642029210511368e-08, 4.604062786522179e-11, 3.1928183209028924e-12),
 )  # fmt: skip
-"""Coefficients of ``R/y``, right to 2e-16. Soundness."""

@@ -12,12 +12,10 @@ from privproj.numerics.root_finding import find_crossing, minimise
 from privproj.profiles.conversion import LARGEST_INVERSE_LOG
 from privproj.run import Run
 
+# least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``. That is below
+# 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is answered, which is
+# sound
 LEAST_INVERSE_LOG = 1e-3
-"""Least ``x = 1/ln(1/delta)`` at which a delta is searched for, so no answer is below ``e^-1000``.
-
-That is below 1e-300, the least delta that is answered as a number. Where a smaller delta would do, this one is
-answered, which is sound. Contract.
-"""
 
 
 def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: float = 1e-12) -> float:

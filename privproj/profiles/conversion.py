@@ -30,21 +30,16 @@ from privproj.numerics.interval import (
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, log_delta_unless
 from privproj.targets import FullTarget, Target
 
-LEAST_LOG_VALUE = math.log(1e-300)
-"""Log deltas below this are answered by their logarithm alone. Contract."""
+LEAST_LOG_VALUE = math.log(1e-300)  # log deltas below this are answered by their logarithm alone
 
-LARGEST_TRIED = 1e18
-"""Largest number that is tried where those nearer to a curve's own inverse do not pass. Contract."""
+LARGEST_TRIED = 1e18  # largest number that is tried where those nearer to a curve's own inverse do not pass
 
+# soundness: how far a log of delta is below the target where no search for epsilon is needed (C24, "Calibration"). It
+# rests on an evaluated profile that rises by less along the numbers of an answer: observed, not proved (measured)
 SPARE_LOG = 2.0**-34
-"""How far a log of delta is below the target where no search for epsilon is needed (C24, "Calibration").
 
-It rests on an evaluated profile that rises by less along the numbers of an answer: observed, not proved.
-Soundness (measured).
-"""
-
+# largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered
 LARGEST_INVERSE_LOG = 1e9
-"""Largest ``x = 1/ln(1/delta)`` searched: where only a delta nearer to 1 would do, 1 is answered. Contract."""
 
 
 def delta_value(log_delta: float) -> float:
@@ -95,7 +90,7 @@ def read_epsilon(curve: Curve, target: Target) -> Enclosure:
         return log_delta_unless(curve, eps, log_delta) <= log_delta
 
     near = curve.epsilon(log_delta).upper
-    # Searches end just beside an epsilon of 0. Speed only.
+    # Searches end just beside an epsilon of 0.
     if near < 1e-6 and passes(0.0):
         return Enclosure(0.0, 0.0)
     eps = near if near == math.inf else _least_passing(passes, near, digits_of(curve))
@@ -202,7 +197,7 @@ def log_excess(curve: Curve, target: FullTarget) -> float:
     before ``eps``.
     """
     if leads_with_epsilon(curve) and target.epsilon > 0.0:
-        # An answer is raised by a digit: one before is aimed at. The least epsilon guides a search. Speed only.
+        # An answer is raised by a digit: one before is aimed at. The least epsilon guides a search.
         aim = number_before(curve, target.epsilon)
         return math.log(max(curve.epsilon(target.log_delta).upper, 1e-300) / max(aim, 1e-300))
     return log_delta_unless(curve, target.epsilon, target.log_delta) - target.log_delta

@@ -116,17 +116,17 @@ class PrivacyProfile:
     """From ``ln delta`` to an epsilon near its inverse, where that saves evaluations; None where it finds none."""
 
     guess_spread: float = 1e-13
-    """Relative distance of the second look of a search from a guess. Speed only."""
+    """Relative distance of the second look of a search from a guess."""
 
     def __post_init__(self) -> None:
-        # Last answers that are kept, as reading a curve both ways asks again what a search has asked. Speed only.
+        # Last answers that are kept, as reading a curve both ways asks again what a search has asked.
         object.__setattr__(self, "log_delta", lru_cache(maxsize=64)(self.log_delta))
 
     @property
     def is_costly(self) -> bool:
         """True where values take so long that some searches for a closer bound of a run are left out."""
         # Profiles that ask for fewer values per deviation of the loss, and have no kernels, take milliseconds for each.
-        # Speed only.
+        #
         return self.resolution < 64.0 and self.log_deltas is None
 
     def sampled(self, rate: float) -> "PrivacyProfile":
@@ -161,7 +161,7 @@ class PrivacyProfile:
         def excess(e: float) -> float:
             return self.log_delta(digits_above(e, self.digits)).upper - log_delta
 
-        # No more than the distance of two such numbers, so that both ends are next to each other. Speed only.
+        # No more than the distance of two such numbers, so that both ends are next to each other.
         rtol = 10.0**-self.digits
         safe = digits_above(find_crossing(excess, start, spread=spread, rtol=rtol, **_PROFILE_RANGE).upper, self.digits)
         if not 0.0 < safe < math.inf:
@@ -170,17 +170,17 @@ class PrivacyProfile:
 
     def epsilon_below(self, log_delta: float, near: float) -> float:
         """A lower end of ``eps(delta)``, sought from this epsilon on: there the profile's lower end is above delta."""
-        # A tenth of the last digit that is answered. Speed only.
+        # A tenth of the last digit that is answered.
         rtol = 0.1 * 10.0**-self.digits
         limits = {"spread": 100.0 * rtol, "rtol": rtol, **_PROFILE_RANGE}
         return find_crossing(lambda e: self.log_delta(e).lower - log_delta, near, **limits).lower
 
 
+# the phases of a run: the profile of a release, and how often and on what batches there is one
 Phases = list[tuple[PrivacyProfile, Run]]
-"""The phases of a run: the profile of a release, and how often and on what batches there is one."""
 
+# the ends of what a search for the inverse of a profile looks at
 _PROFILE_RANGE = {"low": SMALLEST_PROFILE_EPSILON, "high": LARGEST_PROFILE_EPSILON}
-"""The ends of what a search for the inverse of a profile looks at. Contract."""
 
 
 def amplified_epsilon(eps: float, rate: float) -> float:
@@ -199,14 +199,13 @@ class _RunRepresentation(Protocol):
         ...
 
 
-Representation = PrivacyProfile | _RunRepresentation
-"""What a bound says of one release, in its own terms."""
+Representation = PrivacyProfile | _RunRepresentation  # what a bound says of one release, in its own terms
 
 
 # --- profiles whose functions are kernels ----------------------------------------------------------
 
+# A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone
 Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
-"""A plain function of a float and of the row of a law that returns ``(lower, upper)``. It uses ``math`` alone."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,7 +222,7 @@ class KernelColumns:
     """From ``ln delta`` and a row to nearly that ``eps``, and about what it misses in nats; nothing is claimed."""
 
     weight: float = 1.0
-    """What a row costs plain Python, over what one of M2 costs. Speed only."""
+    """What a row costs plain Python, over what one of M2 costs."""
 
 
 def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields: Any) -> PrivacyProfile:
@@ -240,7 +239,7 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
 
         from privproj.numerics.compiled import over_rows
 
-        # What a delta of M2 costs, over what an epsilon does. Speed only.
+        # What a delta of M2 costs, over what an epsilon does.
         weight = 0.2 * columns.weight
         lower, upper = over_rows(columns.log_delta, eps, np.broadcast_to(row, (len(eps), len(row))), weight=weight)
         # Where machine code knows nothing it may say nan: then delta is at most 1.
@@ -260,5 +259,5 @@ def known_ends(ends: tuple[float, float]) -> Enclosure:
     return Enclosure(*ends)
 
 
+# which profile over columns a mechanism has, and its row: floats, or arrays of them for many ratios ``mu``
 LawRow = tuple[KernelColumns, tuple[Any, ...]]
-"""Which profile over columns a mechanism has, and its row: floats, or arrays of them for many ratios ``mu``."""

@@ -18,17 +18,15 @@ from privproj.numerics.root_finding import minimise
 from privproj.numerics.special import log_add
 from privproj.run import Run
 
-UNKNOWN_END = -math.inf
-"""A lower end that is not known: the infimum over orders is searched for, and may be missed. Contract."""
+UNKNOWN_END = -math.inf  # A lower end that is not known: the infimum over orders is searched for, and may be missed
 
-LARGEST_ORDER = 1200
-"""Largest whole order that is tried. Every order is sound. Speed only."""
+LARGEST_ORDER = 1200  # largest whole order that is tried. Every order is sound
 
+# soundness: rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding
 ONE_ORDER_ERROR = 2e-15
-"""Rounding of a conversion at one order, relative to the sum of its parts: 18 units of rounding. Soundness."""
 
+# what a refusal of a sampled run advises
 PROFILE_ADVICE = "bounds with a privacy profile have one (privproj compare shows which)"
-"""What a refusal of a sampled run advises. Contract."""
 
 
 def poisson_curve(log_moment: Callable[[int], float]) -> "Callable[[float], RenyiCurve]":
@@ -88,7 +86,7 @@ class RenyiCurve:
 
     def __post_init__(self) -> None:
         # every search starts with the same orders
-        # How many divergences of a curve are kept. Speed only.
+        # How many divergences of a curve are kept.
         object.__setattr__(self, "divergence", lru_cache(maxsize=2 * LARGEST_ORDER)(self.divergence))
 
     def over_run(self, run: Run) -> "RenyiCurve":

@@ -17,23 +17,18 @@ from privproj.profiles.conversion import delta_value, read_log_delta
 from privproj.profiles.privacy_profile import Curve, log_delta_unless, shallow
 from privproj.targets import RiskTarget
 
-LARGEST_READ_EPSILON = 700.0
-"""Epsilons from here on are not read, as ``e^eps`` would overflow. Contract."""
+LARGEST_READ_EPSILON = 700.0  # epsilons from here on are not read, as ``e^eps`` would overflow
 
-CLEARLY_MORE = 1.0 + 1e-6
-"""Factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken. Contract."""
+CLEARLY_MORE = 1.0 + 1e-6  # factor by which another epsilon must lower the advantage below ``delta(0)`` to be taken
 
-GUESSED_BELOW = 1e-6
-"""Advantages below this have a spread by the first term of a series, and so have close rates. Speed only."""
+GUESSED_BELOW = 1e-6  # advantages below this have a spread by the first term of a series, and so have close rates
 
-ROOT_2PI = math.sqrt(2.0 * math.pi)
-"""``sqrt(2 pi)``."""
+ROOT_2PI = math.sqrt(2.0 * math.pi)  # ``sqrt(2 pi)``
 
+# soundness: what is added to a true positive rate for the rounding of differences of numbers up to 1
 RATE_ROUNDING = 2e-15
-"""What is added to a true positive rate for the rounding of differences of numbers up to 1. Soundness."""
 
-UNIT = 2.0**-53
-"""What is taken off a false negative rate for the rounding of ``1 - x``. Soundness."""
+UNIT = 2.0**-53  # soundness: what is taken off a false negative rate for the rounding of ``1 - x``
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
@@ -124,13 +119,13 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
         return risk_at(eps, read(eps))
 
     risks = {0.0: at(0.0)}
-    # The factor between the epsilons of the scan. Speed only.
+    # The factor between the epsilons of the scan.
     step = math.exp(0.5)
     for factor in (step, 1.0 / step):
-        # Where the search for the best epsilon begins, in nats. Speed only.
+        # Where the search for the best epsilon begins, in nats.
         eps, rises, least = 1.0, 0, math.inf
         # The scan ends where the risk has risen twice in a row, as of a convex profile it falls and then rises;
-        # below an epsilon of 1e-4 nats only 0 itself is scanned. Speed only.
+        # below an epsilon of 1e-4 nats only 0 itself is scanned.
         while rises < 2 and 1e-4 < eps < LARGEST_READ_EPSILON:
             risks[eps] = at(eps)
             # A risk of 1 says nothing of where the least one is.
@@ -139,5 +134,5 @@ def _least_risk(read: Callable[[float], float], risk_at: Callable[[float, float]
     scanned = sorted(risks)
     best = min(range(len(scanned)), key=lambda i: risks[scanned[i]])
     low, high = scanned[max(best - 1, 0)], scanned[min(best + 1, len(scanned) - 1)]
-    # Relative width at which the search for the best epsilon ends; the risk is flat there. Speed only.
+    # Relative width at which the search for the best epsilon ends; the risk is flat there.
     return min(risks[scanned[best]], minimise(at, low, high, rtol=1e-6, points=3)[1])

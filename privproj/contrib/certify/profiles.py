@@ -161,7 +161,7 @@ class BallAnyRank(BallRandomSensitivity):
 
     def witness(self, eps: float) -> Witness:
         """Return the tangent point that the floats find; none where ``h_eps`` is convex on the whole range."""
-        from privproj.distributions.density_kernels import inflection
+        from privproj.distributions.beta_gamma_kernels import inflection
         from privproj.distributions.mixture_profile import best_tangent
         from privproj.distributions.squared_sensitivity import HillLaw
 

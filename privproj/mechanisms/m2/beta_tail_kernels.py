@@ -14,11 +14,8 @@ from privproj.numerics.special import (
 )
 from privproj.profiles.gaussian import gaussian_shift, log_gaussian_delta, log_two_sided
 
+# ``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that
 LOG_LEAST_DOUBLE = -745.0
-"""``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that.
-
-Contract.
-"""
 
 
 def log_tail_profile(eps, mu, sharp):

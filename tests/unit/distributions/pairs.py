@@ -25,8 +25,8 @@ def mean_over_w(log_a, tau, eps, dim, rank):
     for left, right in itertools.pairwise(LAYERS):
         w = near[:, None] + signed[:, None] * (left + (right - left) * 0.5 * (nodes + 1))
         loss = constant[:, None] + w * slope[:, None]
-        law = np.exp((0.5 * n - 1) * np.log(0.5 * w) - 0.5 * w - special.gammaln(0.5 * n)) / 2
-        total += (law * np.clip(-np.expm1(eps - loss), 0, None)) @ weights * np.abs(signed) * (right - left) / 2
+        dist = np.exp((0.5 * n - 1) * np.log(0.5 * w) - 0.5 * w - special.gammaln(0.5 * n)) / 2
+        total += (dist * np.clip(-np.expm1(eps - loss), 0, None)) @ weights * np.abs(signed) * (right - left) / 2
     return np.where(high > low, total, 0.0)
 
 

@@ -60,8 +60,8 @@ def test_what_cuts_lose_is_put_at_the_top(a, b):
 
 def test_joined_cells_and_cut_tails_only_move_mass_down():
     atoms = np.random.default_rng(4).dirichlet(np.ones(9))
-    law = binned._LatticeLaw(atoms, 0)
-    for found in (law.coarser(1), law.coarser(3), law.plus(binned._LatticeLaw(np.array([1.0, 1e-30]), 1))):
+    dist = binned._GridDistribution(atoms, 0)
+    for found in (dist.coarser(1), dist.coarser(3), dist.plus(binned._GridDistribution(np.array([1.0, 1e-30]), 1))):
         places = 2**found.level * np.arange(len(found.atoms))
         for point in range(10):
             assert found.atoms[places > point].sum() <= atoms[np.arange(9) > point].sum() * (1 + 1e-12)

@@ -20,10 +20,10 @@ def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
         ends = (math.log(8 / 508) - 9.0, 0.0, 0.15)
 
         def density(self, y):
-            law = ScaledBeta(8.0, 500.0, 1.0)
+            dist = ScaledBeta(8.0, 500.0, 1.0)
             logit = y - np.log1p(-np.exp(np.minimum(y, -1e-12)))
             slope = 1.0 / -np.expm1(np.minimum(y, -1e-12))
-            return np.exp([law.log_density(float(t)) for t in logit]) * slope
+            return np.exp([dist.log_density(float(t)) for t in logit]) * slope
 
     for eps in (0.0, 0.2, 1.0):
         for profile in (log_any_rank_profile, rank_one):
@@ -48,8 +48,8 @@ def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
 @pytest.mark.parametrize("scale", [1e-6, 1e-12, 1e-30, 1e-60])
 def test_small_shifts_keep_their_digits(scale):
     """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta goes with the root of the scale."""
-    law = ProjectedEnergy(8.0, 20.0, 16)
-    one, other = (ScaledEnergy(law, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
+    dist = ProjectedEnergy(8.0, 20.0, 16)
+    one, other = (ScaledEnergy(dist, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
     assert one.upper - one.lower < 1e-11 and other.upper - other.lower < 3e-11
     assert other.upper - one.upper == pytest.approx(0.5 * math.log(scale), rel=0, abs=1e-9)
 
@@ -61,9 +61,9 @@ def test_a_panel_that_is_interpolated_has_the_tails_of_the_law():
         ends = (math.log(8 / 508) - 9.0, 0.0, 0.15)
 
         def density(self, y):
-            law = ScaledBeta(8.0, 500.0, 1.0)
+            dist = ScaledBeta(8.0, 500.0, 1.0)
             logit = y - np.log1p(-np.exp(np.minimum(y, -1e-12)))
-            return np.exp([law.log_density(float(t)) for t in logit]) / -np.expm1(np.minimum(y, -1e-12))
+            return np.exp([dist.log_density(float(t)) for t in logit]) / -np.expm1(np.minimum(y, -1e-12))
 
     panels, exact = ScaledEnergy(LogBeta(), 1.0), ScaledBeta(8.0, 500.0, 1.0)
     assert panels.panels.interpolants[1].mean() > 0.8

@@ -101,7 +101,7 @@ def test_enclosure_holds_what_a_dense_sum_finds(dim, rank, m, eps):
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), CORNERS)
 def test_enclosures_overlap_whatever_the_nodes(monkeypatch, dim, rank, m, eps):
     """Fewer nodes and a larger share only widen the enclosure: its error is proved."""
-    close = VectorWishart(dim, rank, m).log_delta_anew(eps)
+    close = VectorWishart(dim, rank, m).compute_log_delta(eps)
     for nodes, share in ((6, 1e-6), (9, 1e-8)):
         monkeypatch.setattr(wishart_integral, "PANEL_NODES", nodes)
         pair = VectorWishart(dim, rank, m)
@@ -112,7 +112,7 @@ def test_enclosures_overlap_whatever_the_nodes(monkeypatch, dim, rank, m, eps):
 def test_the_error_of_the_panels_is_needed(monkeypatch):
     """Were the bound of a Gauss rule left out, few nodes would give a wrong number for a sure one."""
     pair, eps = VectorWishart(300000, 2, 5.220740386781583e-07), np.array([0.0])
-    close = pair.log_delta_anew(0.0)
+    close = pair.compute_log_delta(0.0)
     monkeypatch.setattr(wishart_integral, "PANEL_NODES", 2)
     monkeypatch.setattr(
         wishart_integral.WishartIntegral, "log_error", lambda self, p, enough: np.full_like(p.low, -np.inf)
@@ -131,7 +131,7 @@ def test_table_is_the_profile(dim, rank, m):
         assert low <= math.exp(one.upper) * (1 + 1e-14) and math.exp(one.lower) * (1 - 1e-14) <= high
         assert high <= low * (1 + 2e-9) or high < 1e-290
         for nearby in (e * (1 - 1e-15), e * (1 + 1e-15)):
-            off = VectorWishart(dim, rank, m).log_delta_anew(nearby) if e == eps[4] else one
+            off = VectorWishart(dim, rank, m).compute_log_delta(nearby) if e == eps[4] else one
             assert low <= math.exp(off.upper) and math.exp(off.lower) <= high
 
 
