@@ -1,22 +1,22 @@
-"""``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared shift, one release at a time or a column of them.
+"""Kernels of ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared sensitivity ``X`` (C4, C5).
 
-The functions are kernels (:mod:`privproj.numerics.compiled`): floats and tuples, on ``math``. A row of a law is
-``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` where
+The functions are kernels (:mod:`privproj.numerics.compiled`) of floats and tuples that need ``math`` only. A row is
+``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
 ``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 
-**Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma law, and
-``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` has one hill at ``s = 0``, and ``d ln f/ds = -a y (e^s - 1)``.
-With ``k(x) = d ln h/d ln x`` the hill of ``h f`` is where ``a (e^s - 1) = k``.
+**Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma
+distribution, and ``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` is unimodal with its peak at ``s = 0``, and
+``d ln f/ds = -a y (e^s - 1)``. With ``k(x) = d ln h/d ln x`` the peak of ``h f`` is where ``a (e^s - 1) = k``.
 
-**The whole integral** is a sum over equidistant ``s`` from the top of the hill outwards. For an integrand that is
-analytic in a strip such a sum errs by ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums,
-each a quarter of the step from the next: their differences give the size ``D_1`` of that error whatever its phase, and
-about the size ``D_2`` of its second harmonic. Their mean errs by the fourth, about ``D_1^4`` or ``D_2^2``. What is
-reported is ``64 D_1^4 + 4 D_2^2`` (observed, not proved).
+**The whole integral** is a sum over equidistant ``s`` from the peak outwards. For an integrand that is analytic in a
+strip the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums, each
+shifted by a quarter of the step: their differences give the size ``D_1`` of that error for any phase, and about the
+size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4`` or ``D_2^2``. The
+reported error is ``64 D_1^4 + 4 D_2^2`` (observed, not proved).
 
-**The integral up to a cut** takes one Gauss rule of 24 nodes, or one on either side of the hill. Its Legendre
-coefficients of degree 22 and 23, which the rule gives too, are near the root of its error, and their square is what is
-reported, likewise (observed, not proved).
+**The integral up to a cut** uses one Gauss rule of 24 nodes, or one on either side of the peak. The Legendre
+coefficients of degree 22 and 23, which the rule gives too, are near the square root of its error, and their square is
+reported (observed, not proved).
 """
 
 import math
@@ -38,40 +38,40 @@ from privproj.numerics.special import (
 from privproj.profiles.gaussian import gaussian_terms
 from privproj.profiles.privacy_profile import KernelColumns
 
-# soundness: more than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5)
+# soundness: more than P(X > c)/P(X > M(c)): e where hazards increase, 3.2 (measured) for the shape 1/2 (C5)
 TAIL_GROWTH = 4.0
 
-SQRT_3 = math.sqrt(3.0)  # soundness: ``sqrt 3``, in the steepness of C20
+SQRT_3 = math.sqrt(3.0)  # soundness: sqrt 3, in the steepness of C20
 
-# soundness: size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14
+# soundness: a |s| up to which the density is a difference of two terms near its peak; their rounding is 5e-14
 EXACT_NATS = 100.0
 
-# terms of a tail's series or continued fraction; at the mean of shapes of 2.5e11 they take 4e6 and 4e4
+# most terms of a tail's series or continued fraction; shapes of 2.5e11 require 4e6 and 4e4 at the mean
 MOST_TAIL_TERMS = 10_000_000
 
-# soundness: smaller of both shapes up to which the margin of special functions covers the rounding of a fraction
+# soundness: the smaller shape up to which the margin of special functions covers the rounding of a fraction
 LARGEST_MEASURED_SHAPE = 5e5
 
-# soundness: relative error of a delta of C5 beyond it, over the root of that shape, as the terms of its tails grow
-# with it (measured: below 3e-16)
+# soundness: relative error of a delta of C5 for larger shapes, over the root of the shape, with which the number of
+# terms of its tails grows (measured: below 3e-16)
 FRACTION_ROUNDING = 2e-15
 
-# soundness: nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share
+# soundness: nats below the peak at which an integrand is truncated for a Gauss rule; e^-31 is 3e-14
 NATS_TO_EDGE = 31.0
 
-NATS_OF_SLACK = 7.0  # nats further than that where the cut may lie
+NATS_OF_SLACK = 7.0  # nats, tolerance for the place of this truncation
 
-# soundness: relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there
+# soundness: relative error allowed for what lies beyond both edges: e^-30 over the log slope there
 CUT_ERROR = 2e-14
 
-STEP_IN_WIDTHS = 1.4  # step of one of the four sums, in widths of the hill: a normal density then has ``D_1 = 9e-5``
+STEP_IN_WIDTHS = 1.4  # step of one of the four sums, in widths of the peak: a normal density then has D_1 = 9e-5
 
-# longest step of one of the four sums in ``s``, in which all is analytic up to ``pi/2`` from the line
+# longest step of one of the four sums in s; all functions are analytic up to pi/2 from the real line
 LONGEST_STEP = 1.0
 
-MOST_TERMS = 20_000  # terms of a sum in one direction before the attempt is given up; the answer is then not known
+MOST_TERMS = 20_000  # most terms of a sum in one direction; beyond, the result is unknown
 
-LARGEST_RISE = 60.0  # soundness: nats above the top of a hill from which on it was no top, and nothing is known
+LARGEST_RISE = 60.0  # soundness: nats above the supposed peak; if a term is larger, the result is unknown
 
 # soundness: Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23
 GAUSS_24 = tuple(
@@ -79,11 +79,11 @@ GAUSS_24 = tuple(
     for x, w in gauss_legendre(24)
 )
 
-MOST_POWER = math.exp(LARGEST_RISE)  # soundness: ``e^LARGEST_RISE``
+MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
 
 
 def beta_gamma_params(row):
-    """Return the law of a row as ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)``."""
+    """Return the parameters of a row as ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)``."""
     a, b, scale, any_rank = row[0], row[1], row[2], row[3]
     if b == inf:
         return a, b, scale * a, 0.0, 1.0, inf, 0.5 * log(a) - LOG_SQRT_2PI - stirling_remainder(a), any_rank
@@ -109,7 +109,7 @@ def log_shape(s, rise, dist):
 
 
 def exponentials(s):
-    """Return ``e^s`` and ``e^s - 1``, both without cancellation; from e^700 on that."""
+    """Return ``e^s`` and ``e^s - 1``, both without cancellation, constant for ``s >= 700``."""
     if s < -0.7:
         growth = exp(s)
         return growth, growth - 1.0
@@ -118,12 +118,12 @@ def exponentials(s):
 
 
 def squared_sensitivity_at(growth, rise, dist):
-    """Return the squared shift ``x = m e^s / (1 + q (e^s - 1))``."""
+    """Return the squared sensitivity ``x = m e^s / (1 + q (e^s - 1))``."""
     return dist[2] * (growth / (dist[4] + dist[3] * growth))
 
 
 def coordinate(x, dist):
-    """Return the ``s`` of a squared shift ``x > 0``, at most 700."""
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
     w = x / dist[2]
     rest = 1.0 - dist[3] * w
     if rest <= 1e-300:
@@ -141,7 +141,7 @@ def log_slope_of_delta(eps, x):
 
 
 def find_peak(eps, dist, guess):
-    """Return ``(s, width)`` near the top of the hill of ``h f``: Newton on ``ln a (e^s - 1) = ln k`` in a bracket."""
+    """Return ``(s, width)`` near the peak of ``h f``, by Newton's method on ``ln a (e^s - 1) = ln k`` in a bracket."""
     a, _, mean, q, rest, top, _, _ = dist
     k, _ = log_slope_of_delta(eps, mean)
     low, high = 0.0, log1p(min(k / a, 1e300))
@@ -166,7 +166,7 @@ def find_peak(eps, dist, guess):
         width = 1.0 / sqrt(max(bend, 1e-300))
         if rise <= 0.0:
             break
-        # where h is 1 to rounding, the top lies below
+        # if h rounds to 1, the peak lies below
         excess = log(a * rise) - log(k) if k > 0.0 else inf
         if excess > 0.0:
             high = s
@@ -185,8 +185,8 @@ def find_peak(eps, dist, guess):
 def add_outwards(eps, dist, start, stride, height, by_parts):
     """Return the sums of the integrand and of ``-dh/deps f`` over ``start, start + stride, ...``, over ``e^height``.
 
-    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds what is left out; it is
-    negative where the terms do not end.
+    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds the remainder; it is
+    negative if the series does not converge.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
@@ -206,7 +206,7 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
         total += term
         fall += loss * power
         if term <= 4e-18 * total and term < last:
-            # what is left out falls faster than a geometric series (the integrand is log-concave)
+            # the remainder falls faster than a geometric series (the integrand is log-concave)
             return total, fall, term * term / (last - term) if last < inf else 0.0
         last = term
         s += stride
@@ -214,7 +214,7 @@ def add_outwards(eps, dist, start, stride, height, by_parts):
 
 
 def sum_on_line(eps, dist, start, step, height, by_parts):
-    """Return the sums of :func:`add_outwards` over all ``start + k step``, and what bounds the rest or is negative."""
+    """Return the sums of :func:`add_outwards` over all ``start + k step``, and a bound of the remainder or -1."""
     right, right_fall, right_rest = add_outwards(eps, dist, start, step, height, by_parts)
     left, left_fall, left_rest = add_outwards(eps, dist, start - step, -step, height, by_parts)
     rest = right_rest + left_rest if min(right_rest, left_rest) >= 0.0 else -1.0
@@ -222,7 +222,7 @@ def sum_on_line(eps, dist, start, step, height, by_parts):
 
 
 def find_peak_by_parts(eps, dist):
-    """Return ``(s, width)`` of the hill of ``dh/ds P(X > x)``, near ``x = 2 eps``: Newton on its log slope."""
+    """Return ``(s, width)`` of the peak of ``dh/ds P(X > x)``, near ``x = 2 eps``, by Newton's method."""
     s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
         growth, rise = exponentials(s)
@@ -241,9 +241,9 @@ def find_peak_by_parts(eps, dist):
 
 
 def whole_integral(eps, dist, guess):
-    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, top of the hill)``; an error of inf: not known.
+    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, peak)``; the error is inf if the sum does not converge.
 
-    Where ``h`` rises to 1 in less than a step, left of the top, ``E[h] = int dh P(X > x)`` is summed instead.
+    If ``h`` rises to 1 in less than a step, left of the peak, ``E[h] = int dh P(X > x)`` is summed instead.
     """
     top, width = find_peak(eps, dist, guess)
     growth, rise = exponentials(top)
@@ -277,7 +277,7 @@ def whole_integral(eps, dist, guess):
         one, one_fall, one_rest = total, fall, one_rest + two_rest
         two, two_fall, two_rest = between, three_fall + four_fall, three_rest + four_rest
         total, fall, step = one + two, one_fall + two_fall, 0.5 * step
-        # A larger difference ``D_1`` of the four sums halves the step; smaller ones only widen.
+        # A larger difference D_1 of the four sums halves the step; a smaller one only widens the result.
         if difference <= max(3e-4, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 64.0 * difference**4 + 4.0 * finer * finer + (one_rest + two_rest) / total
             return height + log(0.5 * step * total), fall / total, error, top
@@ -288,9 +288,9 @@ def whole_integral(eps, dist, guess):
 
 
 def left_edge(eps, dist, s, slope, bend, height):
-    """Return a point where ``h f`` lies some 40 nats below ``height``, that at ``s``: Newton from outside.
+    """Return a point where ``h f`` is some 40 nats below ``height``, its value at ``s``, by Newton's method.
 
-    ``slope`` is its log slope at ``s``, ``bend`` minus the second derivative.
+    ``slope`` is the log slope at ``s``, and ``bend`` is minus the second derivative.
     """
     # slope z + bend z^2/2 = 40
     z = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
@@ -313,7 +313,7 @@ def left_edge(eps, dist, s, slope, bend, height):
 
 
 def panel_sum(eps, dist, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the former's error."""
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the first's error."""
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
     for i in range(24):
@@ -337,7 +337,7 @@ def panel_sum(eps, dist, left, right, height):
 
 
 def split_panel_sum(eps, dist, left, right, height, most):
-    """Return :func:`panel_sum` of a panel, in equal parts, as many as an error of ``most`` takes."""
+    """Return :func:`panel_sum` of a panel in equal parts, as many as an error of ``most`` requires."""
     total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
     while error > most and parts < 64:
@@ -351,9 +351,9 @@ def split_panel_sum(eps, dist, left, right, height, most):
 
 
 def integral_below(eps, dist, cut, guess, log_other):
-    """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, top)``.
+    """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, peak)``.
 
-    ``log_other`` is the log of what the result is added to: parts far below it may be rough.
+    ``log_other`` is the log of the number to which the result is added: a far smaller result may be inaccurate.
     """
     a, _, _, q, rest, _, _, _ = dist
     top, width = find_peak(eps, dist, guess)
@@ -369,7 +369,7 @@ def integral_below(eps, dist, cut, guess, log_other):
     fall_of_k = k - 0.5 + 0.125 * x - 0.5 * eps * (eps / x)
     bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + (1.0 - y) * y * max(k - a * rise, 0.0)
     left = left_edge(eps, dist, s, max(y * (k - a * rise), 0.0), bend, height)
-    # an error of 1e-13 of the sum, or of what it is added to
+    # allow an error of 1e-13 of the sum, or of the number to which it is added
     most = 1e-13 * max(0.1 * (s - left), exp(min(log_other - height, 300.0)))
     if cut - top <= 2.0 * width:
         total, fall, error = split_panel_sum(eps, dist, left, cut, height, most)
@@ -385,7 +385,7 @@ def integral_below(eps, dist, cut, guess, log_other):
     return height + log(total), fall / total, error / total + CUT_ERROR, top
 
 
-# --- the tail of the law, and the tangent of C5 ---------------------------------------------------
+# --- the tail of the distribution, and the tangent of C5 ---------------------------------------------------
 
 
 def log_tail_and_hazard(s, growth, rise, dist):
@@ -410,10 +410,10 @@ def log_tail_and_hazard(s, growth, rise, dist):
 
 
 def tangent_cut(eps, dist, guess):
-    """Return what is known at the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton in a bracket.
+    """Return the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton's method in a bracket.
 
-    ``(s, c, ln P(X > c), M(c), relative error)``: the error bounds what the rest of the gap between tangent and ``h``
-    costs, over the part ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
+    The result is ``(s, c, ln P(X > c), M(c), relative error)``: the error bounds the effect of the remaining gap
+    between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
     """
     a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
@@ -421,7 +421,7 @@ def tangent_cut(eps, dist, guess):
     low = -inf
     s = guess
     if not s < high:
-        # Where the tangent at the mean is 0, m - h/h'; below the mean excess, if that is small, it is near x0.
+        # start where the tangent at the mean is 0, m - h/h'; near x0 if the mean excess is small
         s = high
         if mean > bend:
             s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), dist))
@@ -482,9 +482,9 @@ def inflection(eps):
 
 
 def any_rank_value(eps, dist, top, cut):
-    """Return ``(ln delta, -d ln delta/deps, relative error, top, cut)`` of ``min_p E[g_p(X)]``, by its dual form (C5).
+    """Return ``(ln delta, -d ln delta/deps, relative error, peak, cut)`` of ``min_p E[g_p(X)]``, by its dual form (C5).
 
-    The slope is that at a fixed cut (the envelope theorem). ``top`` and ``cut`` are where to look, and where it was.
+    The slope is that at a fixed cut (envelope theorem). The arguments ``top`` and ``cut`` are initial guesses.
     """
     mean, supremum = dist[2], dist[5]
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
@@ -502,7 +502,7 @@ def any_rank_value(eps, dist, top, cut):
         return -inf, 0.0, 0.0, top, cut
     above = log_tail + level + log(gain)
     above_slope = loss / gain
-    # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
+    # E[h(X); X <= c] <= P(X <= c) h(c) is omitted if it is below e^-32 < 2e-14 of the rest.
     level, gain, _, _ = gaussian_terms(eps, c)
     if gain <= 0.0 or level + log(gain) + min(0.0, log(max(-expm1(log_tail), 1e-300))) < above - 32.0:
         return above, above_slope, loose + 2e-14, top, s
@@ -517,12 +517,12 @@ def any_rank_value(eps, dist, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative error that the tails of a law of large shapes add to a mean over it; else 0."""
+    """Return the relative error that the rounding of tails adds to an expectation for large shapes; else 0."""
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
 def widened(value, error, dist):
-    """Return the enclosure of a log delta with this relative error; ``(-inf, inf)`` where that is not known."""
+    """Return the enclosure of a log delta with this relative error, ``(-inf, inf)`` if the error is unknown."""
     if value == -inf:
         return -inf, LOG_OF_ZERO_FROM_ABOVE
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
@@ -536,9 +536,9 @@ def widened(value, error, dist):
 
 
 def mixture_ends(eps, dist, state):
-    """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 where the law says so.
+    """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
 
-    ``state`` is the top of the hill and the cut that were found last, where the next search begins.
+    ``state`` is the peak and the cut of the last evaluation, where the next search begins.
     """
     top, cut = state
     if dist[7] > 0.5:
@@ -559,7 +559,7 @@ find_mixture_root = root_of(mixture_ends)
 
 
 def rough_value(eps, dist, guess):
-    """Return ``ln E[h(X)]``, about, ``-d/deps`` of it, and the top of the hill: a hill with that top and width."""
+    """Return about ``ln E[h(X)]``, its ``-d/deps``, and the peak, by Laplace's method."""
     top, width = find_peak(eps, dist, guess)
     growth, rise = exponentials(top)
     level, gain, loss, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
@@ -570,10 +570,10 @@ def rough_value(eps, dist, guess):
 
 
 def mixture_root(log_delta, row):
-    """Return nearly the inverse of :func:`mixture_log_delta`, and what it misses."""
+    """Return approximately the inverse of :func:`mixture_log_delta`, and its residual."""
     dist = beta_gamma_params(row)
     start, top = newton_start(sqrt(dist[2]), log_delta), -1.0
-    # Steps towards an epsilon by a rough profile, each a tenth of an evaluation.
+    # two Newton steps with a rough profile, which costs a tenth of an evaluation
     for _ in range(2):
         value, slope, top = rough_value(start, dist, top)
         moved = newton_step(start, value, slope, log_delta, 0.0, inf)
@@ -581,5 +581,5 @@ def mixture_root(log_delta, row):
     return find_mixture_root(log_delta, dist, (top, inf), start)
 
 
-# the profiles of C4 and C5 over columns; a row is ``(a, b, scale, any_rank)``
+# the kernels of C4 and C5; a row is (a, b, scale, any_rank)
 SHIFT_COLUMNS = KernelColumns(mixture_log_delta, mixture_root)

@@ -1,4 +1,4 @@
-"""Mills ratios of the Gamma law, tabulated with a proved error, and what a threshold gains over it.
+"""Mills ratios of the Gamma distribution, tabulated with a proved error, and what a threshold gains over it.
 
 For ``U ~ Gamma(k)``, ``k >= 1``, put ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is
 ``F e^(-k D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
@@ -34,37 +34,37 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.special import stirling_remainder
 
-PANEL_COEFFICIENTS = 24  # coefficients of a panel; the error is computed for the value taken
+PANEL_COEFFICIENTS = 24  # coefficients of a panel; the resulting error is computed
 
 PANEL_ELLIPSE = 6.0  # sum of the semi-axes of the ellipse around a panel on which the ratios are bounded
 
 RATIO_NODES = 32  # Gauss nodes of each part of a ratio's own integral; the error is computed
 
-CUT_OFF_NATS = 44.0  # nats below the start (or the top) of a ratio's integrand where it is cut off; the rest is bounded
+CUT_OFF_NATS = 44.0  # nats below the largest value of a ratio's integrand at truncation; the rest is bounded
 
 SLIM_SHARE = 0.1  # differences over less than this share of the natural scale are integrals of the slope
 
-# soundness: how far beyond its ends the polynomials of a panel hold, in units of the scale at its inner end: the scale
-# grows by less than 1.4 over a panel, and half of :data:`SLIM_SHARE` times 1.4 is 0.07
+# soundness: how far beyond its ends the polynomials of a panel are accurate, in units of the scale at its inner end; the
+# scale grows by less than 1.4 over a panel, and half of SLIM_SHARE times 1.4 is 0.07
 SLIM_REACH = 0.07
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15  # soundness: relative rounding of a polynomial (measured)
 
-GAIN_ERROR_FACTOR = 8.0  # soundness: by how much the sums of a gain amplify relative errors (C20)
+GAIN_ERROR_FACTOR = 8.0  # soundness: factor by which the sums of a gain amplify relative errors (C20)
 
-# soundness: ``k D`` up to which ``above`` is tabulated; beyond, gains are below ``e^-1e9``, and are negligible (C20)
+# soundness: k D up to which the ratio above is tabulated; beyond, gains are below e^-1e9 (C20)
 FARTHEST_DEVIANCE = 1e9
 
-LOWEST_LOG_THRESHOLD = -40.0  # soundness: ``w`` from which ``below`` is tabulated; gains below are negligible (C20)
+LOWEST_LOG_THRESHOLD = -40.0  # soundness: least w of the table of below; smaller gains are negligible (C20)
 
-DIFFERENCE_FROM = -1.0  # ``w`` from which ``below - 1/k`` is formed as a difference
+DIFFERENCE_FROM = -1.0  # w from which below - 1/k is computed as a difference
 
-# proved relative error of a gain beyond which no table is used, and :class:`NotConverged` is raised
+# proved relative error of a gain above which gamma_gain raises NotConverged
 LARGEST_GAIN_ERROR = 1e-11
 
-SERIES_RANGE = 0.3  # soundness: ``|w|`` below which ``D`` is summed in powers
+SERIES_RANGE = 0.3  # soundness: |w| below which D is a power series
 
-# soundness: coefficients of ``D/w^2``, the highest first: the remainder is below ``0.3^12 2.1/14! < 2e-17`` of it
+# soundness: coefficients of D/w^2, the highest first: the remainder is below 0.3^12 2.1/14! < 2e-17 of it
 SERIES_COEFFICIENTS = tuple(1.0 / math.factorial(n) for n in range(13, 1, -1))
 
 
@@ -93,7 +93,7 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
     y = top + (min(most, math.log(2.0 + 2.0 * CUT_OFF_NATS / k) + 2.0) if sign > 0.0 else most)
-    # The place need not be exact.
+    # The result need not be exact.
     for _ in range(20):
         fall = -sign * k * (1.0 - np.exp(np.minimum(w + sign * y, 30.0)))
         step = (level - _ratio_exponent(k, sign, w, np.minimum(y, 30.0 if sign > 0.0 else 1e9))) / fall
@@ -108,7 +108,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
     - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
-    # Three parts of a ratio's own integral, and more for a small shape, where it is longer.
+    # three parts of the integral, and more for a small shape, for which it is longer
     end, parts = _cut_off_place(k, sign, w), 3 + int((20 if sign < 0.0 else 2.0) / k)
     ratio, slope, error, error_of_slope = (np.zeros_like(w) for _ in range(4))
     in_full = (w > DIFFERENCE_FROM)[:, None]
@@ -127,7 +127,8 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
         missed = _gauss_part_error(k, sign, w, left, width)
         error, error_of_slope = error + missed[0], error_of_slope + missed[1]
     ratio -= np.where((w > DIFFERENCE_FROM) & (sign < 0.0), 1.0 / k, 0.0)
-    # Beyond the last part the integrand is log-concave: at most its height over its slope (C20).
+    # Beyond the last part the integrand is log-concave:
+    # at most its height over its slope (C20).
     last, fall = np.exp(_ratio_exponent(k, sign, w, end)), sign * k * np.expm1(w + sign * end)
     lever = k * np.exp(w) * np.abs(np.expm1(sign * end))
     rest_of_slope = last * lever / (fall - 1.0 / np.abs(np.expm1(-sign * end)))
@@ -139,7 +140,7 @@ def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]
 def _gauss_part_error(k: float, sign: float, w: Array, left: Array, width: Array) -> tuple[Array, Array]:
     """Return proved errors of the Gauss rule on one part, of the ratio and of its slope: the best of a few ellipses."""
     best = np.full_like(w, np.inf), np.full_like(w, np.inf)
-    # Ellipses tried for the error of the Gauss rule on one part: sums of their semi-axes.
+    # sums of the semi-axes of the ellipses
     for ellipse in (1.6, 2.5, 4.0, 6.0):
         beyond = 0.25 * width * (ellipse + 1.0 / ellipse - 2.0)
         height = 0.25 * width * (ellipse - 1.0 / ellipse)
@@ -188,7 +189,7 @@ class _Polynomials:
         y, z = (w - middle) / half, (end - middle) / half
         total = self.coefficients[-1].take(panel)
         slant = np.zeros_like(total)
-        # p(y) - p(z) = (y - z) q: q by Horner's rule on the sums of Horner's rule, which takes no difference
+        # p(y) - p(z) = (y - z) q: q by Horner's rule on the sums of Horner's rule, without differences
         for row in self.coefficients[-2::-1]:
             slant *= z
             slant += total
@@ -227,11 +228,11 @@ def _panel_edges(k: float, sign: float) -> Array:
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
     end = math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0 if sign > 0.0 else -LOWEST_LOG_THRESHOLD
-    # Width of panels where ``|w|`` is above 3, of ``above`` and of ``below``.
+    # panels are this wide for |w| > 3
     place, wide = -2.2 * unit, 0.8 if sign > 0.0 else 1.6
     while place < end:
         edges.append(place)
-        # Width of a panel in units of the natural scale at its inner end.
+        # else 0.36 of the scale at the inner end
         place += wide if place > 3.0 else 0.36 * float(_ratio_scale(k, sign, np.array(sign * place)))
     return sign * np.array([*edges, place])[:: int(sign)]
 
@@ -242,7 +243,7 @@ def _coefficients(values: Array) -> Array:
     angle = (np.arange(n) + 0.5) * math.pi / n
     series = 2.0 / n * np.cos(np.arange(n)[:, None] * angle) @ values.T
     series[0] *= 0.5
-    # By way of the Chebyshev series, as its high coefficients are small where the numbers of powers are large
+    # via the Chebyshev series, whose high coefficients are small where those of powers are large
     return np.stack([np.pad(cheb2poly(unit[: j + 1]), (0, n - 1 - j)) for j, unit in enumerate(np.eye(n))], 1) @ series
 
 
@@ -263,7 +264,7 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     powers = slopes * half / np.arange(1.0, PANEL_COEFFICIENTS + 1.0)[:, None]
     rise = _Polynomials(np.concatenate([np.zeros((1, len(middle))), powers]), middle, half)
     flat, spread = _panel_spreads(k, sign, middle - half, middle + half)
-    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of what it is fed with (C20)
+    # 4 M rho^(1-n) / (rho - 1) for the interpolant, and (2/pi) ln n + 1 times the error of its data (C20)
     interpolated = 4.0 * PANEL_ELLIPSE ** (1.0 - PANEL_COEFFICIENTS) / (PANEL_ELLIPSE - 1.0)
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
     of_panels = interpolated * spread + lebesgue * float(np.max(missed)) * flat
@@ -292,7 +293,7 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
 
 
 def _difference_loss(k: float, sign: float, ends: Array) -> float:
-    """Return by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error, at the most.
+    """Return by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error, at most.
 
     ``ends`` are those of panels; ratios and slopes are monotone (C20).
     """
@@ -304,7 +305,7 @@ def _difference_loss(k: float, sign: float, ends: Array) -> float:
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
     """Return the distance in ``w`` over which a ratio varies."""
-    # Beyond the mean below rises as e^(k D), so that its scale falls where k is small.
+    # Beyond the mean the ratio below increases as e^(k D), so its scale decreases for small k.
     scale = np.minimum(np.maximum(sign * w, 0.0) + 1.0 / math.sqrt(k), 1.0)
     return scale if sign > 0.0 else scale * np.exp(-np.maximum(w, 0.0))
 
@@ -316,7 +317,7 @@ class GammaGain:
     * ``k``: the shape, at least 1.
     * ``above``, ``below``: the tables.
     * ``log_front``: ``ln F = ln(k/(2 pi))/2 - R``, ``R`` the remainder of Stirling's formula.
-    * ``error``: the relative error of a gain, proved but for rounding (C20).
+    * ``error``: the relative error of a gain, proved except for rounding (C20).
 
     Arrays given to a method have one shape, which is that of the result.
     """
@@ -337,7 +338,7 @@ class GammaGain:
         slim = x < SLIM_SHARE * _ratio_scale(self.k, sign, w)
         drops, wide = np.empty_like(w), ~slim
         drops[wide] = table.at(w[wide]) - table.at(w[wide] + sign * x[wide])
-        # by the mean of the slope
+        # the mean of the slope
         w, x, low, high = w[slim], x[slim], table.edges[0], table.edges[-1]
         panel, end = table.place(w + 0.5 * sign * x), np.clip(w + sign * x, low, high)
         drops[slim] = x * table.rise.slant(panel, np.clip(w, low, high), end)
@@ -372,7 +373,7 @@ class GammaGain:
 
 @lru_cache(maxsize=64)
 def gamma_gain(k: float) -> GammaGain:
-    """Return the gains of ``Gamma(k)``, ``k >= 1``, with their tables, remembered.
+    """Return the gains of ``Gamma(k)``, ``k >= 1``, with their tables, cached.
 
     Raises :class:`NotConverged` where their proved error is above :data:`LARGEST_GAIN_ERROR`.
     """
@@ -385,20 +386,19 @@ def gamma_gain(k: float) -> GammaGain:
     return GammaGain(k, above, below, log_front, error)
 
 
-INNER_NODES = 64  # soundness: Gauss nodes of an integral. :data:`QUADRATURE_RELATIVE_ERROR` was measured with so many
+INNER_NODES = 64  # soundness: Gauss nodes of an integral, for which QUADRATURE_RELATIVE_ERROR was measured
 
 # soundness: relative error of the quadrature (measured against 200 nodes and 30 digits: below 4e-12, k from 1/2 to
 # 5e6)
 QUADRATURE_RELATIVE_ERROR = 2e-11
 
-# soundness: largest ``start / k`` that is told apart; beyond it the hockey stick is 0, or all is gained
+# soundness: largest start / k that is resolved; beyond it the mean is 0 or 1
 FARTHEST_PLACE = 1e30
 
-# soundness: nats below its largest value where an integrand is left out: less than :data:`QUADRATURE_RELATIVE_ERROR`
-# counts
+# soundness: nats below its largest value at which an integrand is truncated, below QUADRATURE_RELATIVE_ERROR
 DROPPED_NATS = 40.0
 
-# soundness: exponents beyond this are not evaluated, to avoid overflow; none is reached within the range
+# soundness: exponents are limited to this to avoid overflow; none reaches it within the range
 LARGEST_DENSITY_EXPONENT = 600.0
 
 
@@ -416,14 +416,14 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
     log_total = _log_panel_integral(k, rate, place, reached, low, high, sign)
-    # Largest rise of the gain's exponent, in nats, over a range without layers of its own.
+    # integrate by layers if the gain's exponent rises by more than 60 nats
     steep = rate * k * (high - low) > 60.0
     if np.any(steep):
         some = [np.broadcast_to(x, steep.shape)[steep] for x in (rate, place, reached, low, high)]
         log_total[steep] = _log_integral_by_layers(k, some[0], some[1], some[2], some[3], some[4], sign)
     log_total = log_total + 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k)
     if sign < 0.0:
-        # Below the nodes' digits: ln(rate s^(k+1)/Gamma(k+2) (1 - s (k + rate)/(k+2))) + O(s^2), s = start
+        # Below the accuracy of the nodes: ln(rate s^(k+1)/Gamma(k+2) (1 - s (k + rate)/(k+2))) + O(s^2), s = start
         near = (start > 0.0) & (start < 1e-6)
         r, s = rate[near], start[near]
         correction = np.log1p(-s * (k + r) / (k + 2.0))
@@ -443,14 +443,13 @@ def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
     """Return ``ln`` of the integral by layers from ``place``, ever wider ones."""
-    # Rise of the gain's exponent, in nats, over the first layer.
+    # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
         corner = np.clip(place + sign * layer, low, high)
         ends = (low, corner) if sign > 0.0 else (corner, high)
         parts.append(_log_panel_integral(k, rate, place, reached, *ends, sign))
         low, high = (corner, high) if sign > 0.0 else (low, corner)
-        # Each layer is this many times as wide as the one before.
         layer = 300.0 * layer
     return np.logaddexp.reduce(parts)
 

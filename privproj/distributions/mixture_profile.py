@@ -1,18 +1,18 @@
-"""Privacy profiles from the law of the squared shift ``X``: of a change of rank one, and of any rank.
+"""Privacy profiles from the distribution of the squared sensitivity ``X``, for differences of rank one and of any rank.
 
-A change of rank one has ``delta(eps) = E[h_eps(X)]`` (C4), with ``h_eps(x)`` the Gaussian delta at ``mu = sqrt(x)``.
+A difference of rank one has ``delta(eps) = E[h_eps(X)]`` (C4), with ``h_eps(x)`` the Gaussian delta at ``mu =
+sqrt(x)``.
 
-**Any rank (C5).** For a change with normalised squared singular values ``w_i``, the squared shift is
-``S = sum w_i X_i`` with equally distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at
-``p >= x0`` and ``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen
-``E h(S) <= E g_p(S) <= E g_p(X)``, whence ``delta(eps) <= min_p E g_p(X)``.
+**Any rank (C5).** For a difference with normalized squared singular values ``w_i``, the squared sensitivity is ``S =
+sum w_i X_i`` with identically distributed, dependent ``X_i``. Let ``l_p`` be the tangent of ``h`` at ``p >= x0`` and
+``g_p = max(h, l_p)`` up to ``x0``, ``l_p`` beyond: convex and at least ``h``. By Jensen's inequality ``E h(S) <= E
+g_p(S) <= E g_p(X)``, hence ``delta(eps) <= min_p E g_p(X)``.
 
-**Its dual, which is how it is computed.** Collapse the part of ``X`` above ``c`` to its mean
-``M(c) = E[X | X > c]``; call the result ``Y_c``, which is below ``X`` in convex order. Then
-``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E g_p(Y_c) <= E g_p(X)`` for every ``c`` and
-``p``. Where ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since ``g_p`` is ``h`` below ``c`` and
-affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it cannot be
-improved with what is used of the law.
+**The dual, which is computed.** Replace the part of ``X`` above ``c`` by its mean ``M(c) = E[X | X > c]``, and call the
+result ``Y_c``, which is below ``X`` in convex order. Then ``V(c) = E h(Y_c) = E[h(X); X <= c] + P(X > c) h(M(c)) <= E
+g_p(Y_c) <= E g_p(X)`` for every ``c`` and ``p``. If ``l_p`` with ``p = M(c)`` meets ``h`` at ``c`` all are equal, since
+``g_p`` is ``h`` below ``c`` and affine above. So the bound is ``V(c)`` at the root of one equation in ``c``, and it is
+the best possible from this use of the distribution.
 """
 
 import math
@@ -42,19 +42,20 @@ if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
     from privproj.numerics.arrays import Array
 
-VALUES_PER_DEVIATION = 40.0  # values of such a profile per standard deviation of the loss that are worth their time
+VALUES_PER_DEVIATION = 40.0  # useful evaluations of such a profile per standard deviation of the loss
 
 
-# how much finer than a bound the profile of one change is read, for the truth from below (C28)
+# factor for the bins of the profile of one difference in a lower bound (C28)
 LOWER_END_REFINEMENT = 2
 
 
 def rank_one_profile(dist: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyProfile:
-    """Return the privacy profile of a change of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
+    """Return the privacy profile of a difference of rank one, ``delta(eps) = E[h_eps(X)]`` (C4).
 
-    ``law`` is that of ``X`` for the largest permitted change, in units of the squared noise deviation. It guarantees
-    its own functions; the profile then holds in both orders. A composition from ``finer`` times as many bins and values
-    is tighter and slower.
+    Args:
+        dist: The distribution of ``X`` for the largest permitted difference, over the noise variance. Its functions
+            must be sound; the profile then holds in both directions.
+        finer: Factor for the number of bins and evaluations of a composition, which is then tighter and slower.
     """
     table, resolution = _table_of_bins(lambda: (dist.bins(finer),), of_any_rank=False), finer * VALUES_PER_DEVIATION
     if isinstance(dist, HillLaw):
@@ -63,11 +64,12 @@ def rank_one_profile(dist: SensitivityLaw | HillLaw, finer: int = 1) -> PrivacyP
 
 
 def any_rank_profile(dist: SensitivityLaw | HillLaw) -> PrivacyProfile:
-    """Return the privacy profile of a change of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
+    """Return the privacy profile of a difference of any rank, ``delta(eps) = min_p E[g_p(X)]`` (C5).
 
-    ``law`` is that of ``X`` for one unit direction, times the largest squared change in units of the squared noise
-    deviation. It guarantees its own functions; the profile then holds in both orders, without a union bound over the
-    rank.
+    Args:
+        dist: The distribution of ``X`` for one unit direction times the largest squared difference over the noise
+            variance. Its functions must be sound; the profile then holds in both directions, without a union bound over
+            the rank.
     """
     table = _table_of_bins(lambda: (dist.bins(),), of_any_rank=True)
     if isinstance(dist, HillLaw):
@@ -76,16 +78,18 @@ def any_rank_profile(dist: SensitivityLaw | HillLaw) -> PrivacyProfile:
 
 
 def any_rank_profile_of_bins(dists: "tuple[Bins, ...]", below: "tuple[Bins, ...] | None" = None) -> PrivacyProfile:
-    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]``, for laws that are given in bins only (C5, C6).
+    """Return the any-rank profile ``min_p max_l E[g_p(X_l)]`` of distributions in bins (C5, C6).
 
-    ``laws`` holds one law for each layer under a joint clip, or one law of the sum of all layers. Where these bins only
-    bound the laws from above, ``below`` holds bins that bound them from below (C28).
+    Args:
+        dists: One distribution for each layer under a joint clipping norm, or the distribution of the sum of all
+            layers.
+        below: Bins that bound the distributions from below, if ``dists`` are bounds from above only (C28).
     """
     return _profile_of_table(_table_of_bins(lambda: dists, lambda: below or dists, of_any_rank=True))
 
 
 def rank_one_profile_of_bins(dist: "Bins") -> PrivacyProfile:
-    """Return the profile ``E[h_eps(X)]`` of a change whose squared shift is given in bins only (C4)."""
+    """Return the profile ``E[h_eps(X)]`` of a squared sensitivity in bins (C4)."""
     return _profile_of_table(_table_of_bins(lambda: (dist,), of_any_rank=False))
 
 
@@ -95,9 +99,9 @@ def _table_of_bins(
     *,
     of_any_rank: bool,
 ) -> LazyBounds:
-    """Return lower and upper bounds of delta from laws in bins, which are made where they are asked for.
+    """Return lower and upper bounds of delta from distributions in bins, which are constructed on demand.
 
-    Lower bounds are from ``below`` where it is given. A change of rank one has one law.
+    Lower bounds use ``below`` if it is given. A difference of rank one has one distribution.
     """
 
     def lower(eps: "Array") -> "Array":
@@ -130,9 +134,9 @@ def _profile_of_table(table: LazyBounds) -> PrivacyProfile:
 
 
 def log_any_rank_profile(eps: float, dist: SensitivityLaw) -> Enclosure:
-    """Return an enclosure of ``ln min_p E[g_p(X)]``: the bound for a change of any rank, by its dual form (C5).
+    """Return an enclosure of ``ln min_p E[g_p(X)]``, the bound for a difference of any rank, by its dual form (C5).
 
-    The enclosure is as good as the law's own functions; the margin is that of :func:`widen_outward`.
+    The enclosure is as accurate as the distribution's functions, with the margin of :func:`widen_outward`.
     """
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if dist.supremum <= inflection(eps):
@@ -149,11 +153,11 @@ def log_any_rank_profile(eps: float, dist: SensitivityLaw) -> Enclosure:
         return Enclosure(uncut.lower, min(0.0, log_add(uncut.upper, dist.least_tail)))
     rounding: float = getattr(dist, "rounding", 0.0)
     above = dist.log_tail(cut) + log_gaussian_delta_at(eps, dist.mean_above(cut))
-    # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
+    # E[h(X); X <= c] <= P(X <= c) h(c) is omitted if it is below e^-32 < 2e-14 of the rest.
     most_below = log1m_exp(dist.log_tail(cut)) + log_gaussian_delta_at(eps, cut)
     if most_below < above - 32.0:
         return widen_outward(above, 2e-14 + rounding, gaussian_steepness(above, dist))
-    # Where the part below is too small to be told, its lower end is -inf: the sum is enclosed all the same.
+    # If the part below is too small to be resolved, its lower end is -inf, and the sum is still enclosed.
     below = dist.expected_profile(eps, cut)
     lower, upper = (log_add(end, above) for end in (below.lower, below.upper))
     return widen_outward(0.5 * (lower + upper), upper - lower + rounding, gaussian_steepness(upper, dist))
@@ -171,7 +175,7 @@ def _tangent_cut(eps: float, dist: SensitivityLaw) -> float:
 
 
 def _is_cut_beyond_doubles(eps: float, dist: SensitivityLaw) -> bool:
-    """True if the root of :func:`_tangent_cut` was found to be where the tail is below ``e^least_tail``."""
+    """Return whether the root of :func:`_tangent_cut` lies where the tail is below ``e^least_tail``."""
     if dist.log_tail(inflection(eps)) >= dist.least_tail:
         return False
     # The gap is at least 0 at x0 and negative here, so its root lies between (C5).
@@ -181,15 +185,15 @@ def _is_cut_beyond_doubles(eps: float, dist: SensitivityLaw) -> bool:
 
 @lru_cache(maxsize=8)
 def _last_resolved_sensitivity(dist: SensitivityLaw) -> float:
-    """A squared shift, nearly the least, with a tail of at most ``e^least_tail`` beyond; ``inf`` if none is known."""
+    """Return nearly the least squared sensitivity with a tail of at most ``e^least_tail``; ``inf`` if unknown."""
     mean = dist.mean
     return find_crossing(lambda x: dist.log_tail(x) - dist.least_tail, mean, low=1e-9 * mean, high=1e300).upper
 
 
 def best_tangent(eps: float, dist: HillLaw) -> float:
-    """Return the ``p >= x0`` at which ``E g_p(X)`` is least, nearly. Every ``p >= x0`` gives a bound.
+    """Return nearly the ``p >= x0`` that minimizes ``E g_p(X)``. Every ``p >= x0`` gives a bound.
 
-    Certificates take it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.
+    Certificates use it as the tangent of :class:`privproj.contrib.certify.profiles.BallAnyRank`.
     """
     in_kernels = beta_gamma_params(dist.row(1.0))
     mean = in_kernels[2]

@@ -1,7 +1,7 @@
 """The integral of the exact profile of the vector Wishart mechanism by Gauss rules with a proved error (C9, C20).
 
 ``delta(eps) = P(A <= 0) + int f(A) g(A) dA``: ``f`` is the density of ``A = 1 - m + s T``, ``s = sqrt(m (2 - m)/r)``,
-``T`` has Student's law with ``r`` degrees of freedom, and ``g`` is the gain of
+``T`` has Student's distribution with ``r`` degrees of freedom, and ``g`` is the gain of
 :mod:`privproj.distributions.wishart_loss`, which
 rises on both sides of ``A = 1``. There are three parts: below ``A = 1`` where the threshold ``U2`` is positive, where
 it is not (``g`` is ``1 - e^eps A^(r-1)``), and above ``A = 1``.
@@ -27,58 +27,58 @@ from privproj.numerics.arrays import Array, Index
 from privproj.numerics.quadrature import gauss_nodes
 from privproj.numerics.special import log_beta_tail, stirling_remainder
 
-Kinds = NDArray[np.int8]  # for each panel its part: :data:`BELOW_ONE`, :data:`CERTAIN_GAIN` or :data:`ABOVE_ONE`
+Kinds = NDArray[np.int8]  # the part of each panel: BELOW_ONE, CERTAIN_GAIN or ABOVE_ONE
 
-BELOW_ONE = 0  # soundness: kind of a panel below ``A = 1`` where the threshold ``U2`` is positive
+BELOW_ONE = 0  # soundness: kind of a panel below A = 1 where the threshold U2 is positive
 
-# soundness: kind of a panel below ``A = 1`` where it is not, so that the gain is ``1 - e^eps A^(r-1)``
+# soundness: kind of a panel below A = 1 where U2 is not positive, so that the gain is 1 - e^eps A^(r-1)
 CERTAIN_GAIN = 1
 
-ABOVE_ONE = 2  # soundness: kind of a panel above ``A = e^(eps/a)``, where the threshold ``U1`` is positive
+ABOVE_ONE = 2  # soundness: kind of a panel above A = e^(eps/a), where the threshold U1 is positive
 
 PANEL_NODES = 24  # Gauss nodes of a panel
 
-STEP_DEVIATIONS = 30.0  # how many deviations around the mean that matters
+STEP_DEVIATIONS = 30.0  # standard deviations of U around its mean
 
-# A first panel next to a singular point counts as if it began at this share of its width from there
+# a first panel next to a singular point counts as beginning at this share of its width from there
 LEAST_SHARE_LEFT = 0.2
 
-WINDOW_NATS = 34.0  # nats below its largest bound at which a piece of the integral gets no first panel
+WINDOW_NATS = 34.0  # nats below the largest bound at which a piece of the integral gets no first panel
 
-PANEL_ERROR_SHARE = 1e-13  # what a panel may add to the relative error of one value without being halved. It is added
+PANEL_ERROR_SHARE = 1e-13  # relative error that a panel may add to a value without being halved
 
-# what a panel may add to the relative error of a value of a table without being halved. It is added
+# the same for a value of a table
 TABLE_PANEL_ERROR_SHARE = 1e-12
 
-MOST_HALVINGS = 90  # halvings after which :class:`NotConverged` is raised
+MOST_HALVINGS = 90  # halvings after which NotConverged is raised
 
-# soundness: ``min(2, x) <= 2.32 (1 - e^-x)`` for ``x >= 0`` (C20), as a logarithm
+# soundness: min(2, x) <= 2.32 (1 - e^-x) for x >= 0 (C20), as a logarithm
 LOG_MINIMUM_OVER_RISE = math.log(2.32)
 
-BERNOULLI_BEND = 0.28  # soundness: half of a bound of ``|B''|``, ``B(x) = x/(e^x - 1)``, for ``|Im x| <= 1`` (C20)
+BERNOULLI_BEND = 0.28  # soundness: half of a bound of |B''|, B(x) = x/(e^x - 1), for |Im x| <= 1 (C20)
 
-# soundness: relative rounding of thresholds and of epsilon, which callers may have off by 1e-15; measured
+# soundness: relative rounding of thresholds and of epsilon, which callers may have rounded by 1e-15 (measured)
 THRESHOLD_ROUNDING = 1.5e-15
 
-FARTHEST_LOG_ALIGNMENT = 45.0  # ``ln A`` up to which there are panels; the rest is bounded and added
+FARTHEST_LOG_ALIGNMENT = 45.0  # ln A up to which there are panels; a bound of the rest is added
 
-FIRST_PLACE = 1e-7  # width of the first piece at ``A = 1`` or at a threshold of 0, as a share of the least scale there
+FIRST_PLACE = 1e-7  # width of the first piece at A = 1 or at a threshold of 0, over the least scale there
 
-PLACE_GROWTH = 2.0  # how many times as wide as the one before a piece is
+PLACE_GROWTH = 2.0  # ratio of the widths of successive pieces
 
-# ends of pieces around the bulk of ``A``, in units of ``s``
+# ends of pieces around the bulk of A, in units of s
 BULK = np.array([-40, -28, -20, -14, -10, -7, -5, -3.5, -2.2, -1, 0, 1, 2.2, 3.5, 5, 7, 10, 14, 20, 28, 40])
 
-BEFORE_ZERO = 1.0 - 2.0**-53  # soundness: the last place before ``A = 0``
+BEFORE_ZERO = 1.0 - 2.0**-53  # soundness: the last double before A = 0
 
 # soundness: least divisor and least argument of a logarithm, of numbers that are 0 or far larger
 LEAST_DIVISOR = 1e-300
 
 
 def log_gamma_ratio(r: float) -> float:
-    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's law (C9)."""
+    """Return ``ln c_r = ln Gamma((r+1)/2) - ln Gamma(r/2) - ln(pi)/2``, the front of Student's distribution (C9)."""
     # With z = r/2 and R the remainder of Stirling's formula it is
-    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2: large terms have cancelled by hand.
+    # z ln(1 + 1/(2z)) + ln(z)/2 - 1/2 + R(z + 1/2) - R(z) - ln(pi)/2, without cancellation of large terms.
     z = 0.5 * r
     return (
         z * math.log1p(0.5 / z)
@@ -367,7 +367,7 @@ class WishartIntegral:
         return np.minimum(most, 0.0), step
 
     def log_most_density(self, p: _IntegralPanels) -> tuple[Array, Array]:
-        """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one hill."""
+        """Return ``ln`` of the least and of the largest density ``f`` on each panel; ``f`` has one peak."""
         far, near = self.offset(p.kind, p.index, p.high), self.offset(p.kind, p.index, p.low)
         m, at_near, at_far = self.misalignment, self.log_density(near), self.log_density(far)
         most = np.where((near + m) * (far + m) <= 0.0, self.log_density_front, np.maximum(at_near, at_far))
@@ -376,7 +376,7 @@ class WishartIntegral:
     def panel_bounds(self, p: _IntegralPanels) -> tuple[Array, Array]:
         """Return ``ln`` of a lower and of an upper bound of the integral over each panel.
 
-        ``g`` rises with the place, and ``f`` has one hill: the bounds are the width times the least, or the largest,
+        ``g`` rises with the place, and ``f`` has one peak: the bounds are the width times the least, or the largest,
         ``f`` and ``g``.
         """
         # width min(f) g(low) <= integral <= width max(f) g(high), with 1e-9 for rounding (C20, the sum)
@@ -407,7 +407,7 @@ class WishartIntegral:
         """
         # 2.1 M rho^-2n / (1 - rho^-2) widths (C20, Gauss rules)
         best = np.full_like(p.low, np.inf)
-        # Ellipses tried for the error of a panel, one after the other: sums of their semi-axes.
+        # sums of the semi-axes of the ellipses
         for ellipse in (3.0, 2.0):
             left = np.flatnonzero(best > enough)
             if not len(left):
@@ -554,13 +554,13 @@ class WishartIntegral:
         """
         m, spread = self.misalignment, self.unit / math.sqrt(self.rank)
         kink, turn = self.kink[:, None], self.turn[:, None]
-        # Number of pieces that grow from ``A = 1`` towards ``A = 0``.
+        # pieces that grow from A = 1 towards A = 0
         growing = np.minimum(FIRST_PLACE * min(spread, 1.0) * PLACE_GROWTH ** np.arange(44), 0.5)
         towards_zero = 1.0 - 0.5 ** np.arange(1.0, 41.0)
         shared = np.concatenate([[0.0, 1.0], towards_zero, growing, np.clip(m + spread * BULK, 0.0, 1.0)])
         edges = [np.broadcast_to(shared, (len(kink), len(shared)))]
         if self.a <= 0.0:
-            # Number of pieces towards a threshold of 0, each half as wide as the one before.
+            # pieces towards a threshold of 0, each half as wide as the previous one
             edges += [turn, turn * (1.0 - 0.5 ** np.arange(1.0, 46.0))]
         parts = [self.between(np.concatenate(edges, axis=1), turn, BELOW_ONE)]
         if self.a <= 0.0:
@@ -569,9 +569,9 @@ class WishartIntegral:
             end = math.exp(FARTHEST_LOG_ALIGNMENT)
             scale = FIRST_PLACE * np.minimum(min(spread, 1.0), np.where(kink > 0.0, kink, 1.0))
             centre = -m - np.expm1(np.minimum(kink, 600.0))
-            # Number of pieces that grow from the threshold above ``A = 1``.
+            # pieces that grow from the threshold above A = 1
             growing = np.minimum(scale * PLACE_GROWTH ** np.arange(40), end)
-            # Beyond them are 23 pieces more, each 16 times as wide as the one before.
+            # 23 more pieces beyond, each 16 times as wide as the previous one
             farther = np.minimum(growing[:, -1:] * 16.0 ** np.arange(1.0, 24.0), end)
             fixed = np.broadcast_to([0.0, end], (len(kink), 2))
             above = np.concatenate([fixed, growing, farther, np.clip(centre + spread * BULK, 0.0, end)], axis=1)
@@ -612,16 +612,15 @@ class WishartIntegral:
         left = turn - p.low
         nearer = np.where(p.kind == ABOVE_ONE, 1.0, np.maximum(turn - p.high, LEAST_SHARE_LEFT * left) / left)
         folds = np.log(p.high / np.maximum(p.low, LEAST_SHARE_LEFT * p.high)) - np.log(nearer)
-        # Change of ``ln f`` and of the bound of ``ln g`` on one first panel.
-        # Log of how many times farther from a singular point the far end of a first panel lies.
-        # Width of a first panel in ``asinh`` of Student's variable over ``sqrt(r)``.
+        # in units of one first panel: change of ln f and ln g, log of the ratio of the distances of its ends from a singular
+        # point, width in asinh of Student's variable over sqrt(r)
         size = (fall + rise) / 20.0 + folds / 0.7 + angle / 4.0
-        # Width of a first panel in deviations of ``U``, where the threshold passes its mean.
+        # and width in standard deviations of U, where the threshold passes its mean
         size += np.abs(steps[1] - steps[0]) / 5.0
-        # First panels so many nats below the top are twice as wide.
+        # First panels 40 nats below the top are twice as wide.
         size /= 1.0 + (top[p.index] - most[covered]) / 40.0
         parts = np.maximum(np.ceil(size), 1.0).astype(np.intp)
-        # Pieces that belong to several panels are cut, and then neighbours whose sizes sum up to one panel are joined.
+        # Cut pieces that belong to several panels, then join neighbors whose sizes sum to one panel.
         p, size = p.cut(parts), np.repeat(size / parts, parts)
         new = np.append(True, (p.low[1:] != p.high[:-1]) | (np.diff(p.kind) != 0) | (np.diff(p.index) != 0))
         run = np.cumsum(new) - 1
@@ -661,7 +660,7 @@ class WishartIntegral:
             value, steep = self.gauss(panels)
             allowed = _add_logs(sums.total, panels.index, value) + math.log(self.share)
             if len(rest.low):
-                # A piece left out is in [0, most]: half of that is the middle and its error.
+                # The integral over an omitted piece is in [0, most]: half of it is the middle and its error.
                 small = half <= allowed[rest.index]
                 sums = sums.add(rest.index[small], half[small], half[small])
                 rest, more = rest[:0], rest[~small]
@@ -674,14 +673,13 @@ class WishartIntegral:
             sums = sums.add(panels.index[done], value[done], error[done], steep[done])
             panels, enough, error = panels[~done], enough[~done], error[~done]
             if len(panels.low):
-                # Each panel is in [low, high]: half of the gap is the error of the middle. Else it is cut.
+                # Each integral is in [low, high]: half of the gap is the error of the middle. Otherwise cut the panel.
                 low, high = self.panel_bounds(panels)
                 gap = high + np.log1p(-np.exp(np.minimum(low - high, 0.0))) - math.log(2.0)
                 small = (gap <= enough) | (high == -np.inf)
                 sums = sums.add(panels.index[small], np.logaddexp(low, high)[small] - math.log(2.0), gap[small])
-                # A panel is cut in one part more for so many nats that its error is too large.
+                # one part more for every 8 nats of excess error, at most 6 parts
                 panels, parts = panels[~small], 2.0 + (error - enough)[~small] / 8.0
-                # Most parts that a panel is cut in at once.
                 parts = np.where(parts < np.inf, np.clip(parts, 2.0, 6), 2.0)
                 panels = panels.cut(parts.astype(np.intp))
             if not len(panels.low):

@@ -39,15 +39,15 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.interval import Enclosure, widen_outward, widen_outward_each
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-EPSILONS_TOGETHER = 64  # values of epsilon whose panels are evaluated together
+EPSILONS_TOGETHER = 64  # epsilons whose panels are evaluated together
 
-# soundness: largest epsilon at which the panels are evaluated. The profile falls, so its value there is a bound beyond
+# soundness: largest epsilon at which the panels are evaluated; the profile decreases, so its value is a bound beyond
 FARTHEST_EPSILON = 1e9
 
-# where a search for an epsilon looks first, in units of a rough deviation of the loss
+# first points of a search for an epsilon, in units of a rough standard deviation of the loss
 GUESS_LADDER = 2.0 ** np.arange(-4.0, 5.0)
 
-GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)  # where it looks next, in units of what it found
+GUESS_STEPS = 1.0 + 0.02 * np.arange(-2.0, 3.0)  # next points, in units of the result of the first
 
 GUESS_POINTS = 5  # values of the profile that are interpolated for a guess
 
@@ -57,10 +57,9 @@ def steepness(log_delta: Array | float, rank: int, misalignment: Array | float) 
     return 4.0 * np.abs(log_delta) + 40.0 + np.sqrt(misalignment * rank)
 
 
-# Values of profiles that are remembered.
 @lru_cache(maxsize=20000)
 def _cached_log_delta(pair: "VectorWishart", eps: float) -> Enclosure:
-    """Return :meth:`VectorWishart.compute_log_delta`, remembered for the next question."""
+    """Return :meth:`VectorWishart.compute_log_delta`, cached."""
     return pair.compute_log_delta(eps)
 
 
@@ -79,11 +78,11 @@ class VectorWishart:
 
     def profile(self) -> PrivacyProfile:
         """Return its profile."""
-        # With more digits a search goes to and fro in the rounding of panels.
+        # More digits would be below the rounding of panels.
         return PrivacyProfile(self.log_delta, table=self.table, guess=self.guess_epsilon, resolution=24.0, digits=12)
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, remembered for the next question.
+        """Return an enclosure of ``ln delta(eps)`` for ``eps >= 0``, cached.
 
         Runs of different length ask for the same values again. Raises :class:`NotConverged` where the panels do not
         settle.
@@ -91,8 +90,8 @@ class VectorWishart:
         return _cached_log_delta(self, eps)
 
     def compute_log_delta(self, eps: float) -> Enclosure:
-        """Return what :meth:`log_delta` returns, computed and not remembered."""
-        if eps > FARTHEST_EPSILON:  # the profile falls to P(A <= 0), which it has all but reached
+        """Return what :meth:`log_delta` returns, computed and not cached."""
+        if eps > FARTHEST_EPSILON:  # the profile decreases to P(A <= 0), which it has nearly reached
             return Enclosure(
                 widen_outward(log_infinite(self.rank, self.misalignment)).lower, self.log_delta(FARTHEST_EPSILON).upper
             )
@@ -142,14 +141,13 @@ class VectorWishart:
         m, r = self.misalignment, self.rank
         scale = math.sqrt(m * (2.0 - m) / r * (0.5 * (r + self.dim - 1.0) + r * r) * -2.0 * log_delta)
         guess, goal = scale, math.log(-log_delta)
-        # What a panel may add to the relative error of a value for a guess, without being halved: first, and next.
+        # with a relative error of 1e-2 first, and 1e-9 next
         #
         for steps, share in zip((GUESS_LADDER, GUESS_STEPS), (1e-2, 1e-9), strict=True):
             eps = guess * steps
             if not eps[-1] < FARTHEST_EPSILON:
                 return None
             depth = -self.log_deltas(eps, share)[0]
-            # Least ``ln(1/delta)`` that a guess is read off.
             read = depth > 1e-3
             # ln eps is nearly linear in ln ln(1/delta)
             eps, depth = eps[read], np.log(depth[read])

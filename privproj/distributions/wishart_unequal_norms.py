@@ -1,4 +1,4 @@
-"""The vector Wishart mechanism where neighbouring vectors differ in norm: the worst pair, enclosed (C12).
+"""The vector Wishart mechanism where neighboring vectors differ in norm: the worst pair, enclosed (C12).
 
 With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.distributions.wishart_loss` the loss is
 
@@ -30,29 +30,29 @@ from privproj.numerics.arrays import Array
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
 
-EPSILONS_TOGETHER = 8  # how many values of eps of a table share their nodes
+EPSILONS_TOGETHER = 8  # epsilons of a table that share their nodes
 
-# soundness: relative error allowed to special functions and sums, of which gains keep seven digits (measured)
+# soundness: relative error allowed to special functions and sums (measured: gains keep seven digits)
 UNEQUAL_NORMS_MARGIN = 1e-7
 
-STEEPEST_LOG_DELTA = 1e4  # soundness: ``-d ln delta/d eps`` allowed for in lower ends; measured
+STEEPEST_LOG_DELTA = 1e4  # soundness: -d ln delta/d eps allowed for in lower ends (measured)
 
-UNDERFLOW_FLOOR = 1e-270  # soundness: added above for what underflows: a few thousand panels of what is invisible
+UNDERFLOW_FLOOR = 1e-270  # soundness: added to upper ends for underflow: INVISIBLE_PROBABILITY on a few thousand panels
 
-# soundness: A difference of two incomplete gammas above this share of the first keeps nine digits (C12)
+# soundness: a difference of two incomplete gammas above this share of the first keeps nine digits (C12)
 LEAST_SHARE_OF_DIFFERENCE = 1e-5
 
-# soundness: probabilities below this are 0 here; a floor is added that is larger than all of them
+# soundness: probabilities below this are set to 0; UNDERFLOW_FLOOR is larger than all of them
 INVISIBLE_PROBABILITY = 1e-280
 
-LOWEST_LOG_ALIGNMENT = -60.0  # nodes in ``x = ln A`` are above this; what is below is counted in full
+LOWEST_LOG_ALIGNMENT = -60.0  # least node in x = ln A; what is below is counted in full
 
-HIGHEST_LOG_ALIGNMENT = 300.0  # last node in ``x = ln A``; what is above is counted in full
+HIGHEST_LOG_ALIGNMENT = 300.0  # largest node in x = ln A; what is above is counted in full
 
 
 @dataclass(frozen=True)
 class UnequalNorms:
-    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both orders (C12).
+    """Every pair with misalignment at most ``m`` and norms within a factor ``e^log_ratio``, in both directions (C12).
 
     * ``dim``, ``rank``: ``d`` and ``r`` of the mechanism.
     * ``misalignment``: the largest permitted ``m = 1 - rho``.
@@ -66,8 +66,7 @@ class UnequalNorms:
 
     def profile(self) -> PrivacyProfile:
         """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
-        # More digits of an epsilon are lost in the width of an enclosure.
-        # Evaluations per deviation of the loss where releases are composed.
+        # More digits would be below the width of an enclosure.
         return PrivacyProfile(
             self.log_delta,
             table=self.table,
@@ -92,8 +91,8 @@ class UnequalNorms:
         return lower, upper
 
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few roundings."""
-        # eps is lowered by a few roundings of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
+        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few rounding errors."""
+        # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         # max of G(0) at tau = ln kappa and tau = -ln kappa: parallel vectors, and all pairs in one dimension (C12)
         ends = np.array([-self.log_ratio, self.log_ratio])
@@ -102,7 +101,7 @@ class UnequalNorms:
             if self.dim > 1 and self.misalignment > 0.0:
                 at_nodes, upper = self.search(eps - shift)
                 lower = np.maximum(lower, at_nodes)
-        # What is undefined says nothing.
+        # nan means that nothing is known
         lower, upper = np.nan_to_num(lower, nan=0.0), np.nan_to_num(upper, nan=1.0)
         return (
             np.maximum(lower * (1.0 - UNEQUAL_NORMS_MARGIN - STEEPEST_LOG_DELTA * shift) - UNDERFLOW_FLOOR, 0.0),
@@ -112,15 +111,13 @@ class UnequalNorms:
     def search(self, eps: Array) -> tuple[Array, Array]:
         """Return lower and upper bounds of delta on nodes that lie where panels cost most; every choice is sound."""
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
-        # Nodes that are placed without a look.
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
         x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
         lower, upper, cost = self.bounds(x, eps)
-        # Rounds after which the search ends, and what all panels together may cost before.
         for _ in range(13):
             if cost.sum() < 0.025 * len(eps):
                 break
-            # The error of so many more panels is least where the roots of their costs are equal.
+            # For a given number of panels the error is least if the roots of their costs are equal.
             along = np.append(0.0, np.cumsum(np.sqrt(cost) + 0.1 * np.sqrt(cost).mean() + 1e-300))
             x = np.unique(np.append(x, np.interp(np.linspace(0.0, along[-1], 800), along, x)))
             lower, upper, cost = self.bounds(x, eps)
@@ -131,7 +128,7 @@ class UnequalNorms:
 
         They are a lower and an upper one for each eps, and what each panel may add to the upper one, relatively.
         """
-        # Where cells of ratios and of misalignments end, as shares of the largest.
+        # ends of cells of ratios and of misalignments, as shares of the largest
         ratios = self.log_ratio * np.array([-1.0, -0.95, -0.75, -0.4, 0.0, 0.4, 0.75, 0.95, 1.0])
         shares = np.array([4.0**-6, 4.0**-5, 4.0**-4, 4.0**-3, 4.0**-2, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.0])
         m = np.append(0.0, self.misalignment * shares)
@@ -183,9 +180,9 @@ class UnequalNorms:
         place = (a * y + side * start) / rate
         b = np.maximum(place, 0.0)
         first, second, exponent = tail(k, b), tail(k, b * np.exp(side * y)), start - side * c * y
-        # What is visible times e^700 is above 1, so that no larger exponent is needed.
+        # INVISIBLE_PROBABILITY times e^700 exceeds 1, so no larger exponent is needed.
         value = first - np.exp(np.minimum(exponent, 700.0)) * second
-        # where the second underflows, the exponential would undo that
+        # if the second underflows, the exponential would undo that
         lost = (second < INVISIBLE_PROBABILITY) & (exponent > 0.0)
         weak = (first > INVISIBLE_PROBABILITY) & (lost | ~(value > LEAST_SHARE_OF_DIFFERENCE * first))
         value = np.where(first > INVISIBLE_PROBABILITY, value, 0.0)
@@ -204,6 +201,6 @@ class UnequalNorms:
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
     """Return the sums over panels, ``(m, t, e)``; by no product of matrices, as BLAS would start its threads for it."""
-    # What is invisible counts as 0, since arithmetic with denormal numbers is slow.
+    # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
     return np.einsum("mn,tne->mte", tails, parts)

@@ -23,7 +23,7 @@ NEWTON_END = 3e-7  # relative step after which Newton's method has converged to 
 
 FIRST_NATS = 0.7  # -ln delta in nats above which Newton's method runs on sqrt(-2 ln delta), which is nearly linear
 
-ENDS: Any = None  # the profile to invert; :func:`root_of` sets both globals
+ENDS: Any = None  # the profile to invert; root_of sets both globals
 
 BENDS: Any = None  # True for a profile with kinks, where neither a cubic nor the square of a step estimates the error
 
@@ -37,14 +37,19 @@ def find_crossing(
     spread: float = 1.0,
     rtol: float = 1e-14,
 ) -> Enclosure:
-    """Bracket the point where a non-increasing ``excess`` stops being positive, on ``0 < low <= x <= high``.
+    """Return a bracket of the point where a non-increasing ``excess`` stops being positive.
 
-    The search starts at ``guess``. Its first step is to ``guess (1 + spread)`` or ``guess / (1 + spread)``, and each
-    later one is longer.
+    The search on ``0 < low <= x <= high`` begins at ``guess`` with a step to ``guess (1 + spread)`` or ``guess / (1 +
+    spread)``, and each further step is longer. The bracket is then bisected in logs and, once it is short, reduced by
+    Chandrupatla's method.
 
-    Returns ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, ``x2 - x1 <= rtol * x2``; ``(0, low)``
-    if nothing is positive down to ``low``; ``(high, inf)`` if all is positive up to ``high``. So a finite ``x2`` is
-    safe even where ``excess`` is not monotone. Raises :class:`NotConverged` on a nan.
+    Returns:
+        ``(x1, x2)`` with ``excess(x1) > 0 >= excess(x2)``, both evaluated, and ``x2 - x1 <= rtol * x2``; ``(0, low)``
+            if no evaluated value is positive down to ``low``; ``(high, inf)`` if all are positive up to ``high``. A
+            finite ``x2`` satisfies ``excess(x2) <= 0`` even if ``excess`` is not monotone.
+
+    Raises:
+        NotConverged: A value of ``excess`` is nan.
     """
 
     def checked(x: float) -> float:
@@ -64,10 +69,9 @@ def find_crossing(
         near, at_near = far, at_far
         far = min(high, far * factor) if seeks_safe else max(low, far / factor)
         at_far = checked(far)
-        # Largest factor from one look to the next while a bracket is sought.
         factor = min(factor**3, 1e60)
     x1, f1, x2, f2 = (near, at_near, far, at_far) if seeks_safe else (far, at_far, near, at_near)
-    # The bracket is halved in logs, and where it is short narrowed by Chandrupatla's method.
+    # Bisect in logs, then use Chandrupatla's method.
     while x2 > 4.0 * x1:
         x = math.sqrt(x1) * math.sqrt(x2)
         value = checked(x)
@@ -75,20 +79,20 @@ def find_crossing(
     last, at_last, share = x1, f1, 0.5
     while x2 - x1 > rtol * x2:
         x = x1 + share * (x2 - x1)
-        if not x1 < x < x2:  # a look so close to one end that rounding makes it that end
+        if not x1 < x < x2:  # rounded to an end
             x = x1 + 0.5 * (x2 - x1)
         if not x1 < x < x2:
             break
         value = checked(x)
         last, at_last = (x1, f1) if value > 0.0 else (x2, f2)
         x1, f1, x2, f2 = (x, value, x2, f2) if value > 0.0 else (x1, f1, x, value)
-        # Least relative distance of the next look from the ends of a bracket.
+        # the next point keeps a least relative distance from both ends
         share = _interpolated_share(x1, f1, x2, f2, last, at_last, max(0.5 * rtol, 2.0**-51) * x2)
     return Enclosure(x1, x2)
 
 
 def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f3: float, tolerance: float) -> float:
-    """Return where to look next, as a share of the bracket: inverse quadratic where that is safe, else 0.5."""
+    """Return the next point as a fraction of the bracket: inverse quadratic interpolation if it is safe, else 0.5."""
     if not all(map(math.isfinite, (f1, f2, f3))) or f3 in (f1, f2):
         return 0.5
     place = (x1 - x2) / (x3 - x2) if f3 > 0.0 else (x2 - x1) / (x3 - x1)
@@ -106,7 +110,7 @@ def _interpolated_share(x1: float, f1: float, x2: float, f2: float, x3: float, f
 def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | None:
     """Return the largest ``n`` in ``low..high`` for which ``fits`` holds, or None if it does not hold at ``low``.
 
-    ``fits`` may turn from true to false once. It was evaluated to be true at the result.
+    ``fits`` may change from true to false once. It was evaluated to be true at the result.
     """
     if not fits(low):
         return None
@@ -123,17 +127,17 @@ def largest_integer(fits: Callable[[int], bool], low: int, high: int) -> int | N
 def minimise(
     f: Callable[[float], float], low: float, high: float, rtol: float = 1e-9, points: int = 25
 ) -> tuple[float, float]:
-    """Return ``(x, f(x))`` near the least value on ``[low, high]``: a scan of ``points`` values, then Brent's method.
+    """Return ``(x, f(x))`` near the minimum on ``[low, high]``: a scan of ``points`` values, then Brent's method.
 
-    It ends at the relative width ``rtol``, or where rounding hides the valley. ``f(x)`` was evaluated, but that it is
-    the least is not certain.
+    The search ends at the relative width ``rtol``, or where differences of values are rounding. ``f(x)`` was evaluated,
+    but it is not proved to be the minimum.
     """
     scan = [low + (high - low) * i / (points - 1.0) for i in range(points)]
     values = [f(x) for x in scan]
     best = min(range(points), key=values.__getitem__)
     left, right = max(0, best - 1), min(points - 1, best + 1)
     a, x, b, at_x = scan[left], scan[best], scan[right], values[best]
-    # The points next in value to the best one, through all of which parabolas go.
+    # w and v are the points with the next smallest values; parabolas go through x, w and v
     (w, at_w), (v, at_v) = sorted(((scan[i], values[i]) for i in (left, right)), key=lambda pair: pair[1])
     floor = LEAST_RELATIVE_VALLEY * (b - a)
     step = before = b - a
@@ -141,10 +145,10 @@ def minimise(
         middle, nearest = 0.5 * (a + b), 0.5 * max(rtol, LEAST_RELATIVE_VALLEY) * (abs(a) + abs(b)) + floor
         if abs(x - middle) <= nearest - 0.5 * (b - a):
             return x, at_x
-        # Share of the larger side that a golden section goes.
+        # golden section of the larger side
         golden = 0.5 * (3.0 - math.sqrt(5.0)) * ((b if x < middle else a) - x)
         move = _parabola_step(x, at_x, w, at_w, v, at_v)
-        # the parabola is trusted where it stays inside, and moves less than half of the step before the last
+        # accept the parabola if it stays inside and its step is less than half of the step before the last
         fits = a - x + nearest < move < b - x - nearest and abs(move) < 0.5 * abs(before)
         before, step = step, move if fits else golden
         if not fits:
@@ -163,7 +167,7 @@ def minimise(
 
 
 def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v: float) -> float:
-    """Return the way from ``x`` to the bottom of the parabola through three points; ``inf`` where it has none."""
+    """Return the step from ``x`` to the vertex of the parabola through three points, or ``inf`` if there is none."""
     if not all(map(math.isfinite, (at_x, at_w, at_v))) or len({x, w, v}) < 3:
         return math.inf
     r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)

@@ -1,38 +1,38 @@
-"""Scalar kernels: the special functions of the answers, as plain functions of floats on ``math``.
+"""Special functions as kernels: plain functions of floats that need ``math`` only.
 
-Each function runs as it is (one evaluation costs microseconds and no import) and, through
-:mod:`privproj.numerics.compiled`, as machine code made by numba from the very same source. Two rules keep both alike.
-Plain Python raises an error on overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel
-lets an argument get there. And ``-inf`` stands for the log of zero.
+Each function runs as plain Python, where one evaluation takes microseconds, and through
+:mod:`privproj.numerics.compiled` as machine code from the same source. Plain Python raises an error for an overflow,
+``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel evaluates these. ``-inf`` is the log of
+zero.
 
-Notation: ``phi``, ``Phi`` normal density and CDF; ``u = eps/mu - mu/2``; Mills ratio ``R(x) = (1 - Phi(x)) / phi(x)``;
-``B`` has law ``Beta(a, b)``, ``n = a + b``; ``U`` has law ``Gamma(a)``. Logs are natural. The functions are right to
-the errors that :mod:`privproj.numerics.interval` allows for, which is measured.
+Notation: ``phi`` and ``Phi`` are the normal density and CDF, ``R(x) = (1 - Phi(x)) / phi(x)`` is the Mills ratio, ``B ~
+Beta(a, b)`` with ``n = a + b``, and ``U ~ Gamma(a)``. Logs are natural. The relative errors are those that
+:mod:`privproj.numerics.interval` allows for (measured).
 
-The formulas stand in three arithmetics on purpose: here, in balls (:mod:`privproj.contrib.certify`) and in mpmath
-(``tests/reference/special.py``).
+The same functions exist in ball arithmetic in :mod:`privproj.contrib.certify` and in mpmath in
+``tests/reference/special.py``.
 """
 
 import math
 from math import erfc, exp, fabs, inf, lgamma, log, log1p, sqrt
 
-LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)  # soundness: ``ln sqrt(2 pi)``, in the normal density
+LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)  # soundness: ln sqrt(2 pi), in the normal density
 
-SQRT_HALF = math.sqrt(0.5)  # soundness: ``sqrt(1/2)``
+SQRT_HALF = math.sqrt(0.5)  # soundness: sqrt(1/2)
 
-SQRT_HALF_PI = math.sqrt(0.5 * math.pi)  # soundness: ``sqrt(pi/2)``, the Mills ratio at 0
+SQRT_HALF_PI = math.sqrt(0.5 * math.pi)  # soundness: sqrt(pi/2), the Mills ratio at 0
 
 GAUSS_3_OUTER_NODE = math.sqrt(0.6)  # soundness: outer node of the three-point Gauss rule on [-1, 1]
 
-DEKKER_SPLITTER = 134217729.0  # soundness: ``2^27 + 1``, which splits a double into two halves (Dekker)
+DEKKER_SPLITTER = 134217729.0  # soundness: 2^27 + 1, which splits a double into two halves (Dekker)
 
-# soundness: log of the least probability that scipy's quantile functions are asked for. Below e^-708 doubles lose
-# digits, and a quantile comes out too small; above, the functions are right to 4e-13 (measured against mpmath)
+# soundness: nats, log of the least probability passed to scipy's quantile functions, which are accurate to 4e-13 above
+# it (measured against mpmath); below e^-708 doubles lose digits, and a quantile is too small
 LEAST_LOG_QUANTILE = -705.0
 
 
 def log_add(x, y):
-    """Return ``ln(e^x + e^y)`` without overflow; ``-inf`` stands for a term of 0."""
+    """Return ``ln(e^x + e^y)`` without overflow."""
     high, low = (x, y) if x > y else (y, x)
     if low == -inf or high == inf:
         return high
@@ -64,7 +64,7 @@ def mills(x):
 
 
 def mills_slope(x):
-    """Return ``-R'(x) = 1 - x R(x)``, without cancellation for large ``x``, right to a relative 1e-14 (measured)."""
+    """Return ``-R'(x) = 1 - x R(x)`` without cancellation for large ``x``; relative error 1e-14 (measured)."""
     if x < -0.5:
         return 1.0 - x * mills(x)
     y = 4.0 / (4.0 + x)
@@ -80,7 +80,7 @@ def mills_slope(x):
 
 
 def mills_drop(u, mu):
-    """Return ``R(u) - R(u + mu)`` for ``mu > 0``; where that would cancel, by three-point Gauss on ``-R'``."""
+    """Return ``R(u) - R(u + mu)`` for ``mu > 0``, by a three-point Gauss rule for ``-R'`` if it would cancel."""
     if mu >= 0.01 * max(1.0, fabs(u)):
         return mills(u) - mills(u + mu)
     # R(u) - R(u + mu) = mu [5 S(c - g) + 8 S(c) + 5 S(c + g)]/18, S = -R', c = u + mu/2, g = (mu/2) sqrt(3/5)
@@ -108,7 +108,7 @@ def stirling_remainder(z):
 
 
 def log_residual(e, ratio):
-    """Return ``ln(1 + e) - e`` without cancellation; ``ratio = 1 + e`` is used where ``e`` is near -1."""
+    """Return ``ln(1 + e) - e`` without cancellation; ``ratio = 1 + e`` is used if ``e`` is near -1."""
     if e < -0.6:
         return log(ratio) - e
     if fabs(e) > 0.3:
@@ -125,7 +125,7 @@ def log_residual(e, ratio):
 
 
 def beta_excess(a, b, x, y):
-    """Return ``(a + b) x - a``, correctly rounded, for ``x + y = 1``: from the smaller of the two."""
+    """Return ``(a + b) x - a``, correctly rounded, for ``x + y = 1``."""
     n = a + b
     if x <= 0.5:
         product = n * x
@@ -135,19 +135,19 @@ def beta_excess(a, b, x, y):
 
 
 def beta_constant(a, b):
-    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/n``, ``y = b/n``. It is the same for ``(b, a)``."""
+    """Return ``ln[x^a y^b / Beta(a, b)]`` at the mean ``x = a/n``, ``y = b/n``. It is symmetric in ``a`` and ``b``."""
     # R(n) - R(a) - R(b) + ln(a b/n)/2 - ln sqrt(2 pi): the large terms have cancelled by hand.
     remainder = stirling_remainder(a + b) - stirling_remainder(a) - stirling_remainder(b)
     return remainder + 0.5 * log(a / (a + b) * b) - LOG_SQRT_2PI
 
 
 def beta_tail_scale(a, b):
-    """Return the standard deviation of ``logit B`` to first order, the natural step in ``logit tau``."""
+    """Return the standard deviation of ``logit B`` to first order."""
     return sqrt(1.0 / a + 1.0 / b)
 
 
 def beta_deviance(a, b, x, y):
-    """Return ``a ln(n x/a) + b ln(n y/b)``, ``n = a + b``, for ``x + y = 1``. It is at most 0, and 0 at the mean."""
+    """Return ``a ln(n x/a) + b ln(n y/b)`` for ``x + y = 1``. It is at most 0, and 0 at the mean."""
     n = a + b
     # a [ln(1 + e/a) - e/a] + b [ln(1 - e/b) + e/b], e = n x - a
     excess = beta_excess(a, b, x, y)
@@ -160,10 +160,10 @@ def log_beta_fraction(a, b, x, y, constant):
 
 
 def beta_fraction(a, b, x, y, excess, most):
-    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``; -1 where so many terms are too few.
+    """Return ``P(B <= x) / [x^a y^b / Beta(a, b)]`` for ``x <= a/(a+b)``, or -1 if ``most`` terms do not suffice.
 
-    ``excess`` is ``(a+b) x - a``. It is the even contraction of the continued fraction of the incomplete beta (Didonato
-    and Morris 1992, equation 9), by Steed's forward sums.
+    ``excess`` is ``(a+b) x - a``. The method is the even contraction of the continued fraction of the incomplete beta
+    function (Didonato and Morris 1992, equation 9), summed forward by Steed's algorithm.
     """
     offset = 1.0 - excess
     d = 1.0 / (a / (a + 1.0) * offset)
@@ -183,15 +183,15 @@ def beta_fraction(a, b, x, y, excess, most):
 
 
 def log_beta_tail(a, b, x, y):
-    """Return ``ln P(B > x)`` for ``B ~ Beta(a, b)``, ``x + y = 1``; for half-integer ``a, b`` up to 5e5.
+    """Return ``ln P(B > x)`` for ``x + y = 1``, for half-integers ``a, b`` up to 5e5.
 
-    For whole ones it is a binomial tail, to the margin of C26 up to 1e12.
+    For integers it is a binomial tail, within the margin of C26 up to 1e12.
     """
     return log_beta_tail_from(a, b, x, y, beta_constant(a, b))
 
 
 def log_beta_tail_from(a, b, x, y, constant):
-    """Return :func:`log_beta_tail` where :func:`beta_constant` is known already."""
+    """Return :func:`log_beta_tail` for a known :func:`beta_constant`."""
     if y <= 0.0:
         return -inf
     if x <= 0.0:
@@ -213,21 +213,21 @@ def log_gamma_front(a, e, ratio):
 
 
 def log_gamma_below(a, e, ratio):
-    """Return ``ln P(U <= a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``, by its series of positive terms."""
+    """Return ``ln P(U <= a ratio)``, ``ratio = 1 + e``, by a series of positive terms."""
     if ratio <= 0.0:
         return -inf
     return min(0.0, log_gamma_front(a, e, ratio) + log(gamma_series(a, ratio, 10000000)))
 
 
 def log_gamma_tail(a, e, ratio):
-    """Return ``ln P(U > a ratio)`` for ``U ~ Gamma(a)``, ``ratio = 1 + e``: continued fraction above the mean."""
+    """Return ``ln P(U > a ratio)``, ``ratio = 1 + e``, by a continued fraction above the mean."""
     if a * e < 1.0:
         return log1p(-min(exp(log_gamma_below(a, e, ratio)), 1.0 - 1e-16))
     return log_gamma_front(a, e, ratio) + log(gamma_fraction(a, a * e, 10000000))
 
 
 def gamma_series(a, ratio, most):
-    """Return ``P(U <= a ratio) / [u^a e^-u / Gamma(a)]`` by its series; -1 where so many terms are too few."""
+    """Return ``P(U <= a ratio) / [u^a e^-u / Gamma(a)]`` by its series, or -1 if ``most`` terms do not suffice."""
     # 1/a + u/(a (a+1)) + u^2/(a (a+1) (a+2)) + ..., u = a ratio
     term = 1.0 / a
     total = term
@@ -240,7 +240,7 @@ def gamma_series(a, ratio, most):
 
 
 def gamma_fraction(a, excess, most):
-    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]``, ``excess = u - a >= 0``, by its continued fraction; -1 as above."""
+    """Return ``P(U > u) / [u^a e^-u / Gamma(a)]``, ``excess = u - a >= 0``, by a continued fraction; -1 likewise."""
     b = 1.0 + excess
     d = 1.0 / b
     step = d
@@ -259,12 +259,13 @@ def gamma_fraction(a, excess, most):
 
 
 def add_laws(x, p, y, q, square, points, mass, above, below):
-    """Add up the atoms ``x_i + y_j`` of mass ``p_i q_j`` between the increasing ``points``; return those beyond.
+    """Convolve two discrete distributions into intervals, and return what lies beyond the last point.
 
-    ``x`` and ``y`` increase, and no sum lies below ``points[0]``. For each interval ``mass``, ``above`` and ``below``
-    (all 0 on entry) get the sums of the mass ``w``, of ``w (v - left)`` and of ``w (right - v)`` over the atoms ``v``
-    in it. Returned are the mass from the last point ``b`` on, and the sum of ``w (v - b)`` over it. With ``square``
-    both laws are the same. Every sum adds up the terms of a row, then the rows; all terms are at least 0.
+    The atoms are ``x_i + y_j`` with mass ``p_i q_j``; ``x``, ``y`` and ``points`` increase, and no sum is below
+    ``points[0]``. For each interval ``mass``, ``above`` and ``below`` (all 0 on entry) receive the sums of the mass
+    ``w``, of ``w (v - left)`` and of ``w (right - v)`` over the atoms ``v`` in it. The result is the mass from the last
+    point ``b`` on and the sum of ``w (v - b)`` over it. With ``square`` both distributions are equal. All terms are at
+    least 0.
     """
     last, count = len(points) - 1, len(y)
     top = points[last]
@@ -311,7 +312,7 @@ def add_laws(x, p, y, q, square, points, mass, above, below):
 
 # --- the table of the Mills ratio ---
 
-# soundness: coefficients of ``R/y``, right to 2e-16
+# soundness: coefficients of R/y, accurate to 2e-16
 MILLS = (
     (0.2539642549090267, 0.008046107920858267, 0.00023841195860147205, 6.510708228716721e-06,
      1.6008900305156134e-07, 3.3971033736549853e-09, 5.6402144574929905e-11, 4.914813257568472e-13),

@@ -33,7 +33,7 @@ PROFILE_SAFETY = 1.0 + 1e-9  # soundness: relative error allowed to the array fu
 
 SMALLEST_UPPER_DELTA = 1e-300  # soundness: least upper bound that is returned, and least divisor
 
-TAIL_PIECES = 128  # soundness: pieces of the table of scaled_tails, right to 1.3e-15 with TAIL_DEGREE (measured)
+TAIL_PIECES = 128  # soundness: pieces of the table of scaled_tails, accurate to 1.3e-15 with TAIL_DEGREE (measured)
 
 TAIL_DEGREE = 6  # soundness: degree of the polynomial on each piece, see TAIL_PIECES
 
@@ -42,7 +42,7 @@ TAIL_DEGREE = 6  # soundness: degree of the polynomial on each piece, see TAIL_P
 
 
 def gaussian_shift(eps: float, mu: float) -> float:
-    """Return ``u = eps/mu - mu/2``, right to a few units in the last place even where the two terms cancel."""
+    """Return ``u = eps/mu - mu/2``, accurate to a few units in the last place even where the two terms cancel."""
     if mu < 1e-100 or mu > 1e100:
         return eps / mu - 0.5 * mu
     square = mu * mu

@@ -1,4 +1,9 @@
-"""The Beta-tail bound of M2 over one layer as kernels."""
+"""Kernels of the Beta-tail bound of M2: a Gaussian term plus a union bound, minimized over ``tau`` (C16).
+
+``delta = min over tau in (0, 1] of G(tau) + k P(B > tau)`` with ``B ~ Beta(a, b)``. ``G(tau)`` is the Gaussian delta of
+C3 at ``mu sqrt(tau)`` if ``sharp``, and the two-sided tail ``T`` otherwise. Every ``tau`` is sound. ``t`` is the logit
+of ``tau``, ``c`` is ``beta_constant(a, b)`` and ``log_k = ln k``.
+"""
 
 from math import exp, expm1, fabs, inf, log, log1p, pi, sqrt
 
@@ -14,19 +19,19 @@ from privproj.numerics.special import (
 )
 from privproj.profiles.gaussian import gaussian_shift, log_gaussian_delta, log_two_sided
 
-# ``ln`` of the least double, nearly. A search for epsilon ends where ``ln delta`` is a million times that
+# ln of the least double, nearly. A search for epsilon ends where ln delta is a million times that
 LOG_LEAST_DOUBLE = -745.0
 
 
 def log_tail_profile(eps, mu, sharp):
-    """Return the log of the Gaussian term ``G``: of the delta of C3 if ``sharp``, else of the two-sided tail ``T``."""
+    """Return the log of the Gaussian term ``G`` at the sensitivity ``mu``."""
     if sharp:
         return log_gaussian_delta(eps, mu)
     return log_two_sided(eps, mu)
 
 
 def log_tail_profile_slope(eps, mu, sharp):
-    """Return ``ln (dG/dmu)`` and ``d ln (dG/dmu) / d ln mu`` of the Gaussian term ``G``, for ``eps > 0``."""
+    """Return ``ln (dG/dmu)`` and ``d ln (dG/dmu) / d ln mu`` for ``eps > 0``."""
     u = gaussian_shift(eps, mu)
     # d delta/dmu = phi(u),  dT/dmu = phi(u) [(1 + e^-eps) eps/mu^2 + (1 - e^-eps)/2]  (C3)
     slope, curvature = log_normal_density(u), u * (u + mu)
@@ -38,9 +43,9 @@ def log_tail_profile_slope(eps, mu, sharp):
 
 
 def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
-    """Return the balance ``S`` at ``tau = 1/(1 + e^-t)`` and its slope ``dS/dt``; the bound is stationary at ``S = 0``.
+    """Return the balance ``S`` at the logit ``t`` and its slope ``dS/dt``; the bound is stationary at ``S = 0``.
 
-    ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``. ``c`` is :func:`beta_constant`.
+    ``S = ln (dG/dln tau) - ln (k tau pdf(tau))``.
     """
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
@@ -54,9 +59,8 @@ def beta_tail_balance(t, a, b, c, log_k, mu, eps, sharp):
 def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
     """Return the logit of the stationary ``tau`` nearest to the logit ``t``, or an end of the range.
 
-    Newton's method stops after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
-    so that is far below rounding; any ``tau`` would be sound. Where a step leads astray, the bracket is halved, or is
-    sought by ever longer strides.
+    Newton's method ends after a step that leaves an error near ``1e-9`` of the natural scale. The bound is flat there,
+    so the error is far below rounding. If a step fails, the bracket is bisected, or searched for in steps that double.
     """
     scale = beta_tail_scale(a, b)
     low, high, stride = -300.0, 35.0, 0.1 * scale
@@ -82,7 +86,7 @@ def beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``ln[G(tau) + k P(B > tau)]`` at ``tau = 1/(1 + e^-t)``: the bound at this ``tau`` (C16)."""
+    """Return ``ln[G(tau) + k P(B > tau)]``: the bound at this ``tau`` (C16)."""
     y = 1.0 / (1.0 + exp(t))
     tau = exp(t) * y
     # G(tau) + k P(B > tau) (C16)
@@ -91,10 +95,9 @@ def beta_tail_value(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)``: the bound minimised over ``tau`` in (0, 1], started at the logit ``t``.
+    """Return ``(ln delta, logit tau)``: the bound minimized over ``tau``, started at the logit ``t`` (C16).
 
-    ``delta = min over tau of  G(tau) + k P(Beta(a, b) > tau)``; ``tau = 1`` is logit ``inf``. Every ``tau`` is sound
-    (C16).
+    The logit of ``tau = 1`` is ``inf``.
     """
     at_one = log_tail_profile(eps, mu, sharp)
     t = beta_tail_stationary(t, a, b, c, log_k, mu, eps, sharp)
@@ -105,7 +108,9 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the best of some ten ``tau`` below (``side = -1``) or above (1) the mean of ``B``."""
+    """Return the logit of the best of about ten ``tau`` below (``side = -1``) or above (``side = 1``) the mean of
+    ``B``.
+    """
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
     best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
@@ -121,9 +126,9 @@ def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_delta(a, b, k, mu, eps, sharp):
-    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimised over ``tau`` in (0, 1] (C16).
+    """Return ``(ln delta, logit tau)`` of the Beta-tail bound at ``eps``, minimized over ``tau`` (C16).
 
-    There may be one local minimum on either side of the mean of ``B``; the lesser is taken.
+    There may be one local minimum on either side of the mean of ``B``. The smaller one is returned.
     """
     log_k, c = log(k), beta_constant(a, b)
     below = beta_tail_start(-1.0, a, b, c, log_k, mu, eps, sharp)
@@ -134,9 +139,9 @@ def beta_tail_delta(a, b, k, mu, eps, sharp):
 
 
 def beta_tail_share(a, b, c, log_share):
-    """Return the logit ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is near ``e^log_share`` (Newton).
+    """Return the logit ``t`` above the mean at which ``tau^a (1-tau)^b / Beta(a, b)`` is about ``e^log_share``.
 
-    It starts the search in ``tau``: this front is the tail to within a factor that matters little.
+    It starts the search for ``tau``: this expression equals the tail up to a factor near 1.
     """
     t = log(a / b) + beta_tail_scale(a, b)
     for _ in range(6):
@@ -150,7 +155,7 @@ def beta_tail_share(a, b, c, log_share):
 
 
 def tail_profile_epsilon_slope(eps, mu, sharp):
-    """Return ``ln (-dG/deps)``, the log of how fast the Gaussian term falls with ``eps``."""
+    """Return ``ln (-dG/deps)``."""
     u = gaussian_shift(eps, mu)
     # -d delta/deps = phi(u) R(u + mu), and -dT/deps = phi(u) (1 + e^-eps)/mu
     if sharp:
@@ -159,12 +164,12 @@ def tail_profile_epsilon_slope(eps, mu, sharp):
 
 
 def beta_tail_epsilon(a, b, k, mu, log_delta, sharp):
-    """Return the ``eps`` at which the Beta-tail bound has come down to delta, rounded up; ``inf`` if none is below 1e9.
+    """Return the ``eps`` at which the Beta-tail bound reaches delta, rounded up, or ``inf`` if none is below 1e9.
 
-    The target is lowered by the relative error allowed to the bound, so that what is returned meets delta. Newton on
-    ``ln delta(eps)``, whose derivative is that of the Gaussian term at the optimal ``tau`` (the envelope theorem),
-    starts with the last ``tau`` and keeps a bracket that catches overshoot. A step that is corrected for the curvature
-    seen so far has an error of third order; where that is below the tolerance, it is the last.
+    The target is lowered by the relative error allowed to the bound, so that the result meets delta. Newton's method on
+    ``ln delta(eps)`` uses the derivative of the Gaussian term at the optimal ``tau`` (envelope theorem), starts each
+    step at the last ``tau``, and keeps a bracket. A step that is corrected for curvature has an error of third order;
+    it is the last step if this is below the tolerance.
     """
     log_k, c = log(k), beta_constant(a, b)
     tolerance = 1e-14 * (1.0 - log_delta)
