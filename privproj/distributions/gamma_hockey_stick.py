@@ -1,12 +1,13 @@
-"""Mills ratios of the Gamma distribution, tabulated with a proved error, and what a threshold gains over it.
+"""Hockey-stick expectations of the Gamma distribution, by tables of its Mills ratios or by quadrature.
 
-For ``U ~ Gamma(k)``, ``k >= 1``, put ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is
-``F e^(-k D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
+For ``U ~ Gamma(k)``, ``k >= 1``, put ``U = k e^w`` and ``D(w) = e^w - 1 - w``. The density of ``w`` is ``F e^(-k
+D(w))``, ``F = sqrt(k/(2 pi)) e^-(remainder of Stirling's formula)``. With the two Mills ratios
 
     above(w) = int_0^inf exp(-k (D(w + y) - D(w))) dy,    P(U > k e^w) = F e^(-k D(w)) above(w)
     below(w) = int_0^inf exp(-k (D(w - y) - D(w))) dy,    P(U < k e^w) = F e^(-k D(w)) below(w)
 
-and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss that is linear in ``U`` are
+and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two expectations (*gains*) for a privacy loss that is linear in ``U``
+are
 
     E[(1 - e^(-(e^x - 1)(U - b)))_+]  = F e^(-k D(w)) [above(w) - above(w + x)]
                                       = 1 - e^E + F e^(-k D(w)) [below(w + x) - below(w)]
@@ -14,11 +15,11 @@ and ``b = k e^w``, ``E = b (e^x - 1) - k x`` the two gains of a privacy loss tha
 
 (docs/proofs.md C20). Both ratios and their slopes are polynomials on panels, which interpolate in Chebyshev points. All
 are entire, and on the line through ``w`` parallel to the imaginary axis ``|above(w + i v)| <= above(w + ln cos v)``,
-``|below(w + i v)| <= below(w)``: this bounds the error of the polynomials, and like bounds that of the Gauss rules that
-feed them.
+``|below(w + i v)| <= below(w)``. This bounds the error of the polynomials, and similar bounds hold for the Gauss rules
+that compute the interpolated values.
 
-For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` returns such a mean by a quadrature of positive
-terms: below it, *hockey stick* is the mean and *gain* the function under it.
+For few values, and for shapes below 1, :func:`log_gamma_hockey_stick` computes such an expectation by a quadrature of
+positive terms.
 """
 
 import math
@@ -44,8 +45,8 @@ CUT_OFF_NATS = 44.0  # nats below the largest value of a ratio's integrand at tr
 
 SLIM_SHARE = 0.1  # differences over less than this share of the natural scale are integrals of the slope
 
-# soundness: how far beyond its ends the polynomials of a panel are accurate, in units of the scale at its inner end; the
-# scale grows by less than 1.4 over a panel, and half of SLIM_SHARE times 1.4 is 0.07
+# soundness: how far beyond its ends the polynomials of a panel are accurate, in units of the scale at its inner end;
+# the scale grows by less than 1.4 over a panel, and half of SLIM_SHARE times 1.4 is 0.07
 SLIM_REACH = 0.07
 
 POLYNOMIAL_RELATIVE_ROUNDING = 2e-15  # soundness: relative rounding of a polynomial (measured)
@@ -88,7 +89,7 @@ def _ratio_exponent(k: float, sign: float, w: Array, y: Array, turn: Array | flo
 
 
 def _cut_off_place(k: float, sign: float, w: Array) -> Array:
-    """Return the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its largest value, by Newton's method."""
+    """Return the ``y`` where the exponent is :data:`CUT_OFF_NATS` below its maximum, by Newton's method."""
     top = np.maximum(-sign * w, 0.0)
     level = _ratio_exponent(k, sign, w, top) - CUT_OFF_NATS
     most = 10.0 / math.sqrt(k) + (2.0 * CUT_OFF_NATS + 2.0) / k
@@ -102,10 +103,10 @@ def _cut_off_place(k: float, sign: float, w: Array) -> Array:
 
 
 def _mills_ratios(k: float, sign: float, w: Array) -> tuple[Array, Array, Array]:
-    """Return the ratio, the size of its slope, and the proved relative error of both, at every ``w``.
+    """Return the ratio, the absolute value of its slope, and the proved relative error of both, at every ``w``.
 
-    ``sign`` is 1 for ``above`` and -1 for ``below``. Of ``below`` it is what exceeds ``1/k``: ``int_0^inf e^(-k y) (e^q
-    - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small where ``w`` is.
+    ``sign`` is 1 for ``above`` and -1 for ``below``. For ``below`` it is the excess over ``1/k``: ``int_0^inf e^(-k y)
+    (e^q - 1) dy``, ``q = k e^w (1 - e^-y)``, which is positive, and small for small ``w``.
     """
     nodes, weights = gauss_nodes(RATIO_NODES)
     # three parts of the integral, and more for a small shape, for which it is longer
@@ -200,11 +201,11 @@ class _Polynomials:
 
 @dataclass(frozen=True)
 class _RatioTable:
-    """One Mills ratio and the size of its slope, by polynomials on panels, and their proved error (C20).
+    """One Mills ratio and the absolute value of its slope, by polynomials on panels, and their proved error (C20).
 
     * ``edges``, of shape ``(p + 1,)``: the ends of the panels, in ``w``.
     * ``ratio``: the ratio.
-    * ``rise``: an antiderivative of the size of its slope, on each panel and around it.
+    * ``rise``: an antiderivative of the absolute value of its slope, on each panel and around it.
     * ``amplified``: relative error of a difference of two values, or of an integral of the slope in its place.
     """
 
@@ -214,7 +215,7 @@ class _RatioTable:
     amplified: float
 
     def place(self, w: Array) -> NDArray[np.intp]:
-        """Return the panel of each ``w``; the first and the last stand for what lies beyond."""
+        """Return the panel of each ``w``, or the first or the last panel outside of the table."""
         return np.searchsorted(self.edges[1:-1], w, side="right")
 
     def at(self, w: Array) -> Array:
@@ -224,7 +225,7 @@ class _RatioTable:
 
 
 def _panel_edges(k: float, sign: float) -> Array:
-    """Return edges of panels, a few to the scale, from beyond 0 on the other side outward."""
+    """Return edges of panels, a few per natural scale, from beyond 0 on the other side outward."""
     unit, edges = 1.0 / math.sqrt(k), []
     # k D(end) is at least FARTHEST_DEVIANCE.
     end = math.log1p(2.0 * FARTHEST_DEVIANCE / k) + 2.0 if sign > 0.0 else -LOWEST_LOG_THRESHOLD
@@ -250,7 +251,8 @@ def _coefficients(values: Array) -> Array:
 def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     """Return the table of ``above`` (``sign = 1``) or ``below`` (-1) of ``Gamma(k)``, with its proved error (C20).
 
-    The error is that of interpolation in Chebyshev points of the first kind, of the Gauss rules, and of rounding.
+    The error is the sum of the errors of interpolation in Chebyshev points of the first kind, of the Gauss rules, and
+    of rounding.
     """
     edges = _panel_edges(k, sign)
     inner = edges[:-1] if sign > 0.0 else edges[1:]
@@ -273,7 +275,7 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
-    """Return two numbers for each panel ``[low, high]`` that the error of the table needs.
+    """Return two numbers for each panel ``[low, high]`` that the error of the table requires.
 
     * the largest over the smallest value on a panel, of the ratio or of its slope;
     * the bound on the ellipse of a panel over the smallest value, of either.
@@ -293,7 +295,7 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
 
 
 def _difference_loss(k: float, sign: float, ends: Array) -> float:
-    """Return by how much a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error, at most.
+    """Return the largest factor by which a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error.
 
     ``ends`` are those of panels; ratios and slopes are monotone (C20).
     """
@@ -319,7 +321,7 @@ class GammaGain:
     * ``log_front``: ``ln F = ln(k/(2 pi))/2 - R``, ``R`` the remainder of Stirling's formula.
     * ``error``: the relative error of a gain, proved except for rounding (C20).
 
-    Arrays given to a method have one shape, which is that of the result.
+    The arrays passed to a method have one shape, which is that of the result.
     """
 
     k: float
@@ -331,7 +333,7 @@ class GammaGain:
     def drop(self, table: _RatioTable, w: Array, x: Array) -> Array:
         """Return ``|ratio(w) - ratio(w')|``, where ``w' = w + x`` for ``above`` and ``w' = w - x`` for ``below``.
 
-        ``w`` is where the ratio is larger. The result is a difference, or the integral of the slope where that would
+        The ratio is larger at ``w``. The result is a difference, or the integral of the slope if the difference would
         cancel.
         """
         sign = 1.0 if table is self.above else -1.0
@@ -352,7 +354,7 @@ class GammaGain:
     def log_over(self, w: Array, x: Array, tilt: Array, sign: float = 1.0) -> Array:
         """Return ``ln E[(1 - e^(-(e^x - 1)(U - k e^w)))_+]``; ``tilt`` is ``E`` of the module docstring.
 
-        With ``sign = -1`` it is :meth:`log_under`, on either side of the mean of ``U`` too.
+        With ``sign = -1`` it is :meth:`log_under`, also on either side of the mean of ``U``.
         """
         ratio, other = (self.above, self.below) if sign > 0.0 else (self.below, self.above)
         log_density = self.log_front - self.k * deviance(w)
@@ -373,9 +375,10 @@ class GammaGain:
 
 @lru_cache(maxsize=64)
 def gamma_gain(k: float) -> GammaGain:
-    """Return the gains of ``Gamma(k)``, ``k >= 1``, with their tables, cached.
+    """Return the cached gains of ``Gamma(k)``, ``k >= 1``, with their tables.
 
-    Raises :class:`NotConverged` where their proved error is above :data:`LARGEST_GAIN_ERROR`.
+    Raises:
+        NotConverged: Their proved error is above :data:`LARGEST_GAIN_ERROR`.
     """
     with np.errstate(all="ignore"):
         above, below = _build_ratio_table(k, 1.0), _build_ratio_table(k, -1.0)
@@ -403,12 +406,12 @@ LARGEST_DENSITY_EXPONENT = 600.0
 
 
 def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> Array:
-    """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``; for ``sign = -1`` with ``start - U``.
+    """Return ``ln E[(1 - e^(-rate (U - start)))_+]``, ``U ~ Gamma(k)``, or with ``start - U`` for ``sign = -1``.
 
     ``rate`` and ``start`` are arrays of equal shape, which is that of the result. The quadrature is over ``w = U/k``
-    where the integrand is within ``e^-40`` of its largest: the density falls as ``e^(-k D)`` with the deviance ``D = w
-    - 1 - ln w``. Where the gain rises within a small part of that range, its first layer and ever wider ones get nodes
-    of their own. The relative error is below :data:`QUADRATURE_RELATIVE_ERROR`, which was measured.
+    where the integrand is within ``e^-40`` of its maximum: the density decreases as ``e^(-k D)`` with the deviance ``D
+    = w - 1 - ln w``. If the exponential term rises within a small part of that range, its first layer and successively
+    wider ones are integrated separately. The relative error is below :data:`QUADRATURE_RELATIVE_ERROR` (measured).
     """
     # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
@@ -442,7 +445,7 @@ def _deviance_interval(t: Array) -> tuple[Array, Array]:
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
-    """Return ``ln`` of the integral by layers from ``place``, ever wider ones."""
+    """Return the log of the integral by successively wider layers from ``place``."""
     # the gain's exponent rises by 30 nats over the first layer
     layer, parts = 30.0 / (k * rate), []
     while np.any(low < high):
@@ -455,7 +458,7 @@ def _log_integral_by_layers(
 
 
 def _deviance_at_start(place: Array, sign: float) -> Array:
-    """Return the deviance ``D`` at ``place`` where the gain starts beyond the mean, else 0."""
+    """Return the deviance ``D`` at ``place`` if the gain starts beyond the mean, else 0."""
     beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
     return beyond - np.log1p(beyond)
 
@@ -479,13 +482,13 @@ def _log_panel_integral(
 
 @lru_cache(maxsize=2)
 def _crowded_nodes(sign: float) -> tuple[Array, Array, Array]:
-    """Return ``(place, 1 - place, weight)`` of nodes on [0, 1] that crowd where the gain starts.
+    """Return ``(place, 1 - place, weight)`` of nodes on [0, 1] that are denser where the gain starts.
 
     * ``place``: the nodes, of shape ``(INNER_NODES,)``.
     * ``1 - place``: their distances from 1, without cancellation.
     * ``weight``: their weights in the rule.
 
-    For ``sign = -1`` they crowd at 0 too, where ``U`` starts.
+    For ``sign = -1`` they are denser at 0 too, where ``U`` starts.
     """
     nodes, weights = gauss_nodes(INNER_NODES)
     # int_0^1 f(x) dx at x = u^2, or at x = u^2 (3 - 2u), which turns at both ends

@@ -1,4 +1,4 @@
-"""The vector Wishart mechanism where neighboring vectors differ in norm: the worst pair, enclosed (C12).
+"""The vector Wishart mechanism if neighboring vectors differ in norm: the worst pair, enclosed (C12).
 
 With ``|v| = kappa |v'|``, ``tau = ln kappa`` and the symbols of :mod:`privproj.distributions.wishart_loss` the loss is
 
@@ -9,12 +9,12 @@ Given ``A = e^x``, ``k = (d + r - 1)/2`` and ``e' = eps + (r-1) tau``, the pair 
     G_tau(x) = E[(1 - e^(-(e^y - 1)(U - (a y + e')/(e^y - 1))))_+]        x = tau - y, y > 0
     G_tau(x) = E[(1 - e^(-(1 - e^-y)((a y - e')/(1 - e^-y) - U)))_+]      x = tau + y, y > 0
 
-with ``U ~ Gamma(k)``. It does not depend on the alignment, which enters only by the tails of ``A``. Neither order,
-alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in
-``[0, m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` falls in ``x`` up to a valley and rises from there, so on an
-interval it is largest at an end. It does so in ``tau`` as well, with its valley at ``tau = x``. And the tails of ``A``
-are largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. So no pair of a cell of alignments
-and of ratios is above the sum over panels of what the larger gain of both ends rises, times the largest tail.
+with ``U ~ Gamma(k)``. The gain does not depend on the alignment, which enters only by the tails of ``A``. No direction,
+alignment or ratio is the worst in general. Three facts enclose the largest ``H_eps`` over every misalignment in ``[0,
+m]`` and every ``|tau| <= log_ratio``. ``G_tau(x)`` decreases in ``x`` up to a minimum and increases from there, so on
+an interval it is largest at an end. So it does in ``tau``, with its minimum at ``tau = x``. The tails of ``A`` are
+largest, over an interval of alignments, at an end of it or at ``rho = e^-x``. Therefore no pair of a cell of alignments
+and of ratios exceeds the sum over panels of the increase of the larger gain of both ends times the largest tail.
 
 Shapes: misalignments are ``(m,)``, ratios ``(t,)``, nodes in ``x`` ``(n,)``, and values of eps ``(e,)``.
 """
@@ -65,7 +65,7 @@ class UnequalNorms:
     log_ratio: float
 
     def profile(self) -> PrivacyProfile:
-        """Return the privacy profile of the worst pair, with what composition and inversion need to know of it."""
+        """Return the privacy profile of the worst pair."""
         # More digits would be below the width of an enclosure.
         return PrivacyProfile(
             self.log_delta,
@@ -91,7 +91,7 @@ class UnequalNorms:
         return lower, upper
 
     def delta_ends(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta with their margins, for ``eps`` off by a few rounding errors."""
+        """Return lower and upper bounds of delta with their margins, for ``eps`` with a few rounding errors."""
         # eps is lowered by a few rounding errors of eps + r R, and the ends move outward by 1e-7 (C12, as evaluated).
         shift = 4e-15 * (eps + self.rank * self.log_ratio)
         # max of G(0) at tau = ln kappa and tau = -ln kappa: parallel vectors, and all pairs in one dimension (C12)
@@ -109,7 +109,9 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta on nodes that lie where panels cost most; every choice is sound."""
+        """Return lower and upper bounds of delta on nodes that are refined where panels cost most; every choice is
+        sound.
+        """
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)
         x = np.concatenate([-out[out < -LOWEST_LOG_ALIGNMENT][::-1], out])
@@ -169,8 +171,9 @@ class UnequalNorms:
     def gains_at(self, y: Array, start: Array, side: float) -> Array:
         """Return the gain ``G(tau - side y)`` at every ``y > 0``, of shape ``(n, e)``.
 
-        ``side`` is 1 before ``tau``, where the gain falls, and -1 beyond. It is a difference of two incomplete gamma
-        functions, or a quadrature where that keeps too few digits, and 0 where it is invisible.
+        ``side`` is 1 before ``tau``, where the gain decreases, and -1 beyond. It is a difference of two incomplete
+        gamma functions, or a quadrature if that keeps too few digits, and 0 if it is below
+        :data:`INVISIBLE_PROBABILITY`.
         """
         k, a, c = 0.5 * (self.rank + self.dim - 1.0), 0.5 * (self.dim + 1.0 - self.rank), self.rank - 1.0
         tail, y = special.gammaincc if side > 0.0 else special.gammainc, y[:, None]
@@ -192,7 +195,7 @@ class UnequalNorms:
         return np.clip(value, 0.0, 1.0)
 
     def tails(self, m: Array, x: Array) -> tuple[Array, Array]:
-        """Return ``P(A < e^x)`` and ``P(A > e^x)``; the first counts ``A <= 0`` too, and is that alone at ``-inf``."""
+        """Return ``P(A < e^x)``, which includes ``A <= 0`` (only that at ``-inf``), and ``P(A > e^x)``."""
         # I_q(r/2, 1/2)/2 on the far side, q = s^2/(s^2 + z^2), z = e^x - rho, s^2 = 1 - rho^2 = m (2 - m) (C12)
         z, square = np.expm1(x) + m, m * (2.0 - m)
         half = 0.5 * special.betainc(0.5 * self.rank, 0.5, np.where(z == 0.0, 1.0, square / (square + z * z)))
@@ -200,7 +203,7 @@ class UnequalNorms:
 
 
 def _sum_over_panels(tails: Array, parts: Array) -> Array:
-    """Return the sums over panels, ``(m, t, e)``; by no product of matrices, as BLAS would start its threads for it."""
+    """Return the sums over panels, of shape ``(m, t, e)``, without BLAS, which would start its threads."""
     # Set invisible probabilities to 0, because arithmetic with denormal numbers is slow.
     tails, parts = (np.where(part < INVISIBLE_PROBABILITY, 0.0, part) for part in (tails, parts))
     return np.einsum("mn,tne->mte", tails, parts)
