@@ -62,7 +62,9 @@ def _converted(convert: Callable[[Any], Any], name: str, value: object, expected
             raise TypeError
         return convert(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidParameter(name, value, expected, _no_text(value)) from None
+        is_quoted = isinstance(value, str) and value.strip()[:1].isdigit()
+        advice = "write it as a number, without quotes" if is_quoted else ""
+        raise InvalidParameter(name, value, expected, advice) from None
 
 
 # characters that change the text direction
@@ -85,11 +87,6 @@ def quoted(value: object) -> str:
     """Return a value as an error message shows it: in ASCII and truncated."""
     words = ascii(value)
     return words if len(words) <= MOST_WORDS else words[: MOST_WORDS - 3] + "..."
-
-
-def _no_text(value: object) -> str:
-    """Return the advice for a number that was given as text, or an empty string."""
-    return "write it as a number, without quotes" if isinstance(value, str) and value.strip()[:1].isdigit() else ""
 
 
 def boolean(name: str, value: object) -> bool:
@@ -133,8 +130,9 @@ def _is_number(value: object) -> bool:
 
 
 def whole_number(expected: str = "", low: int = 1, high: int = MOST_WHOLE) -> Kind:
-    """Return the kind of integers from ``low`` to ``high``; error messages state ``expected``, or the name and the
-    range.
+    """Return the kind of integers from ``low`` to ``high``.
+
+    Error messages state ``expected``, or the name and the range.
     """
     ends = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high:g}"
     return replace(

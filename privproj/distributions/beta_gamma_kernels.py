@@ -558,24 +558,20 @@ def mixture_log_delta(eps, row):
 find_mixture_root = root_of(mixture_ends)
 
 
-def rough_value(eps, dist, guess):
-    """Return about ``ln E[h(X)]``, its ``-d/deps``, and the peak, by Laplace's method."""
-    top, width = find_peak(eps, dist, guess)
-    growth, rise = exponentials(top)
-    level, gain, loss, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
-    if gain <= 0.0:
-        return -inf, 0.0, top
-    # sqrt(2 pi) width h f at the top (Laplace)
-    return level + log(gain * width) + log_shape(top, rise, dist) + dist[6] + LOG_SQRT_2PI, loss / gain, top
-
-
 def mixture_root(log_delta, row):
     """Return approximately the inverse of :func:`mixture_log_delta`, and its residual."""
     dist = beta_gamma_params(row)
     start, top = newton_start(sqrt(dist[2]), log_delta), -1.0
     # two Newton steps with a rough profile, which costs a tenth of an evaluation
     for _ in range(2):
-        value, slope, top = rough_value(start, dist, top)
+        top, width = find_peak(start, dist, top)
+        growth, rise = exponentials(top)
+        level, gain, loss, _ = gaussian_terms(start, squared_sensitivity_at(growth, rise, dist))
+        value, slope = -inf, 0.0
+        if gain > 0.0:
+            # ln E[h(X)] is about that of sqrt(2 pi) width h f at the peak (Laplace)
+            value = level + log(gain * width) + log_shape(top, rise, dist) + dist[6] + LOG_SQRT_2PI
+            slope = loss / gain
         moved = newton_step(start, value, slope, log_delta, 0.0, inf)
         start = min(max(moved, 0.25 * start), 4.0 * start)
     return find_mixture_root(log_delta, dist, (top, inf), start)

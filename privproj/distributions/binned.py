@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privproj.errors import PrecisionLimit
 from privproj.numerics.arrays import Array, join_copies
@@ -97,9 +96,7 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The split of the mass of each bin to its left and its right edge that keeps its mean: two arrays of shape
-        ``(n,)``.
-        """
+        """The mass of each bin split to its left and its right edge with the same mean: two arrays of shape ``(n,)``."""
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -212,30 +209,6 @@ def _first_true(last: int, is_true: Callable[[int], bool]) -> int:
     return bisect_left(range(last), True, key=is_true)
 
 
-def _divide(s: Array, finer: Array) -> tuple[Array, NDArray[np.intp] | None]:
-    """Return ``s`` with the points of ``finer`` inserted in gaps wider than theirs, and the indices of the old gaps in
-    it.
-
-    The indices are None if nothing was inserted.
-    """
-    gaps = np.diff(s)
-    before = np.searchsorted(s, finer) - 1
-    inside = (before >= 0) & (before < len(gaps))
-    inside[inside] = gaps[before[inside]] > finer[1] - finer[0]
-    if not inside.any():
-        return s, None
-    points = np.insert(s, before[inside] + 1, finer[inside])
-    return points, np.arange(len(gaps)) + np.searchsorted(finer[inside], s[:-1])
-
-
-def _check_beta_shape(a: float, b: float) -> None:
-    """Raise :class:`PrecisionLimit` if the rounding was not measured for this shape."""
-    if a + b > 5e8:
-        raise PrecisionLimit(
-            f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
-        )
-
-
 class _PositiveDistribution(ABC):
     """A distribution on ``[0, inf)`` with a smooth unimodal density in a coordinate ``s``, which is 0 at the mean."""
 
@@ -255,12 +228,21 @@ class _PositiveDistribution(ABC):
         """Return the mass and ``E[X; .]`` below the coordinate ``first``, and those above the coordinate ``last``."""
 
     def means(self, s: Array, edges: Array, nodes: int, finer: Array | None = None) -> tuple[Array, Array]:
-        """Return masses and means of the bins between these edges; all but the first and the last edge have
-        coordinates.
+        """Return masses and means of the bins between these edges.
 
-        They are computed by a Gauss rule between adjacent coordinates; ``finer`` are further points of division.
+        All but the first and the last edge have coordinates. The integrals are Gauss rules between adjacent
+        coordinates; ``finer`` are further points of division.
         """
-        points, starts = (s, None) if finer is None else _divide(s, finer)
+        points, starts = s, None
+        if finer is not None:
+            # insert the points of finer in gaps wider than theirs; starts are the indices of the old gaps
+            gaps = np.diff(s)
+            before = np.searchsorted(s, finer) - 1
+            inside = (before >= 0) & (before < len(gaps))
+            inside[inside] = gaps[before[inside]] > finer[1] - finer[0]
+            if inside.any():
+                points = np.insert(s, before[inside] + 1, finer[inside])
+                starts = np.arange(len(gaps)) + np.searchsorted(finer[inside], s[:-1])
         at, share = gauss_nodes(nodes)
         # int f ds and int X f ds between neighbors
         gaps = np.diff(points)[:, None]
@@ -280,7 +262,10 @@ class _BetaDistribution(_PositiveDistribution):
     """``Beta(a, b)``, with the coordinate ``s = logit(B) - logit(mean)``."""
 
     def __init__(self, a: float, b: float) -> None:
-        _check_beta_shape(a, b)
+        if a + b > 5e8:  # the rounding was not measured
+            raise PrecisionLimit(
+                f"expected a dim of at most 1e9 for this route, got dim={2 * (a + b):.3g}; use mixture-rdp"
+            )
         self.a, self.b, self.p, self.q = a, b, a / (a + b), b / (a + b)
         self.centre, self.width = math.log(a / b), math.sqrt(1.0 / a + 1.0 / b)
         self.constant = beta_constant(a, b)
@@ -394,13 +379,26 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
         scale: The factor of the sum.
     """
     moving = [part for part in parts if part[0] > part[1]]
-    width = _cell_width(moving) if moving else 1.0
+    width = 1.0
+    if moving:
+        # Either splitting the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up to
+        # its mean. The sum of very many layers hardly varies, so that a coarser grid hardly matters.
+        # Var B = 2 r (d - r) / (d^2 (d + 2)); splitting one atom adds at most width^2 / 4 to the variance.
+        variance = sum(n * c**2 * 2.0 * r * (d - r) / (d**2 * (d + 2.0)) for d, r, n, c in moving)
+        mean = sum(n * c * r / d for d, r, n, c in moving)
+        width = float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in moving))), mean / 2**13))
     # The sum is shift + width j with the probability atoms[j] (C6, computed convolution).
     shift = sum(n * share for dim, rank, n, share in parts if dim == rank)
     atoms = np.ones(1)
+
+    def convolve(one: Array, other: Array) -> Array:
+        # Drop a far tail of mass below 1e-45, which MASS_LOST_TO_CUTS covers. Without FFT all terms are positive.
+        joint = np.convolve(one, other)
+        return joint[: int(np.max(np.nonzero(np.cumsum(joint[::-1])[::-1] >= BINNED_TAIL))) + 1]
+
     for dim, rank, n, share in moving:
         layer = _spread_beta_atoms(0.5 * rank, 0.5 * (dim - rank), share / width)
-        atoms = np.convolve(atoms, join_copies(layer, n, _convolve))
+        atoms = np.convolve(atoms, join_copies(layer, n, convolve))
     atoms = np.pad(atoms, (0, 3))
     # The tail is moved to the supremum, which is at least 1, because the shares sum to 1.
     last = int(np.argmax(np.cumsum(atoms[::-1])[::-1] < 1e-34)) or len(atoms)
@@ -496,19 +494,6 @@ def _copies_below(part: tuple[int, int, int, float], unit: float, most: int) -> 
     return join_copies(layer, n, lambda one, other: one.plus(other, most))
 
 
-def _cell_width(parts: list[tuple[int, int, int, float]]) -> float:
-    """Return the distance of the grid points, in units of the sum.
-
-    Either splitting the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up to its
-    mean, whichever grid is coarser. The sum of very many layers hardly varies, and a coarser grid hardly changes the
-    result.
-    """
-    # Var B = 2 r (d - r) / (d^2 (d + 2)); spreading one atom adds at most width^2 / 4 to the variance.
-    variance = sum(n * share**2 * 2.0 * rank * (dim - rank) / (dim**2 * (dim + 2.0)) for dim, rank, n, share in parts)
-    mean = sum(n * share * rank / dim for dim, rank, n, share in parts)
-    return float(max(np.sqrt(variance / (250.0 * sum(n for _, _, n, _ in parts))), mean / 2**13))
-
-
 def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     """Return the masses of ``cells * Beta(a, b)`` split to 0, 1, 2, ..., with its mean, up to a tail of 1e-45."""
     dist = _BetaDistribution(a, b)
@@ -522,12 +507,3 @@ def _spread_beta_atoms(a: float, b: float, cells: float) -> Array:
     atoms = np.append(mass * (1.0 - weight), 0.0)
     atoms[1:] += mass * weight
     return atoms
-
-
-def _convolve(one: Array, other: Array) -> Array:
-    """Return the distribution of a sum without its far tail of mass below 1e-45; without FFT all terms are positive.
-
-    :data:`MASS_LOST_TO_CUTS` covers all such truncations.
-    """
-    atoms = np.convolve(one, other)
-    return atoms[: int(np.max(np.nonzero(np.cumsum(atoms[::-1])[::-1] >= BINNED_TAIL))) + 1]

@@ -142,8 +142,9 @@ def _any_rank_deltas(eps: Array, dists: tuple[Bins, ...]) -> Array:
 
 
 def _worst_tangents(tables: "list[_Table]", x0: Array) -> tuple[Array, Array, list[NDArray[np.intp]]]:
-    """Return for every row ``p >= x0`` of the distribution with the largest dual value, that of each, and each best
-    cut.
+    """Return for every row the tangent point ``p >= x0`` of the distribution with the largest dual value.
+
+    Further results are the point of each distribution, and each best cut.
     """
     duals = [table.find_largest_duals(x0) for table in tables]
     worst = np.argmax([value for value, _, _ in duals], axis=0)

@@ -48,8 +48,9 @@ class ProjectedEnergy:
 
     @property
     def ends(self) -> tuple[float, float, float]:
-        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r``; see
-        :class:`privproj.distributions.tabulated.LogDensity`.
+        """``(low, high, width)`` of ``y = ln B + 2 ln N - 2 ln r``.
+
+        See :class:`privproj.distributions.tabulated.LogDensity`.
         """
         n = self.a + self.b
         spread_b = math.sqrt(self.b / (self.a * (n + 1.0)))
@@ -180,9 +181,7 @@ class SecretShift:
         return 0.5 * math.log(k / (2.0 * math.pi)) - stirling_remainder(k) - k * (np.expm1(v) - v)
 
     def over_g(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the mean difference is normal, of either
-        sign.
-        """
+        """Return the density of ``y`` as a sum over ``v = ln g``: given ``g`` the mean difference is normal."""
         # sum over v of f(v) e^(y/2) / (2 S) [phi(e^(y/2)/S - c) + phi(e^(y/2)/S + c)] (C8)
         k = 0.5 * self.rank
         step = 0.7 / math.sqrt(k + 8.0 + 1.5 * self.centre**2)
@@ -200,11 +199,10 @@ class SecretShift:
         return _row_sums_exp(log_terms(v[terms_that_matter(log_terms(v[::SCAN_STRIDE]), len(v))]))
 
     def over_xi(self, y: Array) -> Array:
-        """Return the density of ``y`` as a sum over ``xi``: for each ``xi`` one ``g`` makes the mean difference
-        ``e^(y/2)``.
+        """Return the density of ``y`` as a sum over ``xi``.
 
-        ``g`` is computed by Newton's method in ``v = ln g``. A failure changes the total mass, which
-        :mod:`privproj.distributions.tabulated` checks.
+        For each ``xi`` one ``g`` makes the mean difference ``e^(y/2)``. It is computed by Newton's method in ``v = ln
+        g``. A failure changes the total mass, which :mod:`privproj.distributions.tabulated` checks.
         """
         step = 0.25 / max(1.0, math.sqrt(0.5 / self.rank) * 4.0)
         xi = np.arange(-38.0, 38.0 + step, step)

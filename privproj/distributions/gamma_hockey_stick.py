@@ -271,7 +271,13 @@ def _build_ratio_table(k: float, sign: float) -> _RatioTable:
     lebesgue = 2.0 / math.pi * math.log(PANEL_COEFFICIENTS) + 1.0
     of_panels = interpolated * spread + lebesgue * float(np.max(missed)) * flat
     error = float(np.max(of_panels)) + POLYNOMIAL_RELATIVE_ROUNDING
-    return _RatioTable(edges, _Polynomials(ratios, middle, half), rise, error * _difference_loss(k, sign, edges))
+    # the largest factor by which a difference over SLIM_SHARE of the scale amplifies a relative error, by monotonicity
+    near, far = (edges[:-1], edges[1:]) if sign > 0.0 else (edges[1:], edges[:-1])
+    largest = _mills_ratios(k, sign, near)[0]
+    least_slope = _mills_ratios(k, sign, far + sign * SLIM_SHARE * _ratio_scale(k, sign, far))[1]
+    factors = 2.0 * largest / (SLIM_SHARE * _ratio_scale(k, sign, near) * least_slope)
+    factor = max(1.01 * float(np.max(factors)), 1.0)
+    return _RatioTable(edges, _Polynomials(ratios, middle, half), rise, error * factor)
 
 
 def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Array, Array]:
@@ -292,17 +298,6 @@ def _panel_spreads(k: float, sign: float, low: Array, high: Array) -> tuple[Arra
     )
     spread = np.maximum(top / least, steep / turn / flat)
     return 1.01 * np.maximum(largest / least, bent / flat), 1.01 * spread
-
-
-def _difference_loss(k: float, sign: float, ends: Array) -> float:
-    """Return the largest factor by which a difference over :data:`SLIM_SHARE` of the scale amplifies a relative error.
-
-    ``ends`` are those of panels; ratios and slopes are monotone (C20).
-    """
-    near, far = (ends[:-1], ends[1:]) if sign > 0.0 else (ends[1:], ends[:-1])
-    ratio = _mills_ratios(k, sign, near)[0]
-    slope = _mills_ratios(k, sign, far + sign * SLIM_SHARE * _ratio_scale(k, sign, far))[1]
-    return max(1.01 * float(np.max(2.0 * ratio / (SLIM_SHARE * _ratio_scale(k, sign, near) * slope))), 1.0)
 
 
 def _ratio_scale(k: float, sign: float, w: Array) -> Array:
@@ -415,8 +410,15 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     """
     # E = sqrt(k/2 pi) e^-R int e^(-k D(w)) gain(w) dw/w, D = w - 1 - ln w, R the remainder of Stirling's formula
     place = np.clip(start / k, -FARTHEST_PLACE, FARTHEST_PLACE)
-    reached = _deviance_at_start(place, sign)
-    low, high = _deviance_interval(reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k)
+    # the deviance at place if the gain starts beyond the mean, else 0
+    beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
+    reached = beyond - np.log1p(beyond)
+    # The deviance is a little above t at w = 1 - s + s^2/3 - s^3/24 and at w' = 1 + s + min(s^2/2, s^2/3 + s^3/36),
+    # s = sqrt(2 t).
+    t = reached + (DROPPED_NATS + 0.5 * math.log(k + 1.0)) / k
+    s = np.sqrt(2.0 * t)
+    low = -s + s * s * (1.0 / 3.0 - s / 24.0)
+    low, high = np.maximum(1.0 + low, 0.0), 1.0 + s + np.minimum(t, s * s * (1.0 / 3.0 + s / 36.0))
     low, high = (np.maximum(low, place), high) if sign > 0.0 else (low, np.minimum(high, place))
     log_total = _log_panel_integral(k, rate, place, reached, low, high, sign)
     # integrate by layers if the gain's exponent rises by more than 60 nats
@@ -434,14 +436,6 @@ def log_gamma_hockey_stick(k: float, rate: Array, start: Array, sign: float) -> 
     return log_total
 
 
-def _deviance_interval(t: Array) -> tuple[Array, Array]:
-    """Return ``(w, w')``, ``w < 1 < w'``, where the deviance is a little above ``t``: a series in ``sqrt(2 t)``."""
-    # w = 1 - s + s^2/3 - s^3/24 and w' = 1 + s + min(s^2/2, s^2/3 + s^3/36), s = sqrt(2 t)
-    s = np.sqrt(2.0 * t)
-    low = -s + s * s * (1.0 / 3.0 - s / 24.0)
-    return np.maximum(1.0 + low, 0.0), 1.0 + s + np.minimum(t, s * s * (1.0 / 3.0 + s / 36.0))
-
-
 def _log_integral_by_layers(
     k: float, rate: Array, place: Array, reached: Array, low: Array, high: Array, sign: float
 ) -> Array:
@@ -455,12 +449,6 @@ def _log_integral_by_layers(
         low, high = (corner, high) if sign > 0.0 else (low, corner)
         layer = 300.0 * layer
     return np.logaddexp.reduce(parts)
-
-
-def _deviance_at_start(place: Array, sign: float) -> Array:
-    """Return the deviance ``D`` at ``place`` if the gain starts beyond the mean, else 0."""
-    beyond = np.where(place > 0.0, sign * np.maximum(sign * (place - 1.0), 0.0), 0.0)
-    return beyond - np.log1p(beyond)
 
 
 def _log_panel_integral(

@@ -84,9 +84,7 @@ class HillLaw:
         return self.a, self.b, self.scale, any_rank
 
     def bins(self, finer: int = 1) -> "Bins":
-        """Return the distribution in bins (:mod:`privproj.distributions.binned`), ``finer`` times as many as by
-        default.
-        """
+        """Return the distribution in bins, for composition; ``finer`` times as many as by default."""
         from privproj.distributions.binned import BINS, beta_bins, gamma_bins
 
         if self.b == math.inf:
@@ -116,9 +114,7 @@ class ScaledBeta:
 
     @cached_property
     def size_biased(self) -> "ScaledBeta":
-        """The size-biased distribution of ``scale * B``, with density ``x f(x) / E X``: ``Beta(a + 1, b)`` times
-        ``scale``.
-        """
+        """The size-biased distribution of ``scale * B``, with density ``x f(x) / E X``: ``scale * Beta(a + 1, b)``."""
         return ScaledBeta(self.a + 1.0, self.b, self.scale)
 
     @property

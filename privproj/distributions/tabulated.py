@@ -336,17 +336,10 @@ def _lagrange(places: Array) -> Array:
     """Return the interpolation weights of the nodes of the fine rule at ``places`` in [0, 1], in a new last axis."""
     nodes = gauss_nodes(NODES_FINE)[0]
     gaps = places[..., None] - nodes
-    # barycentric: (w_j / (x - x_j)) / sum of these
-    terms = _barycentric_weights() / gaps
+    # barycentric: (w_j / (x - x_j)) / sum of these, w_j = 1 / prod_(i != j) (x_j - x_i)
+    apart = 4.0 * (nodes[:, None] - nodes) + np.eye(NODES_FINE)
+    terms = (1.0 / apart.prod(axis=1)) / gaps
     return terms / terms.sum(axis=-1, keepdims=True)
-
-
-@lru_cache(maxsize=1)
-def _barycentric_weights() -> Array:
-    """Return ``1 / prod_(i != j) (x_j - x_i)`` for the nodes of the fine rule."""
-    nodes = gauss_nodes(NODES_FINE)[0]
-    gaps = 4.0 * (nodes[:, None] - nodes) + np.eye(NODES_FINE)
-    return 1.0 / gaps.prod(axis=1)
 
 
 def terms_that_matter(scanned: Array, count: int) -> slice:

@@ -334,11 +334,11 @@ class WishartIntegral:
         return np.where(inside, log_g, -np.inf), self.steepness(w, terms, -1.0)
 
     def steepness(self, w: Array, terms: Array, sign: float) -> Array:
-        """Return an estimate of ``terms |d ln g/d U|`` at ``U = k e^w``, the factor of a rounding of the threshold in
-        ``ln g``.
+        """Return an estimate of ``terms |d ln g/d U|`` at ``U = k e^w``.
 
-        ``terms`` are the absolute values of the terms of the threshold. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``.
-        It is not proved to be an upper bound (C20, the sum).
+        It is the factor of a rounding of the threshold in ``ln g``. ``terms`` are the absolute values of the terms of
+        the threshold. ``sign`` is 1 for ``g_-`` and -1 for ``g_+``. It is not proved to be an upper bound (C20, the
+        sum).
         """
         # k |d ln g/d U| is about sqrt(k) + k |e^w - 1| in the tail, and min(sqrt(k), 1/|e^w - 1|) elsewhere.
         k, away = self.k, np.abs(np.expm1(np.minimum(w, 50.0)))
@@ -486,8 +486,7 @@ class WishartIntegral:
         return np.logaddexp(np.logaddexp(0.0, low), high)
 
     def chernoff(self, threshold: Array, sign: float) -> Array:
-        """Return minus the log of Chernoff's bound of the tail of ``U`` above ``threshold`` (``sign = 1``) or below it
-        (-1).
+        """Return minus the log of Chernoff's bound of the tail of ``U`` above (``sign = 1``) or below a threshold.
 
         It is ``-inf`` on the other side of ``k``, where the bound is trivial.
         """
@@ -498,10 +497,9 @@ class WishartIntegral:
         return np.where(sign * w > 0.0, np.maximum(least, 0.0), -np.inf)
 
     def log_hockey_stick_size(self, threshold: Array, rate: Array, sign: float) -> Array:
-        """Return the log of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, with ``threshold - U`` for ``sign =
-        -1``.
+        """Return the log of a bound of ``E[(1 - e^(-rate (U - threshold)))_+]``, which needs no table.
 
-        It needs no table.
+        For ``sign = -1`` it is ``threshold - U`` in place of ``U - threshold``.
         """
         # E[(1 - e^(-c (U - b)))_+] <= P(U > b) and <= c E(U - b)_+ <= c (sqrt(k) + (k - b)_+), and likewise below b,
         # where it is at most c b P(U < b) too (C20, gains off the real line)

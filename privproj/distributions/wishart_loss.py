@@ -156,13 +156,9 @@ class VectorWishart:
                 return None
             near = min(max(0, int(np.searchsorted(depth, goal)) - GUESS_POINTS // 2), len(eps) - GUESS_POINTS)
             near = slice(near, near + GUESS_POINTS)
-            guess = math.exp(_interpolate(goal, depth[near], np.log(eps[near])))
+            # the polynomial through these points at goal, by Neville's algorithm
+            x, y = depth[near], np.log(eps[near])
+            for step in range(1, len(x)):
+                y = ((goal - x[:-step]) * y[1:] - (goal - x[step:]) * y[:-1]) / (x[step:] - x[:-step])
+            guess = math.exp(float(y[0]))
         return guess
-
-
-def _interpolate(at: float, x: Array, y: Array) -> float:
-    """Return the value at ``at`` of the polynomial through the points ``(x, y)``, by Neville's algorithm."""
-    y = y.copy()
-    for step in range(1, len(x)):
-        y = ((at - x[:-step]) * y[1:] - (at - x[step:]) * y[:-1]) / (x[step:] - x[:-step])
-    return float(y[0])

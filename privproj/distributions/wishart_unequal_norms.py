@@ -109,8 +109,9 @@ class UnequalNorms:
         )
 
     def search(self, eps: Array) -> tuple[Array, Array]:
-        """Return lower and upper bounds of delta on nodes that are refined where panels cost most; every choice is
-        sound.
+        """Return lower and upper bounds of delta on nodes that are refined where panels cost most.
+
+        Every choice of nodes is sound.
         """
         scale = min(math.sqrt(self.misalignment / self.rank), 1.0 / math.sqrt(self.rank + self.dim), self.log_ratio)
         out = np.geomspace(1e-3 * scale, HIGHEST_LOG_ALIGNMENT, 150)

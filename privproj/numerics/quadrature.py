@@ -137,9 +137,7 @@ def _find_peak(log_f: Callable[[float], float], start: float, step: float, high:
 
 
 def _find_drop_off(log_f: Callable[[float], float], top: float, peak: float, stride: float, limit: float) -> float:
-    """Return the point beyond ``top`` in the direction of ``stride`` where ``log_f`` is 46 below ``peak``, or
-    ``limit``.
-    """
+    """Return the point beyond ``top`` towards ``stride`` where ``log_f`` is 46 below ``peak``, or ``limit``."""
     inside = outside = top
     while log_f(outside) > peak - LOG_DROP_AT_EDGE:
         if outside == limit:

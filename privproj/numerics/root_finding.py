@@ -1,7 +1,7 @@
 """Root finding and minimization: each returned end of a bracket was evaluated.
 
-:func:`find_crossing`, :func:`largest_integer` and :func:`minimise` take any function. :func:`root_of` makes a kernel
-(:mod:`privproj.numerics.compiled`) that inverts a privacy profile by Newton's method.
+:func:`find_crossing`, :func:`largest_integer`, :func:`minimise` and :func:`least_of_valley` take any function.
+:func:`root_of` makes a kernel (:mod:`privproj.numerics.compiled`) that inverts a privacy profile by Newton's method.
 """
 
 import math
@@ -173,6 +173,15 @@ def _parabola_step(x: float, at_x: float, w: float, at_w: float, v: float, at_v:
     r, q = (x - w) * (at_x - at_v), (x - v) * (at_x - at_w)
     bend = 2.0 * (q - r)
     return ((x - w) * r - (x - v) * q) / bend if bend else math.inf
+
+
+def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
+    """Return the minimum of a unimodal function on the integers ``low..high``, by ternary search."""
+    while high - low > 4:
+        left = low + (high - low) // 3
+        right = high - (high - low) // 3
+        low, high = (low, right) if f(left) <= f(right) else (left, high)
+    return min(map(f, range(low, high + 1)))
 
 
 # --- the inverse of a privacy profile, as a kernel -------------------------------------------------

@@ -32,8 +32,9 @@ def log_delta_by_search(epsilon_at: Callable[[float], float], eps: float, rtol: 
 
 @dataclass(frozen=True)
 class EpsilonDeltaRule:
-    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only. The caller guarantees its
-    soundness.
+    """A rule ``eps(ln delta)`` and its inverse, proved for ``0 < eps < limit`` only.
+
+    The caller guarantees its soundness.
     """
 
     epsilon_at: Callable[[float], float]
@@ -60,16 +61,20 @@ class EpsilonDeltaRule:
         return eps
 
     def epsilon(self, log_delta: float) -> Enclosure:
-        """Return an enclosure of ``eps(delta)`` of one release, in nats; raise :class:`Refused` outside the proved
-        range.
+        """Return an enclosure of ``eps(delta)`` of one release, in nats.
+
+        Raises:
+            Refused: The rule is not proved for this epsilon.
         """
         eps = self.within(self.epsilon_at(log_delta))
         return Enclosure(eps * (1.0 - self.margin) if math.isfinite(eps) else 0.0, next_up(eps))
 
     def log_delta(self, eps: float) -> Enclosure:
-        """Return an enclosure of ``ln delta(eps)`` of one release; raise :class:`Refused` outside the proved range.
+        """Return an enclosure of ``ln delta(eps)`` of one release; its lower end is unknown if the rule has a
+        ``margin``.
 
-        The lower end is unknown if the rule has a ``margin`` above rounding.
+        Raises:
+            Refused: The rule is not proved for this epsilon.
         """
         inverse = self.log_delta_at or partial(log_delta_by_search, self.epsilon_at)
         value = inverse(self.within(eps))

@@ -82,8 +82,13 @@ def floor_log_delta(target: Target) -> float:
 def read_epsilon(curve: Curve, target: Target) -> Enclosure:
     """Return ``epsilon(d)`` in nats (see the module docstring), with the lower end of the curve's own inverse (C24)."""
     if leads_with_epsilon(curve):
-        ends = curve.epsilon(_log_delta_of(_inverse_log_within(target, digits_of(curve))))
-        return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits_of(curve)))
+        # the largest x of this many digits whose delta is printed as at most the target's; beyond the largest x of a
+        # search the result is delta = 1
+        digits, near = digits_of(curve), min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
+        above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
+        x = digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
+        ends = curve.epsilon(_log_delta_of(x))
+        return LateEnclosure(lambda: ends.lower, digits_above(ends.upper, digits))
     log_delta = floor_log_delta(target)
 
     # V(D(e)) <= d
@@ -134,14 +139,6 @@ def _inverse_log(log_delta: float) -> float:
 
 def _log_delta_of(x: float) -> float:
     return -1.0 / x
-
-
-def _inverse_log_within(target: Target, digits: int) -> float:
-    """Return the largest ``x`` of this many digits whose delta is printed as at most the target's (C24)."""
-    # beyond the largest x the result is delta = 1
-    near = min(_inverse_log(target.log_delta), LARGEST_INVERSE_LOG)
-    above = _least_passing(lambda x: not _is_printed_within(target, _log_delta_of(x)), near, digits)
-    return digits_below(min(above * (1.0 - 10.0 ** -(digits + 2)), LARGEST_INVERSE_LOG), digits)
 
 
 def _least_passing(passes: Callable[[float], bool], near: float, digits: int = ANSWER_DIGITS) -> float:

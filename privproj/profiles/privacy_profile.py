@@ -37,9 +37,7 @@ class Curve(Protocol):
         ...
 
     def epsilon(self, log_delta: float, /) -> Enclosure:
-        """Return an enclosure of the smallest ``eps >= 0`` with delta at most ``e^log_delta``; ``inf`` if there is
-        none.
-        """
+        """Return an enclosure of the smallest ``eps >= 0`` with delta at most ``e^log_delta``, or ``inf``."""
         ...
 
 
@@ -171,8 +169,9 @@ class PrivacyProfile:
         return LateEnclosure(lambda: self.epsilon_below(log_delta, safe), safe)
 
     def epsilon_below(self, log_delta: float, near: float) -> float:
-        """Return a lower end of ``eps(delta)``, where the profile's lower end exceeds delta; the search starts at
-        ``near``.
+        """Return a lower end of ``eps(delta)``, where the profile's lower end exceeds delta.
+
+        The search starts at ``near``.
         """
         # a tenth of the last digit of a reported epsilon
         rtol = 0.1 * 10.0**-self.digits
@@ -214,8 +213,7 @@ Kernel = Callable[[float, Sequence[float]], tuple[float, float]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelColumns:
-    """A profile whose evaluation and inversion are kernels, which run as plain Python or as machine code over many
-    rows.
+    """A profile that is evaluated and inverted by kernels, in plain Python or, for many rows, in machine code.
 
     A row holds the parameters of one release as floats. Each result encloses the exact value of the bound, except the
     result of ``root``.

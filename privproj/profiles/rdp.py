@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from privproj.errors import Refused
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
-from privproj.numerics.root_finding import minimise
+from privproj.numerics.root_finding import least_of_valley, minimise
 from privproj.numerics.special import log_add
 from privproj.run import Run
 
@@ -108,16 +108,12 @@ class RenyiCurve:
         return self.divergence(order) if holds else math.inf
 
     def divergence_at(self, alpha: float) -> float:
-        """Return ``D(alpha)`` rounded up, at the next integer order if required; ``inf`` if the curve does not hold
-        there.
-        """
+        """Return ``D(alpha)`` rounded up, at the next integer order if required; ``inf`` if the curve does not hold."""
         # D rises with alpha, so that D(ceil(alpha)) bounds D(alpha).
         return next_up(self.at(max(2.0, math.ceil(alpha)) if self.integer_orders else alpha))
 
     def least_over_orders(self, objective: Callable[[float], float]) -> float:
-        """Return the least value of ``objective(alpha)`` that a search over the orders finds; ``inf`` if there is no
-        order.
-        """
+        """Return the least value of ``objective(alpha)`` that a search finds; ``inf`` if there is no order."""
         if self.orders:
             return min(map(objective, self.orders))
         if self.integer_orders:
@@ -146,32 +142,23 @@ class RenyiCurve:
 
     def log_delta(self, eps: float) -> Enclosure:
         """Return ``ln delta(eps)`` for ``eps`` in nats; the lower end is unknown."""
-        least = self.least_over_orders(lambda alpha: _log_delta_at(alpha, self.divergence(alpha), eps))
-        return Enclosure(UNKNOWN_END, min(0.0, least + 1e-12))
+
+        def at(alpha: float) -> float:
+            # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
+            inner = next_up(self.divergence(alpha)) - eps + math.log1p(-1.0 / alpha)
+            return (alpha - 1.0) * inner - math.log(alpha)
+
+        return Enclosure(UNKNOWN_END, min(0.0, self.least_over_orders(at) + 1e-12))
 
     def epsilon(self, log_delta: float) -> Enclosure:
         """Return ``eps(delta)`` in nats; the lower end is unknown."""
-        least = self.least_over_orders(lambda alpha: _epsilon_at(alpha, self.divergence(alpha), log_delta))
-        return Enclosure(UNKNOWN_END, next_up(max(0.0, least + 1e-15)))
 
+        def at(alpha: float) -> float:
+            # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
+            price = (-log_delta - math.log(alpha)) / (alpha - 1.0)
+            return next_up(self.divergence(alpha)) + price + math.log1p(-1.0 / alpha)
 
-def _log_delta_at(alpha: float, divergence: float, eps: float) -> float:
-    # (alpha - 1) (D(alpha) - eps + ln(1 - 1/alpha)) - ln(alpha)
-    return (alpha - 1.0) * (next_up(divergence) - eps + math.log1p(-1.0 / alpha)) - math.log(alpha)
-
-
-def _epsilon_at(alpha: float, divergence: float, log_delta: float) -> float:
-    # D(alpha) + (ln(1/delta) - ln(alpha))/(alpha - 1) + ln(1 - 1/alpha)
-    return next_up(divergence) + (-log_delta - math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
-
-
-def least_of_valley(f: Callable[[int], float], low: int, high: int) -> float:
-    """Return the minimum of a unimodal function on the integers ``low..high``, by ternary search."""
-    while high - low > 4:
-        left = low + (high - low) // 3
-        right = high - (high - low) // 3
-        low, high = (low, right) if f(left) <= f(right) else (left, high)
-    return min(map(f, range(low, high + 1)))
+        return Enclosure(UNKNOWN_END, next_up(max(0.0, self.least_over_orders(at) + 1e-15)))
 
 
 @dataclass(frozen=True)

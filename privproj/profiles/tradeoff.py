@@ -8,7 +8,7 @@ finds. The risk is a pure function of the curve, so that a calibration to a risk
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from privproj.errors import PrivprojError
 from privproj.numerics.interval import next_up
@@ -32,9 +32,7 @@ UNIT = 2.0**-53  # soundness: subtracted from a false negative rate for the roun
 
 
 def profile_points(curve: Curve, epsilons: Sequence[float], enough: float = 0.0) -> list[float]:
-    """Return upper bounds of ``delta(eps)`` at these epsilons (nats); any upper bound that is at most ``enough``
-    suffices.
-    """
+    """Return upper bounds of ``delta(eps)`` at these epsilons (nats); any that are at most ``enough`` suffice."""
     least = math.log(enough) if enough else -math.inf
     return [delta_value(log_delta_unless(curve, eps, least)) for eps in epsilons]
 
@@ -49,8 +47,15 @@ def true_positive_rates(curve: Curve, rates: Sequence[float]) -> list[float]:
 
     An epsilon at which the bound fails contributes nothing.
     """
+
+    def at(eps: float, delta: float, rate: float) -> float:
+        # min(1, delta + e^eps a, 1 - e^-eps (1 - delta - a)) at the false positive rate a (C30), rounded up
+        growth = math.exp(eps)
+        mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
+        return min(1.0, next_up(delta + growth * rate), next_up(mirrored))
+
     read = _reader(curve)
-    return [_least_risk(read, lambda eps, delta, a=rate: _true_positive_rate_at(eps, delta, a)) for rate in rates]
+    return [_least_risk(read, partial(at, rate=rate)) for rate in rates]
 
 
 def advantage(curve: Curve) -> float:
@@ -59,7 +64,12 @@ def advantage(curve: Curve) -> float:
     It is the delta that is printed at epsilon 0, unless a larger epsilon gives a clearly smaller bound, as for some
     rules.
     """
-    least = _least_risk(_reader(curve), _advantage_at)
+
+    def at(eps: float, delta: float) -> float:
+        # (e^eps - 1 + 2 delta) / (e^eps + 1) (C30), rounded up
+        return min(1.0, next_up(math.tanh(0.5 * eps) + 2.0 * delta / (math.exp(eps) + 1.0)))
+
+    least = _least_risk(_reader(curve), at)
     try:
         at_zero = delta_value(read_log_delta(curve, 0.0).upper)
     except PrivprojError:
@@ -85,20 +95,6 @@ def gaussian_spread(risk: float, fpr: float | None) -> float:
 def risk_of(curve: Curve, target: RiskTarget) -> float:
     """Return the risk of a target as it is reported for this curve (C30)."""
     return advantage(curve) if target.fpr is None else true_positive_rates(curve, [target.fpr])[0]
-
-
-def _true_positive_rate_at(eps: float, delta: float, rate: float) -> float:
-    """Return the bound of the true positive rate at the false positive rate ``rate`` by one ``(eps, delta)`` (C30)."""
-    # min(1, delta + e^eps a, 1 - e^-eps (1 - delta - a))
-    growth = math.exp(eps)
-    mirrored = 1.0 - (1.0 - delta - rate) / growth + RATE_ROUNDING
-    return min(1.0, next_up(delta + growth * rate), next_up(mirrored))
-
-
-def _advantage_at(eps: float, delta: float) -> float:
-    """Return the bound of the advantage by one ``(eps, delta)``, rounded up (C30)."""
-    # (e^eps - 1 + 2 delta) / (e^eps + 1)
-    return min(1.0, next_up(math.tanh(0.5 * eps) + 2.0 * delta / (math.exp(eps) + 1.0)))
 
 
 def _reader(curve: Curve) -> Callable[[float], float]:

@@ -108,9 +108,7 @@ def beta_tail_minimum(t, a, b, c, log_k, mu, eps, sharp):
 
 
 def beta_tail_start(side, a, b, c, log_k, mu, eps, sharp):
-    """Return the logit of the best of about ten ``tau`` below (``side = -1``) or above (``side = 1``) the mean of
-    ``B``.
-    """
+    """Return the logit of the best of about ten ``tau`` below (``side = -1``) or above (1) the mean of ``B``."""
     step = 0.5 * beta_tail_scale(a, b)
     mean = log(a / b)
     best_t, best = mean, beta_tail_value(mean, a, b, c, log_k, mu, eps, sharp)
