@@ -96,7 +96,7 @@ class Bins:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """The mass of each bin split to its left and its right edge with the same mean: two arrays of shape ``(n,)``."""
+        """The mass of each bin split to its left and its right edge with the same mean: two arrays, ``(n,)``."""
         # mass (1 - w) and mass w,  w = (mean - left) / (right - left)
         left, right = self.edges[:-1], self.edges[1:]
         weight = (self.mean - left) / np.maximum(right - left, 1e-300)
@@ -381,7 +381,7 @@ def convolve_layers(parts: tuple[tuple[int, int, int, float], ...], scale: float
     moving = [part for part in parts if part[0] > part[1]]
     width = 1.0
     if moving:
-        # Either splitting the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells up to
+        # Splitting the layers adds at most a thousandth to the variance of the sum, or there are 2^13 cells to
         # its mean. The sum of very many layers hardly varies, so that a coarser grid hardly matters.
         # Var B = 2 r (d - r) / (d^2 (d + 2)); splitting one atom adds at most width^2 / 4 to the variance.
         variance = sum(n * c**2 * 2.0 * r * (d - r) / (d**2 * (d + 2.0)) for d, r, n, c in moving)
