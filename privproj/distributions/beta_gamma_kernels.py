@@ -1,6 +1,6 @@
 """Kernels of ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared sensitivity ``X`` (C4, C5).
 
-The functions are kernels (:mod:`privproj.numerics.compiled`) of floats and tuples that need ``math`` only. A row is
+The functions are kernels (:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. A row is
 ``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
 ``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 

@@ -48,6 +48,9 @@ class Enclosure(NamedTuple):
     upper: float
 
 
+UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
+
+
 class LateEnclosure(Enclosure):
     """An enclosure whose lower end is expensive: it is computed when it is first read."""
 

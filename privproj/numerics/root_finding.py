@@ -1,7 +1,7 @@
 """Root finding and minimization: each returned end of a bracket was evaluated.
 
 :func:`find_crossing`, :func:`largest_integer`, :func:`minimise` and :func:`least_of_valley` take any function.
-:func:`root_of` makes a kernel (:mod:`privproj.numerics.compiled`) that inverts a privacy profile by Newton's method.
+:func:`root_of` makes a kernel (:mod:`privproj.numerics.jit`) that inverts a privacy profile by Newton's method.
 """
 
 import math

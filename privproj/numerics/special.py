@@ -1,7 +1,7 @@
 """Special functions as kernels: plain functions of floats that need ``math`` only.
 
 Each function runs as plain Python, where one evaluation takes microseconds, and through
-:mod:`privproj.numerics.compiled` as machine code from the same source. Plain Python raises an error for an overflow,
+:mod:`privproj.numerics.jit` as machine code from the same source. Plain Python raises an error for an overflow,
 ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel evaluates these. ``-inf`` is the log of
 zero.
 

@@ -1,7 +1,7 @@
 """The Gaussian mechanism: its exact privacy profile (C3; Balle, Wang 2018, Theorem 8), for one epsilon or for arrays.
 
 ``mu`` is the sensitivity over the noise standard deviation. The functions of one epsilon are kernels
-(:mod:`privproj.numerics.compiled`). The functions of arrays import numpy when they are called, so that one epsilon does
+(:mod:`privproj.numerics.jit`). The functions of arrays import numpy when they are called, so that one epsilon does
 not need numpy.
 """
 

@@ -242,7 +242,7 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     def log_deltas(eps: "Array") -> "tuple[Array, Array]":
         import numpy as np
 
-        from privproj.numerics.compiled import over_rows
+        from privproj.numerics.jit import over_rows
 
         # cost of a delta of M2 relative to an epsilon
         weight = 0.2 * columns.weight
