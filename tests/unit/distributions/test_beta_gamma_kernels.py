@@ -27,7 +27,7 @@ FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8
 @pytest.mark.parametrize("any_rank", [0.0, 1.0])
 @pytest.mark.parametrize(("a", "b"), FAR)
 @pytest.mark.parametrize("mu", [1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])
-def test_hostile_parameters_get_an_enclosure_that_falls_with_epsilon(a, b, mu, any_rank):
+def test_mixture_ends_decrease_for_extreme_parameters(a, b, mu, any_rank):
     row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
     last = 0.0
     for eps in (0.0, 1e-9, 1e-3, 0.1, 3.0, 1e3, 1e5):
@@ -40,7 +40,7 @@ def test_hostile_parameters_get_an_enclosure_that_falls_with_epsilon(a, b, mu, a
 @pytest.mark.parametrize("any_rank", [0.0, 1.0])
 @pytest.mark.parametrize("log_delta", [-1e-3, -1.0, -30.0, -1e4, -1e6])
 @pytest.mark.parametrize(("a", "b"), FAR)
-def test_epsilons_of_hostile_parameters_are_crossings(a, b, log_delta, any_rank):
+def test_mixture_root_is_a_crossing_for_extreme_parameters(a, b, log_delta, any_rank):
     for mu in (1e-4, 1.0, 100.0):
         row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
         try:
@@ -55,7 +55,7 @@ def test_epsilons_of_hostile_parameters_are_crossings(a, b, log_delta, any_rank)
 
 @pytest.mark.parametrize(("a", "b"), FAR)
 @pytest.mark.parametrize("deviations", [-3.0, -0.3, 0.0, 1.0, 4.0, 20.0])
-def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
+def test_log_tail_in_dimensions_up_to_1e9(a, b, deviations):
     dist = beta_gamma_params((a, b, 1.0, 0.0))
     s = deviations * math.sqrt(1.0 / a + (0.0 if b == math.inf else 1.0 / b))
     growth, rise = exponentials(s)
@@ -85,7 +85,7 @@ def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
 
 @pytest.mark.parametrize("a", [1e9, 2.5e11])
 @pytest.mark.parametrize("deviations", [-2.0, 1.0])
-def test_tails_of_a_huge_gamma_law_are_those_of_its_expansion(a, deviations):
+def test_log_tail_of_a_large_gamma_shape_matches_expansion(a, deviations):
     s = deviations / math.sqrt(a)
     log_tail, _ = log_tail_and_hazard(s, *exponentials(s), beta_gamma_params((a, math.inf, 1.0, 0.0)))
     with mp.workdps(60):
@@ -99,7 +99,7 @@ def test_tails_of_a_huge_gamma_law_are_those_of_its_expansion(a, deviations):
 
 
 @pytest.mark.parametrize("longer", [1.5, 3.0, 6.0])
-def test_a_longer_first_step_only_widens(monkeypatch, longer):
+def test_whole_integral_with_a_longer_step_is_wider(monkeypatch, longer):
     draw = random.Random(3)
     rows = []
     for _ in range(60):
@@ -143,7 +143,7 @@ def mean_profile(a, b, scale, eps):
         pytest.param(17.78141478754283, 1.0, 0.013798087693498, 723.6443230190972, marks=pytest.mark.full),
     ],
 )
-def test_means_near_the_end_of_a_law_hold_the_truth(a, b, z, eps):
+def test_mixture_ends_near_the_supremum_are_sound(a, b, z, eps):
     lower, upper = mixture_log_delta(eps, (a, b, 1.0 / z**2, 0.0))
     assert lower <= mean_profile(a, b, 1.0 / z**2, eps) <= upper
     assert upper - lower < 1e-11 * (1.0 - upper)
@@ -151,7 +151,7 @@ def test_means_near_the_end_of_a_law_hold_the_truth(a, b, z, eps):
 
 @pytest.mark.full
 @pytest.mark.parametrize("any_rank", [False, True])
-def test_kernels_overlap_the_balls(any_rank):
+def test_mixture_ends_overlap_ball_arithmetic(any_rank):
     """The best tangent of the floats gives the least ``E[g_p(X)]`` to rounding, so the balls overlap the kernels."""
     flint = needs("flint")
     from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity

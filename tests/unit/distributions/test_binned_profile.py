@@ -54,12 +54,12 @@ def stack(z=0.155974, clipping="joint", layers=STACK, **more):
     return M2(layers=layers, clipping=clipping, noise_multiplier=z, **more)
 
 
-def test_tables_refuse_dimensions_beyond_their_margin():
+def test_bins_refuse_dimensions_beyond_their_margin():
     with pytest.raises(PrecisionLimit, match="dim"):
         privproj.epsilon(M2(dim=10**10, rank=16, noise_multiplier=0.1), delta=1e-5, steps=10)
 
 
-def test_tables_keep_falling_far_beyond_the_bulk():
+def test_tables_decrease_far_beyond_the_bulk():
     """A tangent at a far atom must not take over: two phases failed on it."""
     stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
     _, upper = find_bound(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
@@ -73,12 +73,12 @@ def test_public_tables_enclose_profiles_and_are_close(rank, mu, eps):
 
 
 @pytest.mark.parametrize(("dim", "rank", "z"), [(1000, 256, 20.0), (40, 3, 2.0), (5, 1, 1.0)])
-def test_tables_of_projected_energies_enclose_profiles_and_are_close(dim, rank, z):
+def test_tables_of_projected_energy_enclose_profiles(dim, rank, z):
     dist = known_projection.law(M1(dim=dim, rank=rank, noise_multiplier=z))
     tables_enclose(dist, dist.bins(), np.array([0.0, 0.01, 0.3, 1.0, 3.0]))
 
 
-def test_a_bin_of_any_width_is_bounded_from_below_where_it_bends():
+def test_wide_bins_have_sound_lower_bounds():
     """Coarse bins around the inflection, where neither a chord nor a tangent alone would do."""
     rng = np.random.default_rng(1)
     for eps in (0.1, 1.0, 4.0):
@@ -94,7 +94,7 @@ def test_a_bin_of_any_width_is_bounded_from_below_where_it_bends():
 
 
 @pytest.mark.parametrize("shapes", [((768, 16),), ((64, 4), (900, 90), (4000, 500))])
-def test_many_rows_at_once_are_read_like_one(shapes):
+def test_many_rows_match_single_rows(shapes):
     """Between guides only a few columns are read; nothing that counts may be left out."""
     dists = tuple(binned.beta_bins(r / 2, (d - r) / 2, 30.0) for d, r in shapes)
     eps = np.random.default_rng(3).permutation(np.concatenate([np.linspace(0, 12, 110), np.geomspace(1e-4, 60, 40)]))
@@ -108,7 +108,7 @@ def test_many_rows_at_once_are_read_like_one(shapes):
         assert np.allclose(table(eps, dists[0]), alone, rtol=1e-9, atol=1e-40)
 
 
-def test_layers_that_are_left_out_would_not_raise_the_bound():
+def test_omitted_layers_do_not_increase_the_bound():
     rng = np.random.default_rng(4)
     shapes = {(int(d), int(rng.integers(1, d // 2))) for d in rng.integers(4, 400, 40)}
     kept = rank_free._largest_shapes(shapes)

@@ -17,7 +17,7 @@ from privproj.profiles.gaussian import gaussian_deltas
 @pytest.mark.parametrize(
     ("dim", "rank"), [(2, 1), (2, 30), (3, 2), (40, 10), (40, 400), (1000, 1), (10**6, 64), (5, 10**6)]
 )
-def test_law_of_the_projected_change_has_mass_one_and_its_mean(dim, rank):
+def test_projected_energy_has_mass_one_and_its_mean(dim, rank):
     dist = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
     mass, moment = (float(end[0]) for end in panels_of(dist).above)
     assert mass == pytest.approx(1.0, rel=1e-12, abs=0)
@@ -25,7 +25,7 @@ def test_law_of_the_projected_change_has_mass_one_and_its_mean(dim, rank):
 
 
 @pytest.mark.parametrize(("dim", "rank"), [(98, 1), (4, 3), (40, 60)])
-def test_density_is_right_in_far_tails(dim, rank):
+def test_projected_energy_density_in_far_tails(dim, rank):
     """Where ``N`` is far above its mean the terms of the sum are narrower than in the bulk."""
     dist = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
     centre = math.log(4.0 * dist.a * (dist.a + dist.b))
@@ -38,7 +38,7 @@ def test_density_is_right_in_far_tails(dim, rank):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank"), [(40, 10), (40, 100), (3, 1)])
-def test_law_of_the_projected_change_by_simulation(dim, rank):
+def test_projected_energy_matches_simulation(dim, rank):
     rng = np.random.default_rng(dim + rank)
     count = 20_000
     z = rng.standard_normal((count, dim, rank)) / math.sqrt(rank)
@@ -51,7 +51,7 @@ def test_law_of_the_projected_change_by_simulation(dim, rank):
 
 @pytest.mark.parametrize("rank", [1, 3, 8, 11, 14, 18, 21, 28, 60, 400])
 @pytest.mark.parametrize("centre", [1e-3, 0.5, 3.0, 39.0])
-def test_law_of_a_secret_shift_has_mass_one(rank, centre):
+def test_secret_shift_has_mass_one(rank, centre):
     """Most of all where the noise is small: the terms are those of the Gamma law alone, which at ranks near 16 decay
     slowest."""
     mass = float(panels_of(SecretShift(rank, centre / rank, 1e-8)).above[0][0])
@@ -62,7 +62,7 @@ def test_law_of_a_secret_shift_has_mass_one(rank, centre):
 @pytest.mark.parametrize(
     ("rank", "sigma", "m"), [(1, 0.5, 0.3), (5, 1.0, 0.1), (5, 0.2, 1.2), (200, 0.7, 0.02), (64, 3.0, 0.5)]
 )
-def test_secret_projection_is_above_what_the_mechanism_leaks(rank, sigma, m):
+def test_secret_projection_exceeds_simulated_delta(rank, sigma, m):
     """``M v + E`` with ``g`` revealed: the Gaussian pair is drawn, its likelihood ratio gives the divergence."""
     rng = np.random.default_rng(rank)
     count = 300_000

@@ -56,7 +56,7 @@ def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
 
 
 @pytest.mark.parametrize(("a", "b"), [(8.0, 1016.0), (5e5 - 0.5, 0.5), (5e9, 4.95e11), (5e11 - 5e5, 5e5)])
-def test_one_epsilon_at_a_time_is_what_the_kernels_say(a, b):
+def test_scalar_profile_matches_kernels(a, b):
     """Also where the rank is nearly the dimension, or a tail has thousands of terms: no end is beyond the other's."""
     dist, spread = ScaledBeta(a, b, (a + b) / a), math.sqrt(b / a / (a + b))
     kernels = any_rank_profile(HillLaw(a, b, dist.scale))
@@ -67,7 +67,7 @@ def test_one_epsilon_at_a_time_is_what_the_kernels_say(a, b):
         assert other.upper - other.lower <= 2e-11 + 5e-15 * math.sqrt(min(a, b))
 
 
-def test_no_cut_is_sought_where_doubles_know_no_tail(monkeypatch):
+def test_any_rank_profile_with_an_unresolved_tail(monkeypatch):
     """There the profile is that of rank one and what the tail may be, which a search would find after 50 looks."""
     dist = ScaledEnergy(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
     losses = [0.3, 1.0, 3.0, 5.0, 8.0, 20.0, 100.0]

@@ -13,7 +13,7 @@ from privproj.distributions.squared_sensitivity import ScaledBeta, log_gaussian_
 
 @settings(max_examples=25, deadline=None)
 @given(settings_of_m2)
-def test_expectation_against_a_dense_trapezoid(setting):
+def test_expected_profile_matches_a_dense_trapezoid(setting):
     """The trapezoid rule is spectrally accurate for an analytic integrand on the line; the kernels are tested apart."""
     dim, rank, mu, eps = setting
     dist = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
@@ -28,7 +28,7 @@ def test_expectation_against_a_dense_trapezoid(setting):
 
 @settings(max_examples=15, deadline=None)
 @given(settings_of_m2, st.floats(1e-6, 1e3), st.floats(0.0, 1.2))
-def test_a_shifted_law_against_a_dense_trapezoid_up_to_a_point(setting, shift, share):
+def test_truncated_profile_matches_a_dense_trapezoid(setting, shift, share):
     """``E[h_eps(X + c^2); X + c^2 <= x]``, which has one hill although it is flat on the left (C31)."""
     dim, rank, mu, eps = setting
     base = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
@@ -52,7 +52,7 @@ def test_a_shifted_law_against_a_dense_trapezoid_up_to_a_point(setting, shift, s
     assert tail * above <= dist.mean * (1.0 + 1e-9)
 
 
-def test_means_above_a_point_of_a_shifted_law_are_those_of_the_law():
+def test_mean_above_of_a_shifted_distribution():
     base = ScaledBeta(4.0, 28.0, 5.0)
     dist = ScaledBeta(4.0, 28.0, 5.0, 0.75)
     for x in (0.1, 0.8, 1.5, 4.0, 5.7, 6.0):

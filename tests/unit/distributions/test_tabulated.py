@@ -13,7 +13,7 @@ from privproj.distributions.tabulated import ScaledEnergy
 from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 
-def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
+def test_panels_match_scalar_quadrature_of_a_beta():
     """The same Beta law by panels (through its density) and by :class:`ScaledBeta`: profiles of both kinds agree."""
 
     class LogBeta:
@@ -31,7 +31,7 @@ def test_panels_agree_with_the_scalar_quadrature_of_a_beta_law():
             assert found.upper == pytest.approx(known.upper, rel=1e-8, abs=1e-8)
 
 
-def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
+def test_gaussian_values_match_the_kernel():
     """With shifts from 4e-6 to 50, to half of the margin that an answer has and the rounding that is told."""
     rng = np.random.default_rng(5)
     for eps in (0.0, *np.exp(rng.uniform(-12.0, 4.0, 12)).tolist()):
@@ -46,7 +46,7 @@ def test_gaussian_deltas_of_arrays_are_those_of_the_kernel():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-12, 1e-30, 1e-60])
-def test_small_shifts_keep_their_digits(scale):
+def test_small_sensitivities_keep_their_digits(scale):
     """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta goes with the root of the scale."""
     dist = ProjectedEnergy(8.0, 20.0, 16)
     one, other = (ScaledEnergy(dist, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
@@ -54,7 +54,7 @@ def test_small_shifts_keep_their_digits(scale):
     assert other.upper - one.upper == pytest.approx(0.5 * math.log(scale), rel=0, abs=1e-9)
 
 
-def test_a_panel_that_is_interpolated_has_the_tails_of_the_law():
+def test_interpolated_panels_have_exact_tails():
     """A Beta law with tails in closed form, at places within panels, down to e^-100."""
 
     class LogBeta:
