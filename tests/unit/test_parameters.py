@@ -1,4 +1,4 @@
-"""What a field declares of its parameter is what every door says of it."""
+"""A parameter's declaration determines its check, its option and its schema."""
 
 import json
 from dataclasses import dataclass

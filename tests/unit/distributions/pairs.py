@@ -52,7 +52,7 @@ def one_pair(dim, rank, m, tau, eps, count=300):
 
 
 def log_density(y, v, dim, rank):
-    """``(v.y)^((r-d-1)/2) e^(-r |y|^2 / (2 v.y))`` on ``v.y > 0``, the law of ``M v`` up to a constant."""
+    """``(v.y)^((r-d-1)/2) e^(-r |y|^2 / (2 v.y))`` on ``v.y > 0``, the density of ``M v`` up to a constant."""
     inner = y @ v
     with np.errstate(divide="ignore", invalid="ignore"):
         inside = 0.5 * (rank - dim - 1) * np.log(inner) - 0.5 * rank * (y * y).sum(axis=1) / inner

@@ -1,4 +1,4 @@
-"""Means over Beta and Gamma laws against balls, and where old ways of computing them fail."""
+"""Profiles of Beta and Gamma squared sensitivities against ball arithmetic and at extreme parameters."""
 
 import math
 import random
@@ -152,7 +152,7 @@ def test_mixture_ends_near_the_supremum_are_sound(a, b, z, eps):
 @pytest.mark.full
 @pytest.mark.parametrize("any_rank", [False, True])
 def test_mixture_ends_overlap_ball_arithmetic(any_rank):
-    """The best tangent of the floats gives the least ``E[g_p(X)]`` to rounding, so the balls overlap the kernels."""
+    """The best tangent minimizes ``E[g_p(X)]`` up to rounding, so the balls overlap the kernels."""
     flint = needs("flint")
     from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
 

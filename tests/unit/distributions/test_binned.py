@@ -1,4 +1,4 @@
-"""Binned laws keep the mean and dominate."""
+"""Distributions in bins keep the mean and dominate."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_convolve_layers_below_is_below_and_close(parts):
 
 @pytest.mark.parametrize(("a", "b"), [(2.0, 30.0), (4.0, 508.0), (8.0, 1016.0)])
 def test_convolve_layers_moves_truncated_mass_up(a, b):
-    """The largest shape of equal layers has 1e5 of them, and each counts at most two cuts."""
+    """There are at most 1e5 equal layers, and each has at most two truncations."""
     cells = 1000.0
     atoms = binned._spread_beta_atoms(a, b, cells)
     lost = special.betainc(b, a, max(1.0 - len(atoms) / cells, 0.0))

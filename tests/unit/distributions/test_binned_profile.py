@@ -1,4 +1,4 @@
-"""Tables of profiles enclose them, are close, and fall."""
+"""Tables of profiles enclose them, are tight, and decrease."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_tables_enclose_profiles_and_are_close(dim, share, mu):
 
 
 def tables_enclose(dist, bins, eps):
-    """Both tables of a law enclose what its quadratures say, and neither end is far away."""
+    """Both tables enclose the quadrature of the same distribution, and are tight."""
     free = binned_profiles.any_rank_deltas_below(eps, (bins,)), binned_profiles.any_rank_deltas(eps, (bins,))
     one = binned_profiles.rank_one_deltas_below(eps, bins), binned_profiles.rank_one_deltas(eps, bins)
     for i, e in enumerate(eps):
@@ -60,7 +60,7 @@ def test_bins_refuse_dimensions_beyond_their_margin():
 
 
 def test_tables_decrease_far_beyond_the_bulk():
-    """A tangent at a far atom must not take over: two phases failed on it."""
+    """A tangent at a distant atom must not be chosen (regression)."""
     stack = M2(layers=(Layer(dim=768, rank=16, count=24),), clipping="per-layer", noise_multiplier=0.2)
     _, upper = find_bound(M2, "rank-free").representation(stack).table(np.linspace(0.0, 12.0, 80))
     assert np.all(np.diff(upper) <= 1e-12 * upper[:-1])
@@ -79,7 +79,7 @@ def test_tables_of_projected_energy_enclose_profiles(dim, rank, z):
 
 
 def test_wide_bins_have_sound_lower_bounds():
-    """Coarse bins around the inflection, where neither a chord nor a tangent alone would do."""
+    """Coarse bins around the inflection, where neither a chord nor a tangent alone is a bound."""
     rng = np.random.default_rng(1)
     for eps in (0.1, 1.0, 4.0):
         x0 = 2 * (math.sqrt(1 + eps * eps) - 1)
@@ -95,7 +95,7 @@ def test_wide_bins_have_sound_lower_bounds():
 
 @pytest.mark.parametrize("shapes", [((768, 16),), ((64, 4), (900, 90), (4000, 500))])
 def test_many_rows_match_single_rows(shapes):
-    """Between guides only a few columns are read; nothing that counts may be left out."""
+    """Between guides only a few columns are evaluated; none that matters may be omitted."""
     dists = tuple(binned.beta_bins(r / 2, (d - r) / 2, 30.0) for d, r in shapes)
     eps = np.random.default_rng(3).permutation(np.concatenate([np.linspace(0, 12, 110), np.geomspace(1e-4, 60, 40)]))
     rtol = 2e-4 if dists[1:] else 1e-7

@@ -1,4 +1,4 @@
-"""Densities of the log of a squared shift: mass, mean, simulation, and what the mechanism leaks."""
+"""Densities of the log of a squared sensitivity: mass, mean, and comparison with simulation."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_projected_energy_has_mass_one_and_its_mean(dim, rank):
 
 @pytest.mark.parametrize(("dim", "rank"), [(98, 1), (4, 3), (40, 60)])
 def test_projected_energy_density_in_far_tails(dim, rank):
-    """Where ``N`` is far above its mean the terms of the sum are narrower than in the bulk."""
+    """If ``N`` is far above its mean the terms of the sum are narrower than in the bulk."""
     dist = ProjectedEnergy(0.5 * rank, 0.5 * (dim - 1), rank)
     centre = math.log(4.0 * dist.a * (dist.a + dist.b))
     y = [centre + 0.5, centre + 2.0, centre + 4.0]
@@ -63,7 +63,7 @@ def test_secret_shift_has_mass_one(rank, centre):
     ("rank", "sigma", "m"), [(1, 0.5, 0.3), (5, 1.0, 0.1), (5, 0.2, 1.2), (200, 0.7, 0.02), (64, 3.0, 0.5)]
 )
 def test_secret_projection_exceeds_simulated_delta(rank, sigma, m):
-    """``M v + E`` with ``g`` revealed: the Gaussian pair is drawn, its likelihood ratio gives the divergence."""
+    """Simulate ``M v + E`` with ``g`` revealed; the likelihood ratio gives the divergence."""
     rng = np.random.default_rng(rank)
     count = 300_000
     dist = SecretShift(rank, sigma, m)
@@ -78,7 +78,7 @@ def test_secret_projection_exceeds_simulated_delta(rank, sigma, m):
 
 
 def test_secret_projection_bounds_the_simulated_release():
-    """The release itself, with nothing revealed, in two dimensions: what one test sees of its divergence."""
+    """Simulate the release itself in two dimensions; one test gives a lower bound of its divergence."""
     rng = np.random.default_rng(23)
     rank, sigma, m, count = 3, 0.6, 0.4, 400_000
     first, second = np.array([1.0, 0.0]), np.array([1 - m, math.sqrt(m * (2 - m))])

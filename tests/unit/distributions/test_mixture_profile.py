@@ -1,4 +1,4 @@
-"""The profile for a change of any rank is the best of its tangents."""
+"""The profile for a difference of any rank uses the best tangent."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ def test_dual_equals_the_best_tangent(dim, rank, mu, eps):
 
 @pytest.mark.parametrize(("a", "b"), [(8.0, 1016.0), (5e5 - 0.5, 0.5), (5e9, 4.95e11), (5e11 - 5e5, 5e5)])
 def test_scalar_profile_matches_kernels(a, b):
-    """Also where the rank is nearly the dimension, or a tail has thousands of terms: no end is beyond the other's."""
+    """Also for a rank near the dimension and for tails with thousands of terms, the enclosures overlap."""
     dist, spread = ScaledBeta(a, b, (a + b) / a), math.sqrt(b / a / (a + b))
     kernels = any_rank_profile(HillLaw(a, b, dist.scale))
     for deviations in (-1.5, -0.4, 0.3, 0.6, 2.0, 8.0):
@@ -68,7 +68,7 @@ def test_scalar_profile_matches_kernels(a, b):
 
 
 def test_any_rank_profile_with_an_unresolved_tail(monkeypatch):
-    """There the profile is that of rank one and what the tail may be, which a search would find after 50 looks."""
+    """The profile is that of rank one plus the unresolved tail, without a search for the cut."""
     dist = ScaledEnergy(ProjectedEnergy(25.0, 49.5, 50), 1.0 / 15.12**2)
     losses = [0.3, 1.0, 3.0, 5.0, 8.0, 20.0, 100.0]
     looks = []

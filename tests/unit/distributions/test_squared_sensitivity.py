@@ -1,4 +1,4 @@
-"""Means over a Beta law against a dense sum."""
+"""Expectations over a Beta distribution against a dense sum."""
 
 import math
 
@@ -14,7 +14,7 @@ from privproj.distributions.squared_sensitivity import ScaledBeta, log_gaussian_
 @settings(max_examples=25, deadline=None)
 @given(settings_of_m2)
 def test_expected_profile_matches_a_dense_trapezoid(setting):
-    """The trapezoid rule is spectrally accurate for an analytic integrand on the line; the kernels are tested apart."""
+    """The trapezoidal rule is spectrally accurate for an analytic integrand on the line."""
     dim, rank, mu, eps = setting
     dist = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
     step = dist.step / 64
@@ -29,7 +29,7 @@ def test_expected_profile_matches_a_dense_trapezoid(setting):
 @settings(max_examples=15, deadline=None)
 @given(settings_of_m2, st.floats(1e-6, 1e3), st.floats(0.0, 1.2))
 def test_truncated_profile_matches_a_dense_trapezoid(setting, shift, share):
-    """``E[h_eps(X + c^2); X + c^2 <= x]``, which has one hill although it is flat on the left (C31)."""
+    """``E[h_eps(X + c^2); X + c^2 <= x]``; the integrand is unimodal although it is flat on the left (C31)."""
     dim, rank, mu, eps = setting
     base = ScaledBeta(rank / 2, (dim - rank) / 2, mu * mu)
     dist = ScaledBeta(base.a, base.b, base.scale, shift)

@@ -1,4 +1,4 @@
-"""Panels against the scalar quadrature of the same law."""
+"""Panels against the scalar quadrature of the same distribution."""
 
 import math
 
@@ -14,7 +14,7 @@ from privproj.profiles.gaussian import gaussian_values, log_gaussian_delta
 
 
 def test_panels_match_scalar_quadrature_of_a_beta():
-    """The same Beta law by panels (through its density) and by :class:`ScaledBeta`: profiles of both kinds agree."""
+    """Profiles of a Beta distribution by panels (through its density) and by :class:`ScaledBeta` agree."""
 
     class LogBeta:
         ends = (math.log(8 / 508) - 9.0, 0.0, 0.15)
@@ -32,7 +32,7 @@ def test_panels_match_scalar_quadrature_of_a_beta():
 
 
 def test_gaussian_values_match_the_kernel():
-    """With shifts from 4e-6 to 50, to half of the margin that an answer has and the rounding that is told."""
+    """Sensitivities from 4e-6 to 50, within half of the margin plus the reported rounding."""
     rng = np.random.default_rng(5)
     for eps in (0.0, *np.exp(rng.uniform(-12.0, 4.0, 12)).tolist()):
         x = np.exp(rng.uniform(-25.0, 8.0, 200))
@@ -47,7 +47,7 @@ def test_gaussian_values_match_the_kernel():
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-12, 1e-30, 1e-60])
 def test_small_sensitivities_keep_their_digits(scale):
-    """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta goes with the root of the scale."""
+    """``h_0(x)`` is ``sqrt(x / 2 pi)`` for small ``x``: at ``eps = 0`` delta scales with the root of the scale."""
     dist = ProjectedEnergy(8.0, 20.0, 16)
     one, other = (ScaledEnergy(dist, s).expected_profile(0.0) for s in (1e-10, 1e-10 * scale))
     assert one.upper - one.lower < 1e-11 and other.upper - other.lower < 3e-11
@@ -55,7 +55,7 @@ def test_small_sensitivities_keep_their_digits(scale):
 
 
 def test_interpolated_panels_have_exact_tails():
-    """A Beta law with tails in closed form, at places within panels, down to e^-100."""
+    """A Beta distribution with closed-form tails, at points within panels, down to e^-100."""
 
     class LogBeta:
         ends = (math.log(8 / 508) - 9.0, 0.0, 0.15)

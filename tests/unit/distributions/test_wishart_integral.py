@@ -1,4 +1,4 @@
-"""The inner average against 30 digits, both routes to a gain, and sizes off the real line."""
+"""The gain against 30 digits and against a quadrature, and bounds off the real line."""
 
 import math
 
@@ -12,7 +12,7 @@ from privproj.distributions.wishart_integral import WishartIntegral, log_gamma_r
 
 @pytest.mark.parametrize("k", [1.0, 20.0, 1e4, 5e6, 1e7])
 def test_gamma_gain_matches_quadrature(k):
-    """Exponents of the size of the shape cancel: they must not cost digits in proportion to it."""
+    """Exponents as large as the shape cancel, which must not lose digits."""
     gain, rng = gains.gamma_gain(k), np.random.default_rng(3)
     w, x = rng.uniform(-0.9, 6.0, 200) / math.sqrt(k), 10.0 ** rng.uniform(-3, 1, 200) / math.sqrt(k)
     start = k * np.exp(w)

@@ -28,7 +28,7 @@ SETTINGS = [
 @pytest.mark.full
 @pytest.mark.parametrize(("dim", "rank", "m"), SETTINGS)
 def test_exact_profile_matches_simulation(dim, rank, m):
-    """``M v`` itself is drawn; its likelihood ratio against ``M v'`` gives the hockey-stick divergence."""
+    """Simulate ``M v``; its likelihood ratio against ``M v'`` gives the hockey-stick divergence."""
     rng = np.random.default_rng(dim * 100 + rank)
     count = 200_000 if dim * rank < 200 else 60_000
     rho = 1.0 - m
@@ -91,7 +91,7 @@ def dense_delta(dim, rank, m, eps, count=400_000):
 
 @pytest.mark.parametrize(("dim", "rank", "m", "eps"), [c for c in CORNERS if c[2] > 1e-8])
 def test_enclosure_contains_a_dense_sum(dim, rank, m, eps):
-    """A first doubling that happens to agree is no bound: the first of these came out 6e-7 too low."""
+    """A quadrature with accidental agreement was 6e-7 too low here (regression)."""
     found = VectorWishart(dim, rank, m).log_delta(eps)
     dense = math.log(dense_delta(dim, rank, m, eps))
     assert found.upper - found.lower <= 1e-9
@@ -110,7 +110,7 @@ def test_enclosures_overlap_for_any_nodes(monkeypatch, dim, rank, m, eps):
 
 
 def test_reported_panel_error_is_needed(monkeypatch):
-    """Were the bound of a Gauss rule left out, few nodes would give a wrong number for a sure one."""
+    """Without the bound of the Gauss rule's error, few nodes give an enclosure that misses the value."""
     pair, eps = VectorWishart(300000, 2, 5.220740386781583e-07), np.array([0.0])
     close = pair.compute_log_delta(0.0)
     monkeypatch.setattr(wishart_integral, "PANEL_NODES", 2)

@@ -22,7 +22,7 @@ WIDTH = 0.03
 
 
 def largest(dim, rank, m, ratio, eps):
-    """The largest over some pairs: a lower bound of the supremum."""
+    """The maximum over some pairs: a lower bound of the supremum."""
     shares = [0.0, *np.geomspace(1e-4, 1.0, 9)]
     found = {(x, t): one_pair(dim, rank, m * x, t * ratio, eps, 200) for x in shares for t in (-1.0, 0.5, 1.0)}
     best, side = max(found, key=found.__getitem__)
@@ -67,7 +67,7 @@ def test_unequal_norms_enclosure_contains_worst_pair(dim, rank, m, ratio, eps):
     ],
 )
 def test_gains_at_nodes_with_tiny_gain(dim, rank, m, ratio, eps):
-    """The gain starts within roundings of 0 there."""
+    """The gain starts within rounding of 0."""
     upper, lower, reference = law_of(dim, rank, m, ratio, eps)
     assert reference <= upper * (1 + 1e-6) and lower <= upper <= lower * (1 + WIDTH)
     ends = UnequalNorms(dim, rank, m, ratio).delta_ends(np.array([eps]))
@@ -75,7 +75,7 @@ def test_gains_at_nodes_with_tiny_gain(dim, rank, m, ratio, eps):
 
 
 def test_parallel_vectors_at_epsilon_600():
-    """Where the second part is times an exponential beyond e^600, the one pair in closed form at 30 digits."""
+    """Compare with the closed form at 30 digits where an exponential exceeds e^600."""
     dim, rank, ratio, eps = 196, 184, 1.6576094130454921, 610.8291527705306
     k, a = mp.mpf(dim + rank - 1) / 2, mp.mpf(dim + 1 - rank) / 2
     with mp.workdps(60):
@@ -104,7 +104,7 @@ def test_upper_bound_exceeds_every_pair(dim, share, m, ratio, eps):
 @pytest.mark.parametrize(("dim", "rank", "m", "ratio"), [(6, 3, 0.1, 0.3), (40, 60, 1e-3, 0.05), (2, 1, 0.2, 0.4)])
 @pytest.mark.parametrize("count", [2, 9, 40])
 def test_few_nodes_enclose_the_pairs(dim, rank, m, ratio, count):
-    """Where the nodes are decides how wide the enclosure is, and nothing else."""
+    """The nodes determine only the width of the enclosure."""
     worst, eps = UnequalNorms(dim, rank, m, ratio), np.array([0.0, 0.4, 1.5])
     nodes = np.sort(np.concatenate([-np.geomspace(1e-3, 5.0, count), np.geomspace(1e-3, 3.0, count)]))
     with np.errstate(all="ignore"):
@@ -118,7 +118,7 @@ def test_few_nodes_enclose_the_pairs(dim, rank, m, ratio, count):
 
 @pytest.mark.parametrize(("dim", "rank", "tau", "eps"), [(5, 3, 0.3, 0.5), (5, 9, -0.4, 0.6), (400, 30, -0.1, 0.2)])
 def test_gains_match_reference_given_the_alignment(dim, rank, tau, eps):
-    """The gain is the mean over ``W``. It has one valley in ``x``, and in the ratio it has one at ``tau = x``."""
+    """The gain is the mean over ``W``, with one minimum in ``x``, and one in the ratio at ``tau = x``."""
     worst, x = UnequalNorms(dim, rank, 0.1, 1.0), np.linspace(tau - 1.2, tau + 1.2, 120)
     ratios = np.linspace(-1.0, 1.0, 81)
     with np.errstate(all="ignore"):
@@ -144,7 +144,7 @@ class _Steps(UnequalNorms):
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0])
 def test_tails_are_the_largest_over_alignments(ratio):
-    """The probability of what is gained is largest at an alignment between those at which cells end."""
+    """The tail is largest at an alignment inside a cell."""
     worst, places = _Steps(9, 5, 0.5, ratio), np.array([0.05, 0.2, 0.7, 1.5])
     nodes = np.sort(np.concatenate([-30.0 * 0.9 ** np.arange(60), [0.0], 30.0 * 0.9 ** np.arange(60), places, -places]))
     with np.errstate(all="ignore"):
@@ -207,7 +207,7 @@ def test_composition_exceeds_one_release():
 @pytest.mark.parametrize(("dim", "rank", "m", "ratio", "eps"), [(5, 3, 0.1, 1.3, 0.5), (5, 3, 0.1, 1 / 1.3, 0.5),
     (10, 20, 0.02, 1.1, 0.3), (3, 1, 0.4, 0.8, 0.7), (20, 10, 0.01, 1 / 1.2, 1.0), (1, 4, 0.0, 1.5, 0.2)])  # fmt: skip
 def test_unequal_norms_exceed_simulated_delta(dim, rank, m, ratio, eps):
-    """``M v`` is drawn for ``|v| = ratio``, ``|v'| = 1``; its density needs the norm of ``v``."""
+    """Simulate ``M v`` for ``|v| = ratio``, ``|v'| = 1``; its density needs the norm of ``v``."""
     rng = np.random.default_rng(dim * 100 + rank)
     count = 200_000
     first, second = np.zeros(max(dim, 2)), np.zeros(max(dim, 2))

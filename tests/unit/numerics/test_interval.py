@@ -1,4 +1,4 @@
-"""Ends of an enclosure lie outward."""
+"""Enclosures are rounded outward."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Quadrature: exact where it must be, refused where it cannot be."""
+"""Quadrature: exact for polynomials, and an error if it does not converge."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Searches bracket what they look for, or say that it is not there."""
+"""Root finding brackets the root, or reports that there is none."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_minimise():
 @pytest.mark.parametrize("power", [1.0, 1.3, 2.0, 4.0])
 @pytest.mark.parametrize("bottom", [-6.0, -5.0, -0.77, 0.0, 1e-9, 3.2])
 def test_minimise_converges_to_the_minimum(bottom, power):
-    """A kink, a flat bottom, a bottom outside, a wall of ``inf``: the value is that of the bottom within the width."""
+    """A kink, a flat minimum, a minimum at an end, values of ``inf``: the result is the minimum within the width."""
     seen = []
 
     def valley(t):

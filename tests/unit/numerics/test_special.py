@@ -1,4 +1,4 @@
-"""Kernels against mpmath, and compiled against plain."""
+"""Special functions and Gaussian kernels against mpmath, and compiled kernels against plain ones."""
 
 import math
 import random
@@ -26,7 +26,7 @@ def precision():
 
 
 def log_error(log_value: float, truth: mp.mpf) -> float:
-    """Error of a log, relative to ``1 + |log|`` (a relative error of the number itself where that is not tiny)."""
+    """Return the error of a log relative to ``1 + |log|``."""
     exact = mp.log(truth)
     return abs(float(log_value - exact)) / (1 + abs(float(exact)))
 

@@ -1,4 +1,4 @@
-"""The two readings of every curve are exact inverses."""
+"""Both conversions of every curve are exact inverses."""
 
 import contextlib
 import math
@@ -27,7 +27,7 @@ from privproj.targets import delta_target, full_target
 
 
 def obeys_both_laws(mechanism, bound, run, eps, delta):
-    """How many of the two laws were put to the test."""
+    """Check both round trips and return how many could be checked."""
     tried = 0
     found = privproj.epsilon(mechanism, delta=delta, bound=bound, **run).value
     if math.isfinite(found):
@@ -41,12 +41,12 @@ def obeys_both_laws(mechanism, bound, run, eps, delta):
 
 
 SLOW = {"early", "early-exact-tail", "column", "column-exact", "mixture-rdp"}
-"""Bounds whose two directions search for each other: seconds a question."""
+"""Bounds with nested root finding, which take seconds per query."""
 INTEGRALS = {"residual", "exact", "known-projection", "secret-projection", "known-projection-rank1", "two-stage"}
 
 
 def one_release_each():
-    """Every guarantee, the slow ones marked; laws that are integrals are asked in the full run."""
+    """Every bound, the slow ones marked; profiles that are integrals belong to the full run."""
     marks = {name: [pytest.mark.full] for name in INTEGRALS} | {name: [pytest.mark.slow] for name in SLOW}
     return [pytest.param(b, marks=marks.get(b.name, [])) for b in GUARANTEES]
 
@@ -74,7 +74,7 @@ def test_conversions_of_a_run_are_exact_inverses(name):
 
 
 class Noisy:
-    """A curve ``delta = e^-eps`` whose two directions are off by noise of 1e-7 of eps, a different one each time."""
+    """A curve ``delta = e^-eps`` whose conversions have random errors of 1e-7 of eps."""
 
     digits = 5
 
@@ -90,7 +90,7 @@ class Noisy:
 
 
 class Led(Noisy):
-    """The same, where a search for delta ends a relative 1e-8 of the logarithm above or below."""
+    """The same for a rule whose delta has a relative error of 1e-8 in its logarithm."""
 
     leads_with_epsilon = True
 
@@ -165,7 +165,7 @@ def test_printed_delta_is_met_by_its_log_delta(log_delta):
 
 
 class Steep:
-    """A curve that has one delta."""
+    """A curve with a constant delta."""
 
     def __init__(self, log_delta):
         self.value = log_delta

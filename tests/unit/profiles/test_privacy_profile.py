@@ -1,4 +1,4 @@
-"""One body for one release and for a column of them: the same enclosures, and none that says too much."""
+"""Profiles made of kernels: one release and many rows have the same enclosures."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ BOUNDS = [
 
 
 def mechanism_of(kind, draw):
-    """A release of ordinary size."""
+    """A mechanism with random parameters of ordinary size."""
     dim = int(10 ** draw.uniform(0.5, 4))
     rank = int(draw.integers(1, dim))
     z = 10 ** draw.uniform(-1, 1)
@@ -38,7 +38,7 @@ def mechanism_of(kind, draw):
 
 
 def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any, Any]:
-    """Mechanisms, their profile over columns and their rows."""
+    """Mechanisms, the kernels of their profile, and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
     found = [bound.law_row(one, one.mu) for one in some]
@@ -89,7 +89,7 @@ def test_machine_code_matches_plain_kernels(kind, name):
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
 def test_kernel_root_matches_epsilon_at_every_delta(kind, name):
-    """From a delta near 1 to one far below doubles; 0 and inf as the release has them."""
+    """From a delta near 1 to one far below the range of doubles, including epsilons of 0 and inf."""
     bound, some, profile, rows, _ = columns_of(kind, name, 25, seed=7)
     for log_delta in (-1e-9, -1e-3, -0.5, -30.0, -1e4):
         roots = over_rows(profile.root, np.full(25, log_delta), rows)[0]

@@ -16,7 +16,7 @@ def curve_of(mechanism, **run):
 
 
 def scanned_tradeoff(curve, rates, epsilons):
-    """The best of the trade-off functions of these epsilons and their deltas, by the textbook formula."""
+    """The best trade-off function of these epsilons, by the closed form (Dong, Roth, Su 2022)."""
     points = list(zip(epsilons, profile_points(curve, epsilons), strict=True))
     return [max(0.0, *(max(1 - d - math.exp(e) * a, math.exp(-e) * (1 - d - a)) for e, d in points)) for a in rates]
 
