@@ -13,10 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
+from privproj.distributions.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
 from privproj.mechanisms.sketch.exact_rank1 import log_sketch_profile
-from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
-from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
+from privproj.numerics.arrays import Array, Index
+from privproj.numerics.interval import widen_outward_each
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.numerics.special import LOG_SQRT_2PI, log_normal_density, mills
 
 NODES_FINE = 16  # Gauss nodes of the value
 NODES_CHECK = 11  # Gauss nodes of the check; soundness: the difference estimates the error, as observed
@@ -117,9 +119,9 @@ class EnforcedSketch:
         mu = self.mu
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
-            return math.log((mu - u) * math.exp(-kernels.LOG_SQRT_2PI) + 0.5)
+            return math.log((mu - u) * math.exp(-LOG_SQRT_2PI) + 0.5)
         far = u - mu if present else u
-        return kernels.log_normal_density(far) + math.log(kernels.mills(far))
+        return log_normal_density(far) + math.log(mills(far))
 
     def _kink(self, eps: float, present: bool) -> float:
         """Return the ``u`` at which the loss of the eigenvalue alone is ``eps``."""
@@ -194,7 +196,7 @@ class EnforcedSketch:
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
         parts = [slice(i, i + NODES_AT_ONCE) for i in range(0, len(u), NODES_AT_ONCE)]
         log_h = np.concatenate([log_sketch_profile(0.5 * self.rank, nu[part], left[part], present) for part in parts])
-        return -0.5 * u * u - kernels.LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
+        return -0.5 * u * u - LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
 
 
 def _steps(first: float) -> list[float]:

@@ -5,7 +5,6 @@
 """
 
 import math
-from typing import TYPE_CHECKING
 
 from privproj.distributions.mixture_profile import (
     LOWER_END_REFINEMENT,
@@ -20,9 +19,6 @@ from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
-
-if TYPE_CHECKING:
-    pass
 
 
 def law(mechanism: M2) -> HillLaw | ScaledBeta:

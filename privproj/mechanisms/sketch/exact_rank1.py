@@ -27,7 +27,7 @@ def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: boo
     """
     import numpy as np
 
-    from privproj.numerics.gamma_gain import log_gamma_hockey_stick
+    from privproj.distributions.gamma_hockey_stick import log_gamma_hockey_stick
 
     size, half, k = np.abs(eps), half_rank * np.log1p(nu), nu / (1.0 + nu)
     rises, logs = (eps >= 0.0) == present, np.empty_like(nu)
@@ -49,8 +49,8 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.numerics.arrays import widen_outward_each
-        from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
+        from privproj.distributions.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
+        from privproj.numerics.interval import widen_outward_each
 
         orders = (log_sketch_profile(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
         logs = np.maximum(*orders)

@@ -9,7 +9,7 @@ from helpers import full_if
 import privproj
 from privproj import Gaussian, Refused
 from privproj.contrib.jl_clip import JLClip
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 CLIP = 0.7
 """The clip of the simulated mechanism."""
@@ -88,7 +88,7 @@ def test_any_records_bounds_simulated_groups(orthogonal):
         bound = privproj.delta(
             JLClip(probes=probes, noise_multiplier=z), epsilon=eps, bound="any-records", group_size=2
         ).value
-        draws = gaussian_arrays.gaussian_deltas(np.array(eps), shift / z)
+        draws = gaussian_deltas(np.array(eps), shift / z)
         assert draws.mean() - 5.0 * draws.std() / math.sqrt(count) <= bound
         assert orthogonal or draws.mean() > 0.9 * bound
 
