@@ -47,9 +47,9 @@ from privproj.composition.dominating_pairs import (
     DominatingPair,
     excess_bounds,
     outline_step,
-    repeat,
+    repeat_by_squaring,
 )
-from privproj.composition.tails import deepened
+from privproj.composition.tails import truncate_below
 from privproj.errors import PrecisionLimit, Refused
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
@@ -228,7 +228,7 @@ def _epoch_profile(release: PrivacyProfile, batches: int, depth: int = 0) -> Pri
     Its tails are cut at the mass ``EPOCH_CUTS[depth]``, and for smaller deltas at the next.
     """
     cut = EPOCH_CUTS[depth]
-    ends = EpochEnds(deepened(release, math.log(cut)) if depth else release, batches, cut)
+    ends = EpochEnds(truncate_below(release, math.log(cut)) if depth else release, batches, cut)
 
     def deeper(mass: float) -> PrivacyProfile:
         further = next((k for k, least in enumerate(EPOCH_CUTS) if least <= mass), len(EPOCH_CUTS) - 1)
@@ -308,7 +308,7 @@ class EpochEnds:
             self.grids.append(_choose_points(one, two, end, copies * math.exp(log_least), density, score))
             return add_sum(one, two, self.grids[-1], above=True)
 
-        law = repeat(first, batches, add)
+        law = repeat_by_squaring(first, batches, add)
         self.above = _Epoch(law, batches, pair, log_least, self.top, above=True)
 
     @cached_property
@@ -319,7 +319,7 @@ class EpochEnds:
             return None
         log_least, grids = _least_loss(pair), iter(self.grids)
         first = _first_law(pair, log_least, above=False)
-        law = repeat(first, self.batches, lambda one, two, _: add_sum(one, two, next(grids), above=False))
+        law = repeat_by_squaring(first, self.batches, lambda one, two, _: add_sum(one, two, next(grids), above=False))
         return _Epoch(law, self.batches, pair, log_least, self.top, above=False)
 
     def excess_below(self, losses: Array) -> Array:

@@ -174,10 +174,12 @@ class DominatingPair:
         )
 
 
-Law = TypeVar("Law")
+Distribution = TypeVar("Distribution")
 
 
-def repeat(first: Law, count: int, compose: Callable[[Law, Law, int], Law]) -> Law:
+def repeat_by_squaring(
+    first: Distribution, count: int, compose: Callable[[Distribution, Distribution, int], Distribution]
+) -> Distribution:
     """``count`` releases of one law, by repeated doubling; ``compose`` gets two laws and how many both are together."""
     law, done = first, 1
     for bit in bin(count)[3:]:

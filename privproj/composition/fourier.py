@@ -136,7 +136,7 @@ class _RepeatedPair(NamedTuple):
         return -float(self.pair.masses[above] @ np.expm1(-self.pair.losses[above])) * (1.0 + 3e-6)
 
 
-class LatticeComposition:
+class FourierComposition:
     """The composition of phases, each a pair and its number of releases: ``delta(eps)`` with a proved error (C19).
 
     With pairs that dominate, ``value + error`` plus the infinite part bounds delta from above; with pairs that are
@@ -146,10 +146,10 @@ class LatticeComposition:
     """
 
     def __init__(
-        self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, deep: bool = False
+        self, phases: list[tuple[DominatingPair, int]], most_fft: int = MOST_FFT_CELLS, *, small_delta: bool = False
     ) -> None:
-        self.most_fft, self.deep = most_fft, deep
-        self.spacing = FINE_TILT_LADDER_SPACING if deep else TILT_LADDER_SPACING
+        self.most_fft, self.small_delta = most_fft, small_delta
+        self.spacing = FINE_TILT_LADDER_SPACING if small_delta else TILT_LADDER_SPACING
         self.phases = list(starmap(_RepeatedPair, phases))
         self.step = phases[0][0].step
         # Infinite part of delta: M sum_i T_i m_i, M = prod_i max(1, |P_i|)^T_i (C19).
@@ -159,7 +159,7 @@ class LatticeComposition:
         )
         # delta(0) of the run is at most the sum of delta(0) over all releases (C23, simple bound (ii) at eps = 0).
         self.basic = sum(p.steps * (p.gain() + p.pair.infinity_mass) for p in self.phases) if excess < 1e-6 else 1.0
-        most = MOST_THINNED if deep else THINNED_ATOMS
+        most = MOST_THINNED if small_delta else THINNED_ATOMS
         # 20: how many atoms of a phase are looked at where there are many phases. Speed only.
         thin = [p.thin(max(min(most, MOST_THINNED // len(phases)), 20)) for p in self.phases]
         self.thin_losses, self.thin_logs = (np.concatenate(column) for column in zip(*thin, strict=True))
@@ -172,7 +172,7 @@ class LatticeComposition:
         # How many spectra a composition keeps for further questions. Speed only.
         self.tilt_at = lru_cache(maxsize=4)(self._tilt_at)
         self.delta = lru_cache(maxsize=KEPT_VALUES)(self._delta)
-        self.chernoff = lru_cache(maxsize=KEPT_VALUES)(self._chernoff)
+        self.log_chernoff_bound = lru_cache(maxsize=KEPT_VALUES)(self._log_chernoff_bound)
         self.largest_step = max(float(max(-p.pair.cells[0], p.pair.cells[-1])) * self.step for p in self.phases)
         self.largest = sum(max(p.pair.step * p.pair.cells[-1], 0.0) * p.steps for p in self.phases) * (1.0 + 1e-9)
 
@@ -193,7 +193,7 @@ class LatticeComposition:
         return float(self.counts @ (np.log(mass) + top)), float(self.counts @ mean), float(self.counts @ variance)
 
     def tilt_for(self, eps: float) -> float:
-        """The tilt at which the bound of :meth:`chernoff` is nearly least. Any tilt is sound.
+        """The tilt at which the bound of :meth:`log_chernoff_bound` is nearly least. Any tilt is sound.
 
         The terms of ``delta(eps)`` are largest near the mean of the law tilted so.
         """
@@ -207,7 +207,7 @@ class LatticeComposition:
         return self.limit_tilt(self.solve_tilt(gap, max(eps - self.mean, self.deviation) / self.deviation**2))
 
     def tilt_for_delta(self, log_delta: float) -> float:
-        """The tilt whose bound of :meth:`chernoff`, at the ``eps`` that it is best for, is about ``log_delta``."""
+        """The tilt whose bound of :meth:`log_chernoff_bound`, at the ``eps`` that it is best for, is about ``log_delta``."""
 
         def gap(theta: float) -> tuple[float, float]:
             # It is best for eps = K'(theta) - ln(1 + 1/theta), where chernoff is K - theta K' - ln(1 + theta). The root
@@ -239,7 +239,7 @@ class LatticeComposition:
         The mark of that is a variance that more than triples when ``theta`` grows from 0.85 of its value. The tilt also
         stays below 600 / (largest loss of one step), so that ``e^(theta loss)`` does not overflow.
         """
-        if self.deep:
+        if self.small_delta:
             return theta
         theta = min(theta, 600.0 / self.largest_step)
         for _ in range(60):
@@ -248,7 +248,7 @@ class LatticeComposition:
             theta *= 0.93
         return theta
 
-    def _chernoff(self, eps: float) -> float:
+    def _log_chernoff_bound(self, eps: float) -> float:
         """``ln`` of an upper bound of delta, by Chernoff at one tilt; its soundness is that of the pairs (C19).
 
         The finite part is at most ``e^(sum T_i K_i) max_l e^(-theta l) (1 - e^(eps - l))``.
@@ -368,7 +368,7 @@ class TiltedSum:
     ``transform_by_...`` (iv), ``transform`` (v) and (vi); ``prepare_sums`` and ``delta`` add all of them up.
     """
 
-    def __init__(self, composition: LatticeComposition, theta: float) -> None:
+    def __init__(self, composition: FourierComposition, theta: float) -> None:
         self.composition, self.theta = composition, theta
         self.step, self.steps = composition.step, composition.steps
         self.logs, self.masses, self.tops, self.errors, self.variances, self.log_growth = [], [], [], [], [], 0.0

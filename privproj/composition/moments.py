@@ -8,7 +8,7 @@ For one release in one order let ``W = dP/dQ`` and ``E(t) = delta(t) - max(0, 1 
 a sum of positive terms: an upper bound of ``E`` is one of ``M``. The excess is looked at in knots, and between them
 bounded by its chord in ``t``. What lies beyond the last knot counts as ``P``-mass ``m`` at infinity, the value of ``E``
 there. Moments of releases multiply, and by Chernoff (as in
-:meth:`privproj.composition.fourier.LatticeComposition.chernoff`)
+:meth:`privproj.composition.fourier.FourierComposition.log_chernoff_bound`)
 
     delta(eps) <= e^(sum T_i ln M_i - theta eps - ln(1 + theta) - theta ln(1 + 1/theta)) + sum T_i m_i.
 

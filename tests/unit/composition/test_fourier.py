@@ -23,11 +23,11 @@ def test_sparse_and_full_spectra_agree_within_their_errors(monkeypatch):
     profile = gaussian(1.0)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    sparse = fourier.LatticeComposition([(pair, run.steps)])
+    sparse = fourier.FourierComposition([(pair, run.steps)])
     theta = sparse.tilt_for_delta(math.log(1e-6))
     assert len(sparse.tilted_sum(theta).frequencies) < 2000
     monkeypatch.setattr(fourier.TiltedSum, "wanted_frequencies", lambda self: None)
-    full = fourier.LatticeComposition([(pair, run.steps)])
+    full = fourier.FourierComposition([(pair, run.steps)])
     assert len(full.tilted_sum(theta).frequencies) > 2000 or full.tilted_sum(theta).length > 2**14
     for eps in (0.5, 1.0, 1.5, 2.0):
         one, two = sparse.tilted_sum(theta).delta(eps), full.tilted_sum(theta).delta(eps)
@@ -39,7 +39,7 @@ def test_any_tilt_gives_a_sound_answer():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    whole = fourier.LatticeComposition([(pair, 100)])
+    whole = fourier.FourierComposition([(pair, 100)])
     best = whole.delta(2.0)
     for theta in (0.01, 0.5, 2.0, 6.0, 20.0):
         found = whole.tilted_sum(theta).delta(2.0)
@@ -51,7 +51,7 @@ def test_a_tilt_at_which_masses_are_lost_is_refused():
     profile, run = gaussian(10.0), Run(steps=100)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    whole = fourier.LatticeComposition([(pair, 100)], deep=True)
+    whole = fourier.FourierComposition([(pair, 100)], small_delta=True)
     for theta in (1e17, 1e80):
         with pytest.raises(GridLimit, match="losses that doubles can follow"):
             whole.tilted_sum(theta)
@@ -70,7 +70,7 @@ def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by(kind):
     pair = replace(shape.pairs(shape.deviation / 4).above, rounding=0.02)
     if kind != "gaussian":
         pair = pair_of([0, 9, 10, 11], [0.0, 0.3, 0.4, 0.3], 0.01, rounding=0.02)
-    whole = fourier.LatticeComposition([(pair, run.steps)])
+    whole = fourier.FourierComposition([(pair, run.steps)])
     tilted = fourier.TiltedSum(whole, theta := whole.tilt_for_delta(math.log(1e-6)))
     # The error of cell 0 is absolute.
     largest = np.where(pair.cells == 0, pair.masses + pair.rounding, pair.masses * (1.0 + pair.rounding))
@@ -88,7 +88,7 @@ def test_little_lies_outside_of_a_window_whatever_the_masses_are_off_by(kind):
 def test_what_the_masses_may_be_off_by_is_in_the_error_of_delta(mass, eps, theta):
     """Of cell 0 it is absolute, which is more than all there is where most of the law is at infinity (C19, iii)."""
     h, rounding = 0.5, 1e-5
-    whole = fourier.LatticeComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
+    whole = fourier.FourierComposition([(pair_of([0, 1], [0.0, mass], h, rounding), 2)])
     found = fourier.TiltedSum(whole, theta).delta(eps)
     larger = mass * (1.0 + rounding)
     largest = 2.0 * rounding * larger * max(-math.expm1(eps - h), 0.0) + larger**2 * -math.expm1(eps - 2.0 * h)
@@ -103,7 +103,7 @@ def test_the_exponents_of_the_scale_may_be_off_by_what_the_error_says(monkeypatc
     cell, step, theta = 65, float.fromhex("0x1.00b097b75b2a0p+3"), float.fromhex("0x1.0014dcffee53cp+0")
     assert theta * (step * cell) - theta * step * cell == -(2.0**-42)
     mass, eps = math.exp(-theta * step * cell), step * (cell - 0.5)
-    whole = fourier.LatticeComposition([(pair_of([cell - 1, cell], [1e-3 * mass, mass], step), 1)], deep=True)
+    whole = fourier.FourierComposition([(pair_of([cell - 1, cell], [1e-3 * mass, mass], step), 1)], small_delta=True)
     found = fourier.TiltedSum(whole, theta).delta(eps)
     with mpmath.workdps(40):
         exact = mpmath.mpf(mass) * -mpmath.expm1(mpmath.mpf(eps) - mpmath.mpf(step) * cell)
@@ -120,7 +120,7 @@ def test_convolution_without_fourier_agrees():
     for _ in range(3):
         law = np.convolve(law, dense)
     losses = pair.step * (4 * pair.cells[0] + np.arange(len(law)))
-    whole = fourier.LatticeComposition([(pair, 4)])
+    whole = fourier.FourierComposition([(pair, 4)])
     for eps in (0.0, 0.31, 1.0, 4.0, 8.0):
         direct = float(law[losses > eps] @ -np.expm1(eps - losses[losses > eps]))
         found = whole.delta(eps)
@@ -131,11 +131,11 @@ def test_many_frequencies_are_summed_in_blocks_within_their_errors(monkeypatch):
     profile, run = gaussian(1.0), Run(steps=2, sampling_rate=0.01)
     shape = dominating_pairs.outline_step(profile, run)
     pair = shape.pairs(shape.deviation / 64).above
-    blocks = fourier.LatticeComposition([(pair, 2)])
+    blocks = fourier.FourierComposition([(pair, 2)])
     found = [blocks.delta(eps) for eps in (0.01, 0.1, 0.3)]
     assert any(blocks.tilted_sum(blocks.tilt_for(eps)).blocks is not None for eps in (0.01, 0.1, 0.3))
     monkeypatch.setattr(fourier, "FEWEST_IN_BLOCKS", 2**40)
-    singly = fourier.LatticeComposition([(pair, 2)])
+    singly = fourier.FourierComposition([(pair, 2)])
     for one, eps in zip(found, (0.01, 0.1, 0.3), strict=True):
         other = singly.delta(eps)
         assert abs(one.value - other.value) <= one.error + other.error
@@ -148,7 +148,7 @@ def test_phases_are_multiplied_in_any_order_and_split_anyhow():
     pairs = [shape.pairs(shapes[0].deviation / 64).above for z, shape in zip((1.0, 1.3), shapes, strict=True)]
     one, two = pairs
     ways = ([(one, 300), (two, 100)], [(two, 100), (one, 300)], [(one, 100), (two, 60), (one, 200), (two, 40)])
-    found = [fourier.LatticeComposition(way).delta(1.5) for way in ways]
+    found = [fourier.FourierComposition(way).delta(1.5) for way in ways]
     for other in found[1:]:
         assert abs(other.value - found[0].value) <= other.error + found[0].error < 1e-6 * found[0].value
 
@@ -178,7 +178,7 @@ def test_frequencies_far_apart_are_evaluated_in_windows_of_their_own():
     pair = partial(dominating_pairs.DominatingPair, step=1e-3, infinity_mass=0.0, infinity_mass_q=0.0, rounding=1e-14)
     cells = np.arange(-300, 900, 3)
     masses = np.exp(-0.5 * ((cells - 100) / 120.0) ** 2)
-    whole = fourier.LatticeComposition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
+    whole = fourier.FourierComposition([(pair(cells=cells, masses=masses / masses.sum()), 40)])
     tilt = whole.tilted_sum(1.0)
     tilt.masses = [whole.phases[0].pair.masses]  # it keeps none
     n, wanted = 2**18, np.array([0, 3, 128, 129, 700, 70_000, 2**17 - 1, 2**17])
@@ -224,7 +224,7 @@ def test_no_hot_path_starts_threads():
 def test_a_root_is_found_whatever_the_slope_that_is_claimed(slope):
     """Where the error is most of a delta, its slope says nothing, and Newton's step may be infinite."""
     pair = partial(dominating_pairs.DominatingPair, step=0.1, infinity_mass=0.0, infinity_mass_q=0.0, rounding=0.0)
-    whole = fourier.LatticeComposition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
+    whole = fourier.FourierComposition([(pair(cells=np.array([-9, 0, 9]), masses=np.array([0.2, 0.5, 0.3])), 1)])
     for sign in (1.0, -1.0):
         found = whole.refine_root(lambda eps: (3.0 * (0.4 - eps), slope), 0.7, sign)
         assert 0.0 <= sign * (found - 0.4) <= 1e-8 * 0.4

@@ -14,7 +14,7 @@ from privproj.accounting.query import ask_by_name
 from privproj.composition import grid
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
-from privproj.composition.grid import compose_on_lattice
+from privproj.composition.grid import UniformGridCurve
 from privproj.errors import GridLimit, PrecisionLimit
 from privproj.profiles import gaussian_arrays
 from privproj.profiles.privacy_profile import LazyBounds
@@ -52,9 +52,9 @@ def test_orders_that_are_left_out_change_neither_end():
     """The add order is asked only where it may be the larger one; both ends are the largest over all orders."""
     for steps, rate, mu in ((500, 0.02, 1.0), (3, 0.4, 2.0), (40, 0.9, 0.3)):
         profile, run = gaussian(1.0 / mu), Run(steps=steps, sampling_rate=rate)
-        shape = outline_step(profile, run)
-        curve = compose_on_lattice([shape], shape.deviation / 32)
-        below = [make() for make in curve.below]
+        step = outline_step(profile, run)
+        curve = UniformGridCurve([step], step.deviation / 32)
+        below = curve.below
         assert len(curve.above) == len(below) == 2
         for eps in (0.0, 0.2, 1.0, 2.5):
             found = [order.delta(eps) for order in curve.above]
@@ -152,7 +152,7 @@ def test_an_answer_near_what_counts_as_infinite_is_the_best_of_doubling_and_a_la
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
     ways = ask_by_name(mechanism, None, run).curve().first
-    for level, step in enumerate(ways.steps):
+    for level, step in enumerate(ways.spacings):
         with suppress(PrecisionLimit):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper
     lattice = next(upper for step, upper in seen.items() if step)
@@ -166,7 +166,7 @@ def test_a_second_way_that_fails_is_not_tried_again(monkeypatch):
         tried.append(shapes)
         raise GridLimit("too much work")
 
-    monkeypatch.setattr(grid, "_compose_adaptively", refuse)
+    monkeypatch.setattr(grid, "RepeatedSquaringCurve", refuse)
     curve = grid.GridCurve([outline_step(gaussian(1.0 / 0.85), Run(steps=30_000, sampling_rate=1e-4))])
     assert all(curve.log_delta(eps).upper < -20.0 for eps in (0.3, 0.4, 0.5))
     assert len(tried) == 1

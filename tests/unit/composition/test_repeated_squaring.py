@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import Gaussian, JLClip, Laplace
-from privproj.composition import repeated_squaring as adaptive_grid
+from privproj.composition import repeated_squaring
 
 
 def merged(law, scale):
@@ -71,8 +71,8 @@ def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
     """For every grid, in both orders: the law that the proof rests on."""
     unit = 2.0**-40
     losses, points = (np.unique(np.rint(np.array(x) / unit)) * unit for x in (losses, points))
-    law = adaptive_grid.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
-    placed, merge = adaptive_grid.split_atoms(law, points, unit), adaptive_grid.merge_atoms(law, points, unit)
+    law = repeated_squaring.LossPmf(losses, np.full(len(losses), 1.0 / len(losses)), 0.0, 0.0, unit)
+    placed, merge = repeated_squaring.split_atoms(law, points, unit), repeated_squaring.merge_atoms(law, points, unit)
     for eps in np.linspace(-5.0, 5.0, 21):
         for one, two in ((law, placed), (law.mirrored(), placed.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
@@ -80,17 +80,19 @@ def test_moved_atoms_show_more_and_merged_ones_less(losses, points):
 
 
 def test_atoms_too_far_show_more_at_infinity_and_less_left_out():
-    law = adaptive_grid.LossPmf(np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5)
-    near, left = (adaptive_grid._without_far_atoms(law, below=below) for below in (False, True))
-    assert near.reach < adaptive_grid.LARGEST_REACH / 2 < law.reach
+    law = repeated_squaring.LossPmf(
+        np.array([-1.0, 0.5, 100.0, 300.0]), np.array([0.2, 0.7, 0.09, 0.01]), 0.0, 0.0, 0.5
+    )
+    near, left = (repeated_squaring._without_far_atoms(law, below=below) for below in (False, True))
+    assert near.reach < repeated_squaring.LARGEST_REACH / 2 < law.reach
     for eps in (-5.0, 0.0, 2.0, 50.0, 200.0, 400.0):
         for one, two in ((law, near), (law.mirrored(), near.mirrored())):
             assert whole_delta(two, eps) >= whole_delta(one, eps) * (1.0 - 1e-12)
         assert whole_delta(left, eps) <= whole_delta(law, eps)
     # Where all is too far, all is infinite, or nothing is known.
-    alone = adaptive_grid.LossPmf(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
-    assert adaptive_grid.compose_laws([(alone, 3)]).infinity_mass >= 1.0
-    assert whole_delta(adaptive_grid.compose_laws([(alone, 3)], below=True), 0.0) == 0.0
+    alone = repeated_squaring.LossPmf(np.array([200.0]), np.ones(1), 0.0, 0.0, 0.5)
+    assert repeated_squaring.compose_pmfs([(alone, 3)]).infinity_mass >= 1.0
+    assert whole_delta(repeated_squaring.compose_pmfs([(alone, 3)], below=True), 0.0) == 0.0
 
 
 @pytest.mark.parametrize(("z", "rate", "steps", "delta"), [(2.0, 5e-4, 200, 1e-6), (3.0, 0.01, 2000, 1e-8)])
