@@ -321,7 +321,7 @@ def _multiply(one: LossPmf, two: LossPmf, tolerance: _GridTolerance, *, below: b
 
 
 def _without_far_atoms(pmf: LossPmf, *, below: bool) -> LossPmf:
-    """Return the distribution with the atoms beyond :data:`FARTHEST_LOSS` at infinity (iv) or, if ``below``, removed."""
+    """Return the distribution with atoms beyond :data:`FARTHEST_LOSS` at infinity (iv) or, if ``below``, removed."""
     far = pmf.losses > FARTHEST_LOSS
     m, m_q = (0.0 if below else float(np.sum(x[far])) * INFINITE_PART_MARGIN for x in (pmf.masses, pmf.others))
     m, m_q = pmf.infinity_mass + m, pmf.infinity_mass_q + m_q

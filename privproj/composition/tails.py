@@ -205,7 +205,7 @@ class DepthCurve:
 
     @cached_property
     def shares(self) -> list[float]:
-        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, in proportion to the epsilon of one release; any are sound."""
+        """Shares ``w_i`` of epsilon, ``sum T_i w_i = 1``, proportional to the epsilon of one release; any are sound."""
         if len(self.releases) == 1:
             return [1.0 / self.releases[0][1]]
         # 20: the epsilons are compared at a delta that is so many nats below delta(0).

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import privproj
 from privproj import M2, Gaussian, Laplace
 from privproj.composition import balls_in_bins
-from privproj.composition.balls_in_bins import EpochEnds, SumLaw, add_sum
+from privproj.composition.balls_in_bins import EpochBounds, SumDistribution, add_sum
 from privproj.errors import InvalidParameter, Refused
 from privproj.numerics import kernels
 from privproj.numerics.compiled import compiled
@@ -36,7 +36,7 @@ PLACES = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=12, unique=True)
 def law_of(draw, places):
     masses = np.array(draw(st.lists(st.floats(1e-6, 1.0), min_size=len(places), max_size=len(places))))
     far = draw(st.sampled_from([0.0, 0.1]))
-    return SumLaw(np.sort(places), masses / masses.sum() * (1.0 - far), far, far * 3.0, 0.0, 0.0)
+    return SumDistribution(np.sort(places), masses / masses.sum() * (1.0 - far), far, far * 3.0, 0.0, 0.0)
 
 
 def hinge(law, c, top):
@@ -89,10 +89,10 @@ def test_the_compiled_kernel_is_the_plain_one():
 def test_any_grid_is_sound(points, monkeypatch):
     """A poor grid gives a wider enclosure, of the same number."""
     release, at = gaussian_profile(1.0), np.array([0.05, 0.4, 1.5, -0.05, -0.4])
-    ends = EpochEnds(release, 21)
+    ends = EpochBounds(release, 21)
     fine = ends.above.excess(at), ends.below.excess(at)
     monkeypatch.setattr(balls_in_bins, "POINTS_PER_SCORE", points)
-    ends = EpochEnds(release, 21)
+    ends = EpochBounds(release, 21)
     above, below = ends.above.excess(at), ends.below.excess(at)
     assert np.all(below <= fine[0]) and np.all(fine[1] <= above)
     assert np.all(below <= above)
@@ -116,18 +116,18 @@ def test_infinite_losses_count_in_both_orders(infinite, loss):
         law = [(sum(w) / batches, math.prod(masses)) for w, masses in ways]
         gains = [infinite + math.fsum(p * max(w - math.exp(x), 0.0) for w, p in law) for x in at if x >= 0.0]
         gains += [math.fsum(p * max(math.exp(x) - w, 0.0) for w, p in law) for x in at if x < 0.0]
-        ends = EpochEnds(PrivacyProfile(log_delta), batches)
+        ends = EpochBounds(PrivacyProfile(log_delta), batches)
         assert np.all(ends.above.excess(at) >= np.array(gains) * (1.0 - 1e-11))
         assert ends.below is None or np.all(ends.below.excess(at) <= np.array(gains) * (1.0 + 1e-11))
 
 
 def test_what_rounding_may_have_cost_is_added_and_taken_away():
     at = np.array([0.05, 0.4, -0.05, -0.4])
-    ends = EpochEnds(gaussian_profile(1.0), 21)
+    ends = EpochBounds(gaussian_profile(1.0), 21)
     for end, factor in (ends.above, math.exp(0.1)), (ends.below, math.exp(-0.1)):
-        less_sure = replace(end, law=replace(end.law, growth=end.law.growth + 0.1))
+        less_sure = replace(end, law=replace(end.distribution, growth=end.distribution.growth + 0.1))
         np.testing.assert_allclose(less_sure.excess(at), factor * end.excess(at), rtol=1e-9)
-        moved = replace(end, law=replace(end.law, drift=1e-3)).excess(at) / end.excess(at)
+        moved = replace(end, law=replace(end.distribution, drift=1e-3)).excess(at) / end.excess(at)
         assert np.all(moved > 1.0) if end.above else np.all(moved < 1.0)
 
 
@@ -163,7 +163,7 @@ def test_epsilon_rises_with_the_epochs_and_falls_with_the_noise():
 def test_the_mean_of_the_likelihood_ratio_is_one():
     """``E (S/t - s)_+`` less ``E (s - S/t)_+`` is ``1 - s``: the excess at 1 is the same from both sides."""
     for z, batches in ((0.5, 10), (1.0, 1000), (20.0, 100)):
-        ends = EpochEnds(gaussian_profile(1.0 / z), batches)
+        ends = EpochBounds(gaussian_profile(1.0 / z), batches)
         for end in (ends.above, ends.below):
             right, left = end.right(np.array([1e-12])), end.left(np.array([-1e-12]))
             assert right[0] == pytest.approx(left[0], rel=1e-6)
