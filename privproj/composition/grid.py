@@ -28,7 +28,7 @@ SQUARING_NUMERICS: dict[str, object] = {"composer": "privproj", "grid": "a grid 
 PairsOfSteps = list[tuple[DominatingPair, int]]
 """The pair of one step of each phase, with the number of steps."""
 
-Composition = FourierComposition | ComposedPmf
+ComposedDirection = FourierComposition | ComposedPmf
 """A composed run in one direction, remove or add."""
 
 
@@ -43,7 +43,7 @@ class ComposedCurve:
         numerics: How the curve was computed.
     """
 
-    above: tuple[Composition, ...]
+    above: tuple[ComposedDirection, ...]
     """Upper bounds of delta: the remove direction and, unless both directions are the same, the add direction."""
 
     error_of_infinite_losses: type[PrecisionLimit] = PrecisionLimit
@@ -53,12 +53,12 @@ class ComposedCurve:
         self.bounds, self.numerics = bounds, numerics
         self.above = self.compose([(ends.above, steps) for ends, steps in bounds], above=True)
 
-    def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[Composition, ...]:
+    def compose(self, pairs: PairsOfSteps, *, above: bool) -> tuple[ComposedDirection, ...]:
         """Return the composition of the pairs in each direction."""
         raise NotImplementedError
 
     @cached_property
-    def below(self) -> tuple[Composition, ...]:
+    def below(self) -> tuple[ComposedDirection, ...]:
         """Lower bounds of delta in the directions of :attr:`above`; empty where a step has no dominated pair."""
         pairs = [(ends.below, steps) for ends, steps in self.bounds if ends.below]
         return self.compose(pairs, above=False) if len(pairs) == len(self.bounds) else ()
@@ -121,7 +121,7 @@ class ComposedCurve:
         return LateEnclosure(find_lower, upper)
 
 
-def _delta_above(one: Composition, eps: float) -> tuple[float, float]:
+def _delta_above(one: ComposedDirection, eps: float) -> tuple[float, float]:
     """Return :meth:`ComposedCurve.delta_above` of one direction."""
     finite = one.delta(eps)
     error = finite.error + one.infinity_mass
