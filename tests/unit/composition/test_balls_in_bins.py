@@ -125,9 +125,9 @@ def test_epoch_bounds_include_their_rounding():
     at = np.array([0.05, 0.4, -0.05, -0.4])
     ends = EpochBounds(gaussian_profile(1.0), 21)
     for end, factor in (ends.above, math.exp(0.1)), (ends.below, math.exp(-0.1)):
-        less_sure = replace(end, law=replace(end.distribution, growth=end.distribution.growth + 0.1))
+        less_sure = replace(end, distribution=replace(end.distribution, growth=end.distribution.growth + 0.1))
         np.testing.assert_allclose(less_sure.excess(at), factor * end.excess(at), rtol=1e-9)
-        moved = replace(end, law=replace(end.distribution, drift=1e-3)).excess(at) / end.excess(at)
+        moved = replace(end, distribution=replace(end.distribution, drift=1e-3)).excess(at) / end.excess(at)
         assert np.all(moved > 1.0) if end.above else np.all(moved < 1.0)
 
 

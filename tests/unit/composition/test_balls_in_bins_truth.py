@@ -275,7 +275,7 @@ def test_epsilon_is_within_enclosures_of_another_program(z, batches, epochs, del
 def test_epsilon_decreases_with_the_batches_to_zero():
     found = [epsilon(1.0, batches, 1e-6).value for batches in (1, 2, 5, 20, 100, 1000, 10**4, 10**5)]
     assert all(more < fewer for fewer, more in pairwise(found))
-    # E S/t = 1 with variance (e^(1/z^2) - 1)/t: for small losses the epoch is as Gaussian noise of that standard deviation.
+    # E S/t = 1 with variance (e^(1/z^2) - 1)/t: for small losses the epoch is Gaussian with that standard deviation.
     mu = math.sqrt(math.expm1(1.0) / 10**5)
     assert found[-1] == pytest.approx(privproj.epsilon(Gaussian(noise_multiplier=1 / mu), delta=1e-6).value, rel=0.05)
 
