@@ -36,9 +36,11 @@ GUIDES = (
 WRITTEN = [
     ROOT / "README.md",
     *(DOCS / f"{name}.md" for name in ("README", "tutorial", *GUIDES, "not-a-guarantee", "proofs")),
+    *sorted(DOCS.glob("contrib/*.md")),
 ]
 """Pages written by hand whose commands and programs run."""
-COSTLY = ("--epochs", "remaining", "privproj check", "sweep", "rank wishart", "--calibrate", "privproj ledger")
+COSTLY = ("--epochs", "remaining", "filter", "privproj check", "sweep", "rank wishart", "--calibrate")
+COSTLY += ("privproj ledger",)
 """Words of commands that take seconds, or need what such a command has written."""
 EXIT = '; echo "exit $?"'
 

@@ -12,8 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart
-from privproj.contrib.losses import convert
-from privproj.contrib.losses.privacy_loss import PrivacyLoss, privacy_loss
+from privproj.contrib.losses import PrivacyLoss, convert, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
 RUNS = {

@@ -54,7 +54,7 @@ class PrivacyLoss(Schedule):
         assumes: Further sentences that every number of this run takes for granted.
 
     >>> from privproj import Gaussian
-    >>> from privproj.contrib.losses.privacy_loss import privacy_loss
+    >>> from privproj.contrib.losses import privacy_loss
     >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
     >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
     0.125
@@ -128,7 +128,7 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
         Refused: The bound proves nothing for this mechanism and run.
 
     >>> from privproj import M2
-    >>> from privproj.contrib.losses.privacy_loss import privacy_loss
+    >>> from privproj.contrib.losses import privacy_loss
     >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
     >>> loss.above.infinity_mass < 1e-14
     True
