@@ -11,9 +11,10 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.numerics.interval import UNKNOWN
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
@@ -22,11 +23,21 @@ from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .main import ONE_NUMBER
-from .options import Group, Once, SectionedCommand, completing, json_option, option, option_of, parse_number
+from .options import (
+    Group,
+    Once,
+    SectionedCommand,
+    completing,
+    json_option,
+    option,
+    option_of,
+    parse_number,
+    verbose_option,
+)
 from .output import complain, write
 
 if TYPE_CHECKING:
-    from privproj.accounting.utility import Worth
+    from privproj.accounting.utility import Worth as Utility
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -142,7 +153,7 @@ class QuestionGroup(Group):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         from privproj.mechanisms.methods import unknown_mechanism
 
         return unknown_mechanism("MECHANISM", name, names, remedy)
@@ -210,27 +221,42 @@ def with_proof(result: Result, certify: bool, path: str | None) -> Result:
     try:
         proved, certificate = prove(result)
     except Unanswered as error:
-        error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
+        error.result = replace(result, value=None, interval=UNKNOWN, outcome=Outcome(error.outcome))
         raise
     if path is not None:
         certificate.save(path)
     return proved
 
 
-def answer_question(
-    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, certify: bool = False,
-    certificate: str | None = None, **options: Any,
+def answer_query(
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
+    certify: bool = False, certificate: str | None = None, **options: Any,
 ) -> int:  # fmt: skip
-    """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
+    """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
 
-    Returns the exit code.
+    Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
     """
     result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
     result = with_clip(result, mechanism, clip)
-    worth = worth_of(result, mechanism, run)
-    if worth is not None:
-        result = replace(result, alternatives={**result.alternatives, **worth.as_dict()})
-    return show(result, json, lambda: render.as_text(result, mechanism, run, worth))
+    if not (json or verbose):
+        return show(result, json, lambda: render.as_text(result))
+    utility = utility_of(result, mechanism, run)
+    if utility is not None:
+        result = replace(result, alternatives={**result.alternatives, **utility.as_dict()})
+    if json:
+        return show(result, json, str)
+    detailed, others = result.with_details(), other_bounds(result, mechanism, run, utility)
+    return show(result, json, lambda: render.as_text(detailed, verbose, utility, others))
+
+
+def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility: "Utility | None") -> dict[str, float]:
+    """Return the values of the baselines of a mechanism for the same query, by their labels."""
+    if result.outcome is not Outcome.OK:
+        return {}
+    from privproj.accounting.comparison import compare_with_baselines
+
+    dp_sgd_noise = utility.dp_sgd_noise_multiplier if utility else None
+    return dict(compare_with_baselines(result, mechanism, run, dp_sgd_noise))
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
@@ -239,8 +265,8 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
     return EXIT_CODES[result.outcome]
 
 
-def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | None":
-    """What the update of a projected release is worth beside DP-SGD's, with the parameter that the query found."""
+def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
+    """Return the utility of the update of a projected release, with the parameter that the query found."""
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
@@ -327,8 +353,8 @@ def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    options = [json_option(), bound_option(), refuted_option(), *proof, clip]
-    return QuestionGroup(quantity, partial(answer_question, quantity), options)
+    options = [json_option(), verbose_option(), bound_option(), refuted_option(), *proof, clip]
+    return QuestionGroup(quantity, partial(answer_query, quantity), options)
 
 
 COMMANDS = {

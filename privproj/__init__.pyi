@@ -15,7 +15,6 @@ from privproj.accounting.gdp import gdp_mu as gdp_mu
 from privproj.mechanisms import (
     M1 as M1,
     M2 as M2,
-    R1SMG as R1SMG,
     Gaussian as Gaussian,
     JLClip as JLClip,
     Laplace as Laplace,

@@ -154,7 +154,7 @@ def test_the_trade_off_function_is_below_the_true_one():
         (lambda: convert(loss_of("gaussian"), "mu", bound="rdp"), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), ["mu"]), InvalidParameter),
         (lambda: privacy_loss(3), InvalidParameter),
-        (lambda: convert(privproj.R1SMG(dim=100, noise_multiplier=2.0), "mu", allow_refuted=True), Refused),
+        (lambda: convert(Gaussian(noise_multiplier=6.0), "mu", bound="classical"), Refused),
     ],
 )
 def test_what_cannot_be_converted_is_refused(ask, error):

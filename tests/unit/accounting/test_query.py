@@ -13,6 +13,9 @@ from privproj.mechanisms.registry import find_bound
 from privproj.numerics.kernels import log_add
 from privproj.schedule import phase_of
 
+CLAIM = Sketch(rank=16, frobenius_bound=1, sensitivity=0.01, noise_sigma=1, step_smoothness=0.01)
+"""A mechanism whose bound ``lora-by-design`` is refuted."""
+
 
 @pytest.mark.parametrize(
     ("z", "bound", "low", "high"),
@@ -155,7 +158,7 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
     assert repr(answer) == f"<{answer}>" and "\n" not in repr(answer)
     for lost in (
         privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5),
-        privproj.epsilon(privproj.R1SMG(dim=100, noise_multiplier=2.0), delta=1e-5, allow_refuted=True),
+        privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True),
     ):  # fmt: skip
         with pytest.raises(InvalidParameter, match="an answer that is a guarantee"):
             float(lost)
@@ -243,8 +246,7 @@ def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
 
 
 def test_one_line_of_what_is_no_guarantee_says_so():
-    claim = Sketch(rank=16, frobenius_bound=1, sensitivity=0.01, noise_sigma=1, step_smoothness=0.01)
-    refuted = privproj.epsilon(claim, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
+    refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
     promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
     assert all(words in str(promised) for words in promised.promises) and promised.promises
