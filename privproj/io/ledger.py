@@ -263,8 +263,9 @@ class Account:
         if make is None or not self.phases:
             raise InvalidParameter("ledger", "nothing", "a phase under a target that a budget keeps")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
-        budget = make(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright:
-        ignore[reportCallIssue] for phase in self.released_phases() if self.spent else ():
+        options: Any = {**(self.target or {}), "relation": str(run.relation), "group_size": run.group_size}
+        budget = make(**options)
+        for phase in self.released_phases() if self.spent else ():
             budget.spend(phase)
         return budget
 
@@ -349,7 +350,7 @@ class Account:
         Raises:
             InvalidParameter: There is no release.
         """
-        # E = ceil(T/t) epochs of t batches, which are not counted apart (C25).
+        # E = ceil(T/t) epochs of t batches; an incomplete epoch counts as a whole one (C25).
         counts = [(entry, -(-steps // _releases_per_step(entry))) for entry, steps in self.phases]
         entries = [({**entry, "steps": count}, i) for i, (entry, count) in enumerate(counts) if count]
         if not entries:
@@ -421,7 +422,7 @@ class Account:
         Returns:
             The result with further assumptions and warnings.
         """
-        # The plan of the account is that of all phases, also of one without a release.
+        # The assumption on the plan covers all phases, including one without a release.
         plans = [words for words in self.assumes if words in PLANS]
         of_mechanism: Any = result.mechanism["assumes"]
         run_assumes: Any = result.run["assumes"]
@@ -619,14 +620,14 @@ class Ledger(_Reader):
         )
         if opening and account.spent:
             Schedule((*account.released_phases(), phase))
-        # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
+        # The noise was calibrated to a new target for the ledger at that time; the ledger may have more releases now.
         if not opening or account.spent or not target or opened.is_adaptive:
             above = opened.to_end().overspent()
             if above:
                 raise Refused(f"{self.path}: {above}")
         self.keep = keep
         self.keep_count()
-        # What a crash left of the opening of a phase, or of the header, stands for nothing.
+        # An incomplete opening line or header stands for no release.
         if self.half_opened or not account.phases:
             os.ftruncate(self.file, self.size - self.half_opened if account.phases else 0)
             self._take_stock()
@@ -730,7 +731,7 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-# --- a ledger checked as a document -------------------------------------------------------------------
+# --- verification of a ledger as a document -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -754,8 +755,8 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
     """
     reader = parse_begun(content, path)
     account = reader.account
-    # A later target takes the place of an earlier one, and is about all of the run. That of a filter is about each
-    # phase when it began, after what was made before.
+    # A later target replaces an earlier one and covers the whole run. The target of a budget is compared with every
+    # phase at its beginning, after all earlier releases.
     plans = [before.to_end() for before in (*reader.replaced, account) if before.target]
     claims = {
         AS_WRITTEN: reader.as_written and not reader.half_opened,
