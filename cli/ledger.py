@@ -6,7 +6,7 @@ from privproj.accounting.schedule import Remaining, Schedule
 from privproj.assumptions import plan_fixed
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.io.files import read_bounded, read_data
-from privproj.io.ledger import LARGEST_LEDGER, Account, parse_begun
+from privproj.io.ledger import LARGEST_LEDGER, Account, parse_ledger
 from privproj.io.run_file import from_data
 from privproj.result import Result, round_outward
 from privproj.run import percent
@@ -50,7 +50,7 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
 def read_begun(file: str) -> tuple[Account, bytes]:
     """Return the account of a ledger that has a phase, and its content."""
     content = read_bounded(file, "ledger", LARGEST_LEDGER)
-    return parse_begun(content, file).account, content
+    return parse_ledger(content, file).account, content
 
 
 def planned_delta(account: Account, delta: float | None) -> float:
@@ -129,12 +129,12 @@ def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> in
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
     schedule = from_data(read_data(file), file)
-    summary = {**record_of_plan(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
+    summary = {**plan_record(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
     write(render.as_json(summary) if json else remaining_text(summary))
     return 0 if summary["fits"] else 4
 
 
-def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
+def plan_record(schedule: Schedule, epsilon: float, delta: float) -> dict[str, Any]:
     """Return the spent part of a budget and the steps that each phase may still take, for a plan fixed in advance."""
     rows, of_plan = schedule.remaining(epsilon=epsilon, delta=delta), schedule.epsilon(delta=delta)
     done = schedule.done_phases

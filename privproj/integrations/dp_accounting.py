@@ -55,9 +55,9 @@ Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 
 
 # remedy in errors of compositions by dp-accounting
-PEER_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
+COMPOSITION_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
 
-MOST_PEER_CELLS = 2**23  # largest number of cells of a grid
+MOST_GRID_CELLS = 2**23  # largest number of cells of a grid
 
 # a dense privacy loss distribution of one release, and the number of its repetitions
 Part = tuple[PrivacyLossDistribution, int]
@@ -173,10 +173,12 @@ def distributions_of(shapes: list[Outline], step: float) -> list[Part]:
     """
     pairs = [(shape, shape.pairs(step).above) for shape in shapes]
     orders = [(pair, pair.mirrored()) if shape.has_two_orders else (pair,) for shape, pair in pairs]
-    return [(PrivacyLossDistribution(*map(_law_of, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)]
+    return [
+        (PrivacyLossDistribution(*map(_mass_function, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)
+    ]
 
 
-def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
+def _mass_function(pair: DominatingPair) -> pld_pmf.PLDPmf:
     """Return a dominating pair as a dense probability mass function of dp-accounting."""
     check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
     cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
@@ -185,14 +187,18 @@ def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
 
 def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
     """Return a symmetric dominating pair as a distribution; rounding errors become mass at infinity."""
-    return PrivacyLossDistribution(_law_of(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding)))
+    return PrivacyLossDistribution(
+        _mass_function(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding))
+    )
 
 
 def check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells with this step in nats."""
-    if not cells <= MOST_PEER_CELLS:
+    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_GRID_CELLS` cells with this step in nats."""
+    if not cells <= MOST_GRID_CELLS:
         grid = f"discretization={step:.3g} with {cells:.2g} cells"
-        raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {grid}; {PEER_REMEDY}")
+        raise PrecisionLimit(
+            f"expected a grid of at most {MOST_GRID_CELLS:.2g} cells, got {grid}; {COMPOSITION_REMEDY}"
+        )
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:

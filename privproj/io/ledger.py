@@ -473,7 +473,7 @@ def read_ledger(path: str | Path) -> Account:
     return _Reader(str(path), read_bounded(path, "ledger", LARGEST_LEDGER)).account
 
 
-def parse_begun(content: bytes, path: str) -> "_Reader":
+def parse_ledger(content: bytes, path: str) -> "_Reader":
     """Return the parsed content of a ledger; raises :class:`InvalidParameter` if it has no phase."""
     reader = _Reader(path, content)
     if not reader.account.phases:
@@ -603,8 +603,8 @@ class Ledger(_Reader):
         self.keep, self.last_count, self.unsure, self.next = lambda releases: None, 0, True, phase.with_run(steps=1)
         self.file = open_alone(self.path, "ledger")
         try:
-            self.check_place()
-            self._take_stock()
+            self.check_file()
+            self._read_file()
             self._begin(phase, dict(target or {}), marks, check(self.account), again)
         except BaseException:
             self.close()
@@ -630,13 +630,13 @@ class Ledger(_Reader):
         # An incomplete opening line or header stands for no release.
         if self.half_opened or not account.phases:
             os.ftruncate(self.file, self.size - self.half_opened if account.phases else 0)
-            self._take_stock()
+            self._read_file()
         if opening:
             self._append(opening)
             _sync_folder(Path(self.path))
         self.budget = opened.budget() if opened.is_adaptive else None
 
-    def _take_stock(self) -> None:
+    def _read_file(self) -> None:
         """Read the file, and find the bytes that are missing before the next line: a newline or the header."""
         written = read_bounded(self.path, "ledger", LARGEST_LEDGER)
         super().__init__(self.path, written)
@@ -657,8 +657,8 @@ class Ledger(_Reader):
             Refused: The budget of the ledger is exhausted, or the line could not be written. No release may be made.
         """
         if self.unsure:
-            self.check_place()
-            self._take_stock()
+            self.check_file()
+            self._read_file()
             self.budget = self.account.budget() if self.account.is_adaptive else None
         if self.budget is not None:
             self.budget.spend(self.next)
@@ -674,7 +674,7 @@ class Ledger(_Reader):
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         """Write one line and flush it to the disk."""
-        self.check_place()
+        self.check_file()
         line = self.line(entry)
         left = self.missing + line
         size = self.size + len(left)
@@ -696,7 +696,7 @@ class Ledger(_Reader):
         self.take(line.removesuffix(b"\n"))
         self.size, self.unsure, self.missing = size, False, b""
 
-    def check_place(self) -> None:
+    def check_file(self) -> None:
         """Raise if the ledger is closed, or if the file was removed, moved, replaced or written by others."""
         if self.file < 0:
             remedy = "call make_private again, which goes on with it"
@@ -753,7 +753,7 @@ def verify_ledger(content: bytes, path: str) -> LedgerVerdict:
         InvalidParameter: The ledger is damaged, or has no phase.
         Unanswered: The epsilon of a plan cannot be computed.
     """
-    reader = parse_begun(content, path)
+    reader = parse_ledger(content, path)
     account = reader.account
     # A later target replaces an earlier one and covers the whole run. The target of a budget is compared with every
     # phase at its beginning, after all earlier releases.

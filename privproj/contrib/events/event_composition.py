@@ -40,7 +40,7 @@ from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import LARGEST_GRID_STEP
 from privproj.contrib.events import pld_curve
-from privproj.contrib.events.pld_curve import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
+from privproj.contrib.events.pld_curve import GRID_POINTS_PER_DEVIATION, MOST_DEFAULT_CELLS, default_grid_step
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
 from privproj.integrations.dp_accounting import RELATIONS, Relation, distributions_of, nodes_of, parts_of, with_noise
 from privproj.mechanisms import NoisyMechanism
@@ -282,14 +282,14 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
     """Return the smallest allowed grid step of one event, in nats, and the wanted grid step.
 
     The wanted step follows the losses of one event, and is at least that of all repetitions: dp-accounting's window for
-    many repetitions is as wide as :func:`peer_grid_step` says.
+    many repetitions is as wide as :func:`default_grid_step` says.
     """
-    reach, cells = _loss_reach(leaf), MOST_DEFAULT_PEER_CELLS
+    reach, cells = _loss_reach(leaf), MOST_DEFAULT_CELLS
     if isinstance(leaf, dp_event.MixtureOfGaussiansDpEvent):
         # Fewer cells, because dp-accounting solves an equation for each cell of a mixture of Gaussians.
         cells = 2.0**14 / max(1.0, len(leaf.sensitivities) / 16.0)
-    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_PEER_CELLS
-    return 2.0 * reach / cells, reach * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
+    window = min(count, 24.0 * math.sqrt(count) + 0.5 * count) / MOST_DEFAULT_CELLS
+    return 2.0 * reach / cells, reach * max(1.0 / GRID_POINTS_PER_DEVIATION, window)
 
 
 def _alone(leaf: Leaf) -> Leaf:
@@ -304,7 +304,7 @@ def _alone(leaf: Leaf) -> Leaf:
 
 def compose_losses(
     phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
-) -> pld_curve.PeerCurve:
+) -> pld_curve.PldCurve:
     """Return the privacy curve of phases and events, composed by dp-accounting on one grid of losses.
 
     It is as sound as the dominating pairs of the phases (C2, C18) and the distributions of dp-accounting, except for
@@ -324,7 +324,7 @@ def compose_losses(
     # 1e-4 nats is dp-accounting's default grid step; any step is sound.
     ends = [(0.0, 1e-4), *(_grid_steps(*leaf) for leaf in single)]
     least, wanted = max(finest for finest, _ in ends), min(follows for _, follows in ends)
-    step = step or max(least, peer_grid_step(shapes, wanted))
+    step = step or max(least, default_grid_step(shapes, wanted))
     if not least / FINER_GRIDS <= step <= LARGEST_GRID_STEP:
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
@@ -339,12 +339,12 @@ def _distribution_of(text: str, relation: Relation, step: float) -> PrivacyLossD
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent):
         # nats; the part of the tail of discrete Laplace noise that dp-accounting represents
         width = 2.0 * 40.0 / event.noise_parameter + event.sensitivity
-        if width > MOST_DEFAULT_PEER_CELLS:
+        if width > MOST_DEFAULT_CELLS:
             raise PrecisionLimit(
-                f"expected discrete Laplace noise on at most {MOST_DEFAULT_PEER_CELLS:.2g} whole numbers, got about "
+                f"expected discrete Laplace noise on at most {MOST_DEFAULT_CELLS:.2g} whole numbers, got about "
                 f"{width:.2g}; use LaplaceDpEvent of the same scale, of which this is a rounding"
             )
-    with _asking_for(event):
+    with _converted_errors(event):
         pld = PLDAccountant(relation, step).compose(event)._pld
     orders = (pld._pmf_remove,) if pld._symmetric else (pld._pmf_remove, pld._pmf_add)
     return PrivacyLossDistribution(*(law.to_dense_pmf() for law in orders))
@@ -392,7 +392,7 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
         parts += times * sum(inner)
     # relative to twice the clipping norm
     scaled = with_noise(event, lambda z: z / 2.0) if relation is Relation.REPLACE_ONE else event
-    with _asking_for(event):
+    with _converted_errors(event):
         divergences = RdpAccountant(orders, relation).compose(scaled).rdp
     # D(alpha) >= 0, up to the measured rounding error
     if not np.all(divergences >= -RENYI_NOISE / (np.array(orders) - 1.0)):
@@ -401,7 +401,7 @@ def _divergences_of(text: str, relation: Relation, orders: tuple[float, ...]) ->
 
 
 @contextmanager
-def _asking_for(event: dp_event.DpEvent) -> Iterator[None]:
+def _converted_errors(event: dp_event.DpEvent) -> Iterator[None]:
     """Convert errors of dp-accounting to :class:`Refused`, and silence its log of omitted orders."""
     logger = logging.getLogger("absl")
     before, logger.disabled = logger.disabled, True
@@ -427,12 +427,12 @@ def accounted(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """
     _check_scales(phases)
     relation = _relation_of(phases)
-    lacks = [(phase, *_find_lacks(phase, relation)) for phase in phases]
+    lacks = [(phase, *_unsupported_parts(phase, relation)) for phase in phases]
     no_law = [f"phase {phase.name} has no distribution of the loss ({law})" for phase, law, _ in lacks if law]
     no_curve = [f"phase {phase.name} has no Renyi divergences ({curve})" for phase, _, curve in lacks if curve]
     if no_law and no_curve:
         raise Refused(f"no accountant takes these phases together: {no_law[0]} and {no_curve[0]}")
-    return tuple(_by_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
+    return tuple(_with_renyi_bound(phase, no_law[0]) for phase in phases) if no_law else tuple(phases)
 
 
 def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
@@ -479,7 +479,7 @@ def _check_scales(phases: Sequence[Phase]) -> None:
         )
 
 
-def _find_lacks(phase: Phase, relation: Relation) -> tuple[str, str]:
+def _unsupported_parts(phase: Phase, relation: Relation) -> tuple[str, str]:
     """Return what in a phase has no privacy loss distribution, and which event no Renyi divergences.
 
     Raises:
@@ -497,7 +497,7 @@ def _find_lacks(phase: Phase, relation: Relation) -> tuple[str, str]:
     return law, curve
 
 
-def _by_renyi_bound(phase: Phase, why: str) -> Phase:
+def _with_renyi_bound(phase: Phase, why: str) -> Phase:
     """Return a phase of privproj with its Renyi bound; an event is returned unchanged.
 
     Raises:

@@ -117,7 +117,7 @@ def event_from_data(event: object, where: str, run: RunOptions, name: str) -> _E
     return asked
 
 
-def event_words(data: dict[str, Any]) -> str:
+def event_text(data: dict[str, Any]) -> str:
     """Return an event as text, as Python writes it, truncated if it is long."""
     from privproj.contrib.events.event_composition import event_from
 
@@ -163,5 +163,5 @@ EVENT_KIND = PhaseKind(
         "planned": TRUTH,
     },
     read=lambda event, run, name: event_from_data(event, "event", run, name),
-    text=event_words,
+    text=event_text,
 )

@@ -15,7 +15,7 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from privproj.composition.dominating_pairs import Outline
 from privproj.errors import PrecisionLimit
-from privproj.integrations.dp_accounting import MOST_PEER_CELLS, PEER_REMEDY, Part, check_cell_count
+from privproj.integrations.dp_accounting import COMPOSITION_REMEDY, MOST_GRID_CELLS, Part, check_cell_count
 from privproj.numerics.interval import Enclosure, next_up
 
 # soundness (measured, not proved): absolute rounding error of dp-accounting's FFT in a composed delta, for any number
@@ -28,14 +28,14 @@ FFT_NOISE_PER_STEP = 2e-16
 
 LEAST_DELTA_OVER_NOISE = 50.0  # a delta below this multiple of the rounding error is rejected; any value is sound
 
-PEER_POINTS_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
+GRID_POINTS_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
 
 # largest number of cells of the default grid; a coarser grid, still sound, is used instead of a larger one
-MOST_DEFAULT_PEER_CELLS = 2.0**20
+MOST_DEFAULT_CELLS = 2.0**20
 
 
 @dataclass(frozen=True)
-class PeerCurve:
+class PldCurve:
     """The privacy curve of a composed run: the maximum of the add and remove directions. Lower ends are unknown.
 
     Attributes:
@@ -70,43 +70,45 @@ class PeerCurve:
         delta = math.exp(log_delta)
         if delta < self.floor:
             raise PrecisionLimit(
-                f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {PEER_REMEDY}"
+                f"expected a composed delta of at least {self.floor:.1e}, got {delta:.3g}; {COMPOSITION_REMEDY}"
             )
         # max over both directions of eps(delta - noise)
         eps = float(self.distribution.get_epsilon_for_delta(delta - self.noise))
         if eps == math.inf:
-            raise PrecisionLimit(f"expected losses that double precision can hold, got larger ones; {PEER_REMEDY}")
+            raise PrecisionLimit(
+                f"expected losses that double precision can hold, got larger ones; {COMPOSITION_REMEDY}"
+            )
         return Enclosure(-math.inf, next_up(max(eps, 0.0)))
 
 
-def peer_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
+def default_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
     """Return the default grid step for dp-accounting, in nats, about ``most`` at most. Any step is sound.
 
     dp-accounting's window is wide, because its Chernoff orders are at least ``1 / span`` (of the losses of a step). The
-    step is chosen so that there are at most about :data:`MOST_DEFAULT_PEER_CELLS` cells.
+    step is chosen so that there are at most about :data:`MOST_DEFAULT_CELLS` cells.
     """
-    step = min([most, *(shape.deviation / PEER_POINTS_PER_DEVIATION for shape in shapes)])
+    step = min([most, *(shape.deviation / GRID_POINTS_PER_DEVIATION for shape in shapes)])
     for shape in shapes:
         steps, spread = shape.run.steps, shape.deviation * math.sqrt(shape.run.steps)
         chernoff = spread * spread / (2.0 * shape.span) if spread > 8.0 * shape.span else 0.0
-        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_PEER_CELLS)
+        step = max(step, min(steps * shape.span, shape.span + 24.0 * spread + chernoff) / MOST_DEFAULT_CELLS)
     return step
 
 
-def compose(parts: list[Part], step: float) -> PeerCurve:
+def compose(parts: list[Part], step: float) -> PldCurve:
     """Return the privacy curve of a run from the distributions of its releases, on one grid with this step in nats.
 
     It is as sound as these distributions (C2, C18), except for rounding, which is measured and not proved.
 
     Raises:
-        PrecisionLimit: The grid has more than :data:`MOST_PEER_CELLS` cells.
+        PrecisionLimit: The grid has more than :data:`MOST_GRID_CELLS` cells.
     """
     composed = [_self_compose(*part, step) for part in parts] or [privacy_loss_distribution.identity(step)]
     noise = FFT_NOISE + FFT_NOISE_PER_STEP * sum(count for _, count in parts)
     points: Any = sum(part._pmf_remove.size for part, _ in parts)  # pyright: ignore[reportPrivateUsage]
     numerics = {"composer": "dp-accounting", "grid_step": step, "grid_points": points}
     numerics |= {"added_to_delta": noise, "rounding": "measured, not proved"}
-    return PeerCurve(reduce(PrivacyLossDistribution.compose, composed), noise, numerics)
+    return PldCurve(reduce(PrivacyLossDistribution.compose, composed), noise, numerics)
 
 
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
@@ -118,7 +120,7 @@ def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> Pri
         PrecisionLimit: The grid would be too large; it is not created.
     """
     law: Any = part._pmf_remove  # pyright: ignore[reportPrivateUsage]
-    if count * law.size > MOST_PEER_CELLS:
+    if count * law.size > MOST_GRID_CELLS:
         # 1e-15 is dp-accounting's default truncated tail mass; here it only gives the size of the grid.
         lower, upper = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
         check_cell_count(upper - lower + 1, step)

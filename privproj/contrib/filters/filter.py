@@ -350,7 +350,7 @@ class Filter:
         >>> round(Filter(order=16, budget=0.5).epsilon(1e-6).value, 4)
         1.1717
         """
-        return solve_epsilon(_BudgetQuestion(self.phases, budget=self), delta_target(delta, None))
+        return solve_epsilon(_BudgetQuery(self.phases, budget=self), delta_target(delta, None))
 
     def delta(self, epsilon: float) -> Result:
         """Return the delta of the whole budget, rounded up.
@@ -368,7 +368,7 @@ class Filter:
         >>> Filter(order=16, budget=0.5).delta(1.2).value < 1e-6
         True
         """
-        return solve_delta(_BudgetQuestion(self.phases, budget=self), epsilon_target(epsilon))
+        return solve_delta(_BudgetQuery(self.phases, budget=self), epsilon_target(epsilon))
 
     def epsilon_of_spent(self, delta: float) -> float:
         """Return the epsilon of the spent part of the budget, which a plan fixed in advance would have at this order.
@@ -441,7 +441,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class _BudgetQuestion(Schedule):
+class _BudgetQuery(Schedule):
     """A query about the whole budget of a filter; its phases are the counted releases."""
 
     budget: Filter = field(kw_only=True)

@@ -92,8 +92,8 @@ LEAST_WEIGHT = 5e-324
 
 
 @dataclass(frozen=True)
-class _TrialLaw:
-    """The distribution of the number of runs ``K``; :func:`law_of_trials` returns one for a given mean.
+class _TrialDistribution:
+    """The distribution of the number of runs ``K``; :func:`trial_distribution` returns one for a given mean.
 
     Attributes:
         distribution: A key of :data:`SHAPES`.
@@ -144,7 +144,7 @@ class _TrialLaw:
             return k
 
 
-def law_of_trials(trials: float, distribution: str, shape: float | None) -> _TrialLaw:
+def trial_distribution(trials: float, distribution: str, shape: float | None) -> _TrialDistribution:
     """Return the distribution with this mean, name and shape."""
     if distribution not in SHAPES:
         raise unknown_name("distribution", distribution, "a distribution of the number of trials", SHAPES)
@@ -159,10 +159,10 @@ def law_of_trials(trials: float, distribution: str, shape: float | None) -> _Tri
         if 0.0 < abs(shape) < SMALLEST_SHAPE:
             raise InvalidParameter("shape", shape, f"a shape of 0, or at least {SMALLEST_SHAPE:g} in size")
     if shape is None:
-        return _TrialLaw(distribution, mean)
+        return _TrialDistribution(distribution, mean)
     eta = shape
     gamma = find_crossing(lambda g: _mean_of(eta, g) - mean, 1.0 / mean, low=LEAST_GAMMA, high=1.0).upper
-    return _TrialLaw(distribution, _mean_of(eta, gamma) * (1.0 + MEAN_RELATIVE_ERROR), eta, gamma)
+    return _TrialDistribution(distribution, _mean_of(eta, gamma) * (1.0 + MEAN_RELATIVE_ERROR), eta, gamma)
 
 
 def _mean_of(eta: float, gamma: float) -> float:
@@ -174,7 +174,7 @@ def _mean_of(eta: float, gamma: float) -> float:
     return math.expm1(logarithm) / shrunk
 
 
-def select_best(base: Curve, law: _TrialLaw) -> Curve:
+def selection_curve(base: Curve, runs: _TrialDistribution) -> Curve:
     """Return the curve of the best of a random number of runs with the curve ``base``; it is as sound as that (C34).
 
     Raises:
@@ -185,14 +185,18 @@ def select_best(base: Curve, law: _TrialLaw) -> Curve:
             "a rule for one delta at a time does not account for a selection; expected a bound with a privacy profile "
             "or a Renyi curve, as the default bounds have"
         )
-    if law.shape is not None:
-        return _shifted(base, law)
+    if runs.shape is not None:
+        return _negative_binomial_curve(base, runs)
     if isinstance(base, BestCurve):
-        return BestCurve(tuple(_poisson_renyi(curve, law.expected) for curve in base.curves))
-    return _poisson_renyi(base, law.expected) if isinstance(base, RenyiCurve) else _poisson_mixture(base, law.expected)
+        return BestCurve(tuple(_poisson_renyi_curve(curve, runs.expected) for curve in base.curves))
+    return (
+        _poisson_renyi_curve(base, runs.expected)
+        if isinstance(base, RenyiCurve)
+        else _poisson_curve(base, runs.expected)
+    )
 
 
-def _poisson_renyi(base: RenyiCurve, mean: float) -> RenyiCurve:
+def _poisson_renyi_curve(base: RenyiCurve, mean: float) -> RenyiCurve:
     """Return the curve for a Poisson number and a Renyi curve ``D`` (Papernot, Steinke 2022, Theorem 6; C34)."""
 
     def divergence(alpha: float) -> float:
@@ -206,10 +210,10 @@ def _poisson_renyi(base: RenyiCurve, mean: float) -> RenyiCurve:
     return replace(base, divergence=divergence, poisson=None)
 
 
-def _shifted(base: Curve, law: _TrialLaw) -> "_Selection":
+def _negative_binomial_curve(base: Curve, runs: _TrialDistribution) -> "_Selection":
     """Return the curve for a negative binomial number: deltas grow by ``m``, epsilons by ``(1 + eta) tau``."""
-    assert law.shape is not None
-    tau, odds = 0.0, (1.0 - law.gamma) / law.gamma
+    assert runs.shape is not None
+    tau, odds = 0.0, (1.0 - runs.gamma) / runs.gamma
 
     # ln delta_0(tau) + ln((1 - gamma)/gamma) - ln(e^tau - 1) <= 0, moved up by more than its rounding (C34)
     def excess(tau: float) -> float:
@@ -219,12 +223,12 @@ def _shifted(base: Curve, law: _TrialLaw) -> "_Selection":
     if odds > 0.0:
         # The search for tau starts at 0.3 nats and ends at 1e-15 nats.
         tau = find_crossing(excess, 0.3, low=1e-15, high=LARGEST_PROFILE_EPSILON, rtol=1e-12).upper
-    shift = (1.0 + law.shape) * tau * (1.0 + 1e-15)
-    return _Selection(base, next_up(math.log(law.expected)), (((1.0, shift),),), digits_of(base))
+    shift = (1.0 + runs.shape) * tau * (1.0 + 1e-15)
+    return _Selection(base, next_up(math.log(runs.expected)), (((1.0, shift),),), digits_of(base))
 
 
 # weights of one ``tau``, each with the nats below ``eps`` at which ``delta_0`` is evaluated
-_Cells = tuple[tuple[float, float], ...]
+Cells = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +247,7 @@ class _Selection:
     base: Curve
     growth: float
 
-    tilts: tuple[_Cells, ...]
+    tilts: tuple[Cells, ...]
 
     digits: int
 
@@ -296,7 +300,7 @@ def _log_rounding(log_delta: float) -> float:
     return 1e-12 + 1e-15 * abs(log_delta)
 
 
-def _poisson_mixture(base: Curve, mean: float) -> _Selection:
+def _poisson_curve(base: Curve, mean: float) -> _Selection:
     """Return the curve for a Poisson number of runs."""
     taus = (0.0, *(math.log1p(1.0 / (order - 1.0)) for order in ORDERS))
     # Rounded up by more than the rounding error of differences of epsilons near 1.
@@ -306,7 +310,7 @@ def _poisson_mixture(base: Curve, mean: float) -> _Selection:
     return _Selection(base, next_up(math.log(mean)), tuple(tilts), 7)
 
 
-def _weigh_cells(tau: float, mean: float, lost: float) -> _Cells:
+def _weigh_cells(tau: float, mean: float, lost: float) -> Cells:
     """Return ``(w_k, lost + c x_k - tau)`` for the cell ends of an exponential variable below ``mean``, and the rest.
 
     A chord in ``t = e^(-c x)`` is above a convex function of ``t``: each cell puts its mass on both of its ends (C34).
@@ -334,10 +338,10 @@ DRAWN_BITS = 160  # soundness: random bits of the uniform number from which a nu
 
 
 @dataclass(frozen=True)
-class _SelectedQuestion(Schedule):
+class _SelectionQuery(Schedule):
     """A query about the best of a random number of runs."""
 
-    law: _TrialLaw = field(kw_only=True)
+    runs: _TrialDistribution = field(kw_only=True)
 
     has_batch_notes: ClassVar[bool] = False  # they hold for one run
 
@@ -351,7 +355,7 @@ class _SelectedQuestion(Schedule):
         """Return the curve of the selection; raises :class:`Refused` if that of one run is a rule for single deltas."""
         one = super().curve()
         with within(self.only.bound.name):
-            return select_best(one, self.law)
+            return selection_curve(one, self.runs)
 
     def side(self, curve: Curve) -> Side:
         """Return the upper side: the cost of a selection is only bounded."""
@@ -366,7 +370,7 @@ class _SelectedQuestion(Schedule):
     def named(self) -> dict[str, Any]:
         """Return the fields of a result that describe one run and the distribution of their number."""
         one = super().named()
-        run = {**one["run"], "selection": self.law.as_dict()}
+        run = {**one["run"], "selection": self.runs.as_dict()}
         source = f"{one['source']}; selection: privproj (C34)"
         return {**one, "run": run, "bound": f"{one['bound']} + selection", "source": source}
 
@@ -418,8 +422,8 @@ def select(
     >>> round(select(Gaussian(), trials=10, epsilon=1.0, delta=1e-5).value, 3)
     5.92
     """
-    law = law_of_trials(trials, distribution, shape)
-    question = _SelectedQuestion(composition_of(mechanism, bound, run).phases, law=law)
+    runs = trial_distribution(trials, distribution, shape)
+    question = _SelectionQuery(composition_of(mechanism, bound, run).phases, runs=runs)
     if epsilon is not None and delta is not None:
         require_unset(mechanism, "noise_multiplier", "select with epsilon and delta")
         return solve_sigma(question, full_target(epsilon, delta, None, zero=False))
@@ -431,9 +435,9 @@ def select(
     return solve_delta(question, epsilon_target(epsilon))
 
 
-def _with_comparison(question: _SelectedQuestion, result: Result, target: Target) -> Result:
+def _with_comparison(question: _SelectionQuery, result: Result, target: Target) -> Result:
     """Return the epsilon with those of one run and of all runs released; with a warning if releasing all costs less."""
-    one, count = composition_of_phase(question.only), math.ceil(question.law.expected * (1.0 - 1e-9))
+    one, count = composition_of_phase(question.only), math.ceil(question.runs.expected * (1.0 - 1e-9))
     every = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)
     for name, asked in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", every)):
@@ -467,4 +471,4 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
     >>> draw_trials(10) >= 1
     True
     """
-    return law_of_trials(trials, distribution, shape).draw(Fraction(secrets.randbits(DRAWN_BITS), 2**DRAWN_BITS))
+    return trial_distribution(trials, distribution, shape).draw(Fraction(secrets.randbits(DRAWN_BITS), 2**DRAWN_BITS))

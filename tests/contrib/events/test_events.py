@@ -13,7 +13,7 @@ from privproj.accounting.lower_bound import EVENTS_LEFT_OUT
 from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
 from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import data_of
-from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_words
+from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_text
 from privproj.schedule import Schedule, from_data, phase_of
 
 TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
@@ -156,7 +156,7 @@ def test_a_phase_is_written_as_it_is_read():
         whole = Schedule((event(found, "x", steps=2), ADAPTERS))
         assert from_data(json.loads(json.dumps(whole.as_dict()))) == whole
         assert event_phase(data_of(found), "x", 2, "zero-out") == whole.phases[0]
-    assert event_words(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])"
+    assert event_text(data_of(TREE)) == "SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])"
 
 
 def test_equal_events_in_two_phases_are_one():

@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
-from privproj.contrib.events.pld_curve import compose, peer_grid_step
+from privproj.contrib.events.pld_curve import compose, default_grid_step
 from privproj.errors import PrecisionLimit
 from privproj.integrations.dp_accounting import distributions_of
 from privproj.run import Run
@@ -20,7 +20,7 @@ from privproj.schedule import phase_of
 def composed(phases, step=None):
     """The curve of a run of these phases, by dp-accounting."""
     shapes = [outline_step(*phase) for phase in phases]
-    step = step or peer_grid_step(shapes)
+    step = step or default_grid_step(shapes)
     return compose(distributions_of(shapes, step), step)
 
 
