@@ -54,7 +54,7 @@ def test_full_rank_and_gaussian_runs_equal_dp_accounting(z, run, step):
         assert theirs.numerics["composer"] == "dp-accounting"
 
 
-def test_phases_of_different_sampling_agree_with_dp_accounting():
+def test_mixed_sampling_agrees_with_dp_accounting():
     phases = [(gaussian(0.8), Run(steps=300, sampling_rate=0.01)), (gaussian(5.0), Run(steps=20))]
     ours = compose_phases(phases, 1e-3)
     theirs = composed(phases, 1e-3)
@@ -62,7 +62,7 @@ def test_phases_of_different_sampling_agree_with_dp_accounting():
     assert ours.epsilon(log_delta).upper == pytest.approx(theirs.epsilon(log_delta).upper, rel=1e-6, abs=0)
 
 
-def test_dp_accounting_refuses_below_its_floor():
+def test_pld_curve_rejects_delta_below_floor():
     mechanism = Gaussian(noise_multiplier=1.0)
     curve = composed(phases_of(mechanism, RUN))
     with pytest.raises(PrecisionLimit, match="a larger delta"):

@@ -78,7 +78,7 @@ def pairs_of_laws():
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("mean", [1.0, 1.5, 8.0, 60.0])
-def test_no_selection_from_a_finite_law_leaks_more_than_the_bound(law, mean):
+def test_selection_curve_covers_exact_finite_selections(law, mean):
     trials = trial_distribution(mean, *law)
     for p, q, scores in pairs_of_laws():
         curve = selection_curve(PairCurve(p, q), trials)
@@ -90,7 +90,7 @@ def test_no_selection_from_a_finite_law_leaks_more_than_the_bound(law, mean):
 
 
 @pytest.mark.parametrize("mean", [1.5, 8.0])
-def test_no_poisson_selection_leaks_more_than_its_renyi_curve_says(mean):
+def test_poisson_renyi_curve_covers_exact_selections(mean):
     law = trial_distribution(mean, "poisson", None)
     for p, q, scores in pairs_of_laws():
         both = [(p, q), (q, p)]
@@ -107,7 +107,7 @@ def test_no_poisson_selection_leaks_more_than_its_renyi_curve_says(mean):
 
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law[1] != -0.7], ids=str)
-def test_without_the_choice_the_epsilon_is_too_small(law):
+def test_epsilon_without_selection_cost_is_too_small(law):
     """The event that the largest of K noisy numbers is above a threshold refutes the epsilon of one run."""
     trials, eps, base = trial_distribution(10.0, *law), 1.0, gaussian_curve(1.0)
     f, normal = generating_function(trials), mpmath.ncdf
@@ -121,7 +121,7 @@ def test_without_the_choice_the_epsilon_is_too_small(law):
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("mean", [1.0, 2.5, 6.0])
-def test_the_law_of_the_number_of_runs_has_its_mean(law, mean):
+def test_trial_distribution_has_requested_mean(law, mean):
     trials = trial_distribution(mean, *law)
     with localcontext() as context:
         context.prec = 40
@@ -135,7 +135,7 @@ def test_the_law_of_the_number_of_runs_has_its_mean(law, mean):
 
 
 @pytest.mark.parametrize("law", LAWS[:1] + LAWS[-1:], ids=str)
-def test_drawn_numbers_have_that_law_and_the_best_of_them_its_distribution(law):
+def test_draw_and_best_score_follow_distribution(law):
     trials, n, rng = trial_distribution(6.0, *law), 4000, np.random.default_rng(34)
     counts = np.array([trials.draw(Fraction(2 * i + 1, 2 * n)) for i in range(n)])
     with localcontext() as context:
@@ -156,7 +156,7 @@ def mp_gaussian_delta(eps, mu=1):
 
 
 @pytest.mark.parametrize(("mean", "eta"), [(2, 0), (10, 1), (10, 0.5), (300, 1)])
-def test_negative_binomial_selections_are_the_formula(mean, eta):
+def test_negative_binomial_curve_equals_formula(mean, eta):
     law = trial_distribution(mean, "negative-binomial", eta)
     curve = selection_curve(gaussian_curve(1.0), law)
     with mpmath.workdps(50):
@@ -171,7 +171,7 @@ def test_negative_binomial_selections_are_the_formula(mean, eta):
 
 
 @pytest.mark.parametrize("mean", full_if([1.0, 3.0, 30.0], lambda mean: mean == 30.0))
-def test_poisson_selections_are_the_expectation_within_the_width_of_their_cells(mean):
+def test_poisson_curve_equals_expectation_up_to_cell_width(mean):
     curve = selection_curve(gaussian_curve(1.0), trial_distribution(mean, "poisson", None))
 
     def expectation(eps, tau):
@@ -191,7 +191,7 @@ def test_poisson_selections_are_the_expectation_within_the_width_of_their_cells(
 
 
 @pytest.mark.parametrize(("z", "mean", "eta"), [(1.0, 2, 0.5), (4.0, 10, 1), (1.0, 100, 0), (20.0, 10, 3)])
-def test_no_answer_is_above_the_published_renyi_theorem(z, mean, eta):
+def test_select_is_at_most_published_renyi_theorem(z, mean, eta):
     law, delta = trial_distribution(mean, "negative-binomial", eta), 1e-5
     orders = [1.0 + math.exp(s) for s in np.arange(-5.0, 8.0, 0.005)]
     rdp = {a: a / (2.0 * z * z) for a in orders}
@@ -204,7 +204,7 @@ def test_no_answer_is_above_the_published_renyi_theorem(z, mean, eta):
         assert read_epsilon(selection_curve(gaussian_curve(z, bound), law), delta_target(delta, None)).upper < published
 
 
-def test_poisson_selections_of_a_renyi_curve_are_the_published_theorem_at_every_order():
+def test_poisson_renyi_curve_equals_published_theorem():
     z, mean = 2.0, 7.0
     curve = selection_curve(gaussian_curve(z, "rdp"), trial_distribution(mean, "poisson", None))
     orders = [1.0 + math.exp(s) for s in np.arange(-6.0, 8.0, 0.002)]
@@ -216,7 +216,7 @@ def test_poisson_selections_of_a_renyi_curve_are_the_published_theorem_at_every_
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_more_runs_cost_more_and_one_run_costs_itself(law):
+def test_selection_cost_increases_with_trials(law):
     base = gaussian_curve(2.0)
     found = [
         read_epsilon(selection_curve(base, trial_distribution(mean, *law)), delta_target(1e-6, None)).upper
@@ -227,7 +227,7 @@ def test_more_runs_cost_more_and_one_run_costs_itself(law):
     assert one <= found[0] and (law[0] == "poisson" or found[0] == pytest.approx(one, rel=1e-9, abs=0))
 
 
-def test_negative_binomial_costs_grow_with_the_shape():
+def test_negative_binomial_cost_increases_with_shape():
     base = gaussian_curve(2.0)
     found = [
         read_epsilon(
@@ -240,7 +240,7 @@ def test_negative_binomial_costs_grow_with_the_shape():
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("bound", ["analytic", "rdp"])
-def test_both_readings_are_exact_inverses(law, bound):
+def test_selection_epsilon_and_delta_are_inverse(law, bound):
     draw, tried = random.Random(7), 0
     for z in (0.4, 3.0, 50.0):
         curve = selection_curve(gaussian_curve(z, bound), trial_distribution(draw.uniform(1.0, 50.0), *law))
@@ -253,7 +253,7 @@ def test_both_readings_are_exact_inverses(law, bound):
     assert tried
 
 
-def test_several_renyi_curves_are_selected_each_by_itself():
+def test_selection_of_several_renyi_curves_is_elementwise():
     first, second = gaussian_curve(2.0, "rdp"), gaussian_curve(3.0, "rdp")
     law = trial_distribution(4.0, "poisson", None)
     both = selection_curve(BestCurve((first, second)), law)
@@ -266,6 +266,6 @@ def test_several_renyi_curves_are_selected_each_by_itself():
      (2, "negative-binomial", None), (2, "negative-binomial", -1.0), (2, "negative-binomial", 1e-300),
      (1e9, "poisson", None)],
 )  # fmt: skip
-def test_what_is_no_law_is_refused(asked):
+def test_invalid_trial_distribution_is_rejected(asked):
     with pytest.raises(InvalidParameter):
         trial_distribution(*asked)
