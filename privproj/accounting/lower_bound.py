@@ -40,8 +40,8 @@ NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change i
 SOME_COLUMNS = "for some number of columns"
 """For which layers a lower end holds where the number of columns is not given and the change has a high rank."""
 
-EVENTS_LEFT_OUT = "events of dp-accounting are not counted from below"
-"""Why a run with such events can be. Contract."""
+PHASES_LEFT_OUT = "phases with another accountant have no lower bound here"
+"""Reason of a missing lower bound."""
 
 OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
 """Why a Renyi bound can be. Contract."""
@@ -138,8 +138,8 @@ def _end_of(curve: Curve, quantity: str, result: Result) -> float:
 
 def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
     """Why an answer is far above its lower end; empty where no reason is known."""
-    if any(phase.mechanism.name == "dp-accounting" for phase in phases):
-        return EVENTS_LEFT_OUT
+    if any(phase.accountant is not None for phase in phases):
+        return PHASES_LEFT_OUT
     if any(phase.bound.renyi for phase in phases):
         return OTHER_BOUND
     is_tight = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower

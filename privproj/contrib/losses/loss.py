@@ -256,9 +256,7 @@ def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
     """Return the loss with the Renyi bounds of its phases; raises :class:`Refused` if a phase has none."""
     for phase in loss.phases:
         if phase.accountant is not None:
-            raise Refused(
-                f"phase {phase.name} is an event of dp-accounting, whose Renyi divergences are told by that package"
-            )
+            raise Refused(f"phase {phase.name} has another accountant, which must compute its Renyi divergences")
     phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
     return replace(loss, phases=phases)
 

@@ -1,4 +1,4 @@
-"""Events of dp-accounting: read strictly, and composed as its own accountants do, but for their faults."""
+"""Parsing of events, and their composition compared with the accountants of dp-accounting."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""Phases that are events of dp-accounting beside our own: never less than each alone, at most the sum, or refused."""
+"""Events as phases: the joint epsilon is at least that of each phase, and at most their sum."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
-from privproj.accounting.lower_bound import EVENTS_LEFT_OUT
+from privproj.accounting.lower_bound import PHASES_LEFT_OUT
 from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
 from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import data_of
@@ -49,7 +49,7 @@ def test_event_with_phase_costs_between_max_and_sum(found):
     assert max(alone[0].value * (1 - 1e-6), known) <= both.value <= (alone[1].value + ours) * (1 + 1e-2)
     assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
     assert both.side is Side.UPPER and COMPOSED_ELSEWHERE in both.warnings and EVENT_AS_RUN in both.assumes
-    assert both.lower_bound is None or both.lower_bound.gap in ("", EVENTS_LEFT_OUT)
+    assert both.lower_bound is None or both.lower_bound.gap in ("", PHASES_LEFT_OUT)
     assert not any("(none)" in words for answer in alone for words in answer.warnings)
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
 
@@ -132,7 +132,7 @@ def test_event_noise_is_relative_to_clipping_norm():
 
 def test_unsupported_query_about_event_is_one_sentence():
     whole = Schedule((ADAPTERS, event(TREE, "tree")))
-    with pytest.raises(Refused, match="phase tree is an event"):
+    with pytest.raises(Refused, match="phase tree has another accountant"):
         whole.calibrated(epsilon=1.0, delta=1e-5)
     with pytest.raises(InvalidParameter, match="one neighbouring relation"):
         Schedule((ADAPTERS, event(TREE, relation=None)))
