@@ -10,7 +10,7 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import PUBLIC_RECORD_COUNT
-from privproj.run import POISSON_UNLESS_SAID, Run, run_from
+from privproj.run import ASSUMED_POISSON, Run, run_from
 from privproj.sampling import Sampling
 
 
@@ -91,9 +91,9 @@ def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name
 
 def test_batches_are_said_to_be_taken_as_poisson_exactly_where_nobody_said_how_they_are_drawn():
     sized = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert Run(**run_from(sized)).notes == (POISSON_UNLESS_SAID,)
+    assert Run(**run_from(sized)).notes == (ASSUMED_POISSON,)
     for scheme in Sampling:
-        assert POISSON_UNLESS_SAID not in Run(**run_from({**sized, "sampling": str(scheme)})).notes
+        assert ASSUMED_POISSON not in Run(**run_from({**sized, "sampling": str(scheme)})).notes
     assert Run(**run_from({**sized, "batch_size": 100})).notes == ()
     assert Run(sampling_rate=0.1, steps=5).notes == ()
 

@@ -48,7 +48,7 @@ def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
     assert max(alone[0].value * (1 - 1e-6), known) <= both.value <= (alone[1].value + ours) * (1 + 1e-2)
     assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
     assert both.side is Side.UPPER and COMPOSED_ELSEWHERE in both.warnings and EVENT_AS_RUN in both.assumes
-    assert both.lower_bound is None or both.lower_bound.gap in ("", EVENTS_LEFT_OUT)
+    assert both.with_details().lower_bound is None or both.with_details().lower_bound.gap in ("", EVENTS_LEFT_OUT)
     assert not any("(none)" in words for answer in alone for words in answer.warnings)
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
 

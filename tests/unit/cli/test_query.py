@@ -90,8 +90,8 @@ def test_a_reused_projection_is_not_said_to_be_fresh(run):
 
 
 def test_the_grid_of_a_composition_is_printed(run):
-    _, out, _ = run("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5")
-    assert re.search(r"numerics: grid [\d.e-]+, \d+ points, composed by privproj", out)
+    _, out, _ = run("epsilon gaussian --noise-multiplier 1 --steps 100 --sampling-rate 0.1 --delta 1e-5 -v")
+    assert re.search(r"numerics:  grid [\d.e-]+, \d+ points, composed by privproj", out)
     assert "all its errors are bounded and included" in " ".join(out.split())
 
 
@@ -104,7 +104,7 @@ def test_an_epoch_in_bins_is_answered_in_full(run):
     }  # fmt: skip
     sized = f"{line.replace('--batches 20', '')} --batch-size 5 --dataset-size 96 --epochs 1 --json"
     assert json.loads(run(sized)[1])["value"] == shown["value"]
-    out = " ".join(run(line)[1].split())
+    out = " ".join(run(f"{line} -v")[1].split())
     assert "numerics: an epoch as a sum of likelihood ratios" in out and "all its errors are bounded" in out
 
 
@@ -138,7 +138,7 @@ def test_noise_for_an_attack_risk_names_the_risk(run, words, said):
     shown = json.loads(run(f"{line} --json")[1])
     jsonschema.validate(shown, SCHEMA)
     assert shown["risk"] and shown["epsilon"] is None and shown["delta"] is None
-    out = run(f"{line} --clip 2")[1]
+    out = run(f"{line} --clip 2 -v")[1]
     assert said in out.splitlines()[0] and "standard deviation" in out and "plain Gaussian" in out
 
 
