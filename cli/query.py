@@ -11,7 +11,7 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.numerics.interval import UNKNOWN
@@ -64,13 +64,12 @@ COMPUTED = ("discretization", "split")
 """Options of a run that say how its answer is computed, not what was run."""
 
 
-def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
-    """What describes a mechanism, without what the quantity finds."""
+def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
+    """Return the options of a mechanism, without what the quantity finds; the noise may be left out if it is found."""
     kind = mechanism_named(mechanism)
     asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
-    # A choice of runs calibrates the noise where none is given.
-    options = [option_of(name, field, required=field.is_found and quantity != "select") for name, field in asked]
+    options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in asked]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
@@ -125,16 +124,25 @@ class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
     ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
-    mechanism, run and target.
+    mechanism, run and target. ``example`` ends the example of the help. ``finds_noise`` is True if the noise multiplier
+    may be left out.
     """
 
     members = "a mechanism"
 
     def __init__(
-        self, quantity: str, ask: Callable[..., int], answer: Sequence[Once], own_run: Sequence[Once] = ()
+        self,
+        quantity: str,
+        ask: Callable[..., int],
+        answer: Sequence[Once],
+        own_run: Sequence[Once] = (),
+        example: str | None = None,
+        finds_noise: bool = False,
     ) -> None:
         super().__init__(quantity, help=ONE_NUMBER.get(quantity, ask.__doc__))
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
+        self.example = ENDINGS.get(quantity, "--delta 1e-5") if example is None else example
+        self.finds_noise = finds_noise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
@@ -145,14 +153,15 @@ class QuestionGroup(Group):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         from privproj.mechanisms.methods import unknown_mechanism
 
         return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
         """Build the command of a mechanism."""
-        kind, own_options = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
+        kind = mechanism_named(mechanism)
+        own_options = mechanism_options(mechanism, self.quantity, self.finds_noise)
 
         def run(**options: Any) -> int:
             parameters = {str(one.name): options.pop(str(one.name)) for one in own_options}
@@ -161,7 +170,7 @@ class QuestionGroup(Group):
 
         asked = run_options(self.quantity)
         words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
-        words.append(ENDINGS.get(self.quantity, "--delta 1e-5"))
+        words.append(self.example)
         return SectionedCommand(
             {
                 "Mechanism": own_options,
@@ -181,7 +190,6 @@ ENDINGS = {
     "delta": "--epsilon 1",
     "steps": "--epsilon 8 --delta 1e-5",
     "rate": f"--steps 1000 {BOTH}",
-    "select": "--trials 10 --delta 1e-5",
     "curve": "",
     **dict.fromkeys(("sigma", "rank", "misalignment"), BOTH),
 }

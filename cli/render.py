@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.run import ASSUMED_POISSON, percent, run_words
+from privproj.run import ASSUMED_POISSON, run_words
 from privproj.sampling import IN_EPOCHS
 
 if TYPE_CHECKING:
@@ -318,12 +318,6 @@ def relation_words(result: Result) -> str:
     doubled = REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
-
-
-def filter_words(parameters: dict[str, Any]) -> str:
-    """Say of a filter its order, its budget and how much of that is spent."""
-    order, budget = str(parameters["order"]).removesuffix(".0"), round_outward(parameters["budget"], up=False)
-    return f"order {order}, budget {budget}, {percent(parameters['spent'] / parameters['budget'])} of it spent"
 
 
 def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:

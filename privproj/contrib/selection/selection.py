@@ -410,7 +410,8 @@ def select(
         NotConverged: A quadrature or a search did not reach its accuracy.
         PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
-    >>> from privproj import Gaussian, select
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.selection import select
     >>> found = select(Gaussian(noise_multiplier=4.0), trials=10, delta=1e-5)
     >>> round(found.value, 3), round(found.numerics["epsilon_of_one_run"], 3)
     (1.51, 0.926)
@@ -445,7 +446,7 @@ def _with_comparison(question: _SelectedQuestion, result: Result, target: Target
 
 
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
-    """Draw the number of runs of a selection from the law that :func:`privproj.select` accounts for.
+    """Draw the number of runs of a selection from the law that :func:`privproj.contrib.selection.select` accounts for.
 
     The bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)`` for a negative binomial
     law, and ``P(k) = exp(-m) m^k / k!`` for a Poisson law; sums have 80 digits. Keep the number secret: it is no part
@@ -453,7 +454,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.
-        distribution: The law, as for :func:`privproj.select`.
+        distribution: The law, as for :func:`privproj.contrib.selection.select`.
         shape: The shape of a negative binomial law, from -0.9 to 100.
 
     Returns:
@@ -462,7 +463,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
     Raises:
         InvalidParameter: A value is outside its domain.
 
-    >>> from privproj import draw_trials
+    >>> from privproj.contrib.selection import draw_trials
     >>> draw_trials(10) >= 1
     True
     """

@@ -171,7 +171,7 @@ def account_data(account: Account) -> dict[str, Any]:
     """What a training run has released as the data of a statement: its phases, and how many releases each made."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
-    target = dict(account.target or {}) if account.filtered else {}
+    target = dict(account.target or {}) if account.is_adaptive else {}
     return {"run": {"phase": without_names(entries)}, "ledger": {**ledger, "filter": target}}
 
 
@@ -538,7 +538,7 @@ def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
 
 def _differences(account: Account, stated: Account) -> Iterator[str]:
     """Where the ledger is not that of the statement's run, in words."""
-    filters = [dict(one.target or {}) if one.filtered else None for one in (account, stated)]
+    filters = [dict(one.target or {}) if one.is_adaptive else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"
     counted = _made(stated)

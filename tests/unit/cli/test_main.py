@@ -32,7 +32,7 @@ def test_help_shows_an_example_that_works(run, quantity):
         code, out, _ = run(f"{quantity} {mechanism} --help")
         example = next(line for line in out.splitlines() if line.strip().startswith(f"privproj {quantity}"))
         assert code == 0
-        expected = 3 if mechanism in ("wishart-matrix", "r1smg") else 0
+        expected = 3 if mechanism == "wishart-matrix" else 0
         assert run(example.strip().removeprefix("privproj "))[0] == expected, example
 
 
