@@ -13,7 +13,7 @@ import privproj
 from privproj.accounting.query import SOLVED_FOR
 from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
-from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.mechanisms.registry import bound_names, mechanism_named, mechanism_names
 from privproj.numerics.interval import UNKNOWN
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
@@ -38,9 +38,6 @@ from .output import complain, write
 
 if TYPE_CHECKING:
     from privproj.accounting.utility import Worth as Utility
-
-MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
-"""The names of all mechanisms, in the order in which they are listed."""
 
 QUANTITIES = tuple(ONE_NUMBER)
 """The quantities that are one number."""
@@ -103,7 +100,7 @@ def target_options(quantity: str) -> list[Once]:
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
     """The option that names a bound."""
-    of_mechanism = completing(lambda mechanism: [name for kind, name in LINES if kind == mechanism])
+    of_mechanism = completing(lambda mechanism: [name for kind, name in bound_names() if kind == mechanism])
     return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
 
 
@@ -145,11 +142,11 @@ class QuestionGroup(Group):
         self.finds_noise = finds_noise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
+        names = (name for name in mechanism_names() if has_quantity(self.quantity, mechanism_named(name)))
         return [*names, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in MECHANISMS and has_quantity(self.quantity, mechanism_named(cmd_name)):
+        if cmd_name in mechanism_names() and has_quantity(self.quantity, mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 

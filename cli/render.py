@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privproj.assumptions import REPLACE_SENSITIVITY
+from privproj.assumptions import Requirement
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import ASSUMED_POISSON, run_words
 from privproj.sampling import IN_EPOCHS
@@ -315,7 +315,7 @@ def foundation_line(result: Result) -> str:
 def relation_words(result: Result) -> str:
     """Say the relation, and what a noise multiplier is measured against where that is twice the clip."""
     run: Any = result.run
-    doubled = REPLACE_SENSITIVITY in run["assumes"]
+    doubled = Requirement.REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
@@ -424,6 +424,6 @@ def bound_page(bound: "Bound") -> list[str]:
         "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
         "reason": bound.reason,
         "relation": ", ".join(bound.relations),
-        "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
+        "assumes": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     return [first, *labelled(rows), *fit_line("  example:  ", bound.example)]

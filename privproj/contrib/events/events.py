@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.phase import Phase, phase_for
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.assumptions import Requirement
 from privproj.errors import within
 from privproj.io.run_file import PhaseKind
 from privproj.mechanisms import Mechanism
@@ -37,8 +37,12 @@ class Event(Mechanism):
     """The event as JSON in one spelling, so that equal events are equal."""
 
     name = "dp-accounting"
-    assumes = (EVENT_AS_RUN,)
+    assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise in its events"
+
+    def notes(self) -> list[str]:
+        """Return that dp-accounting accounts for the event."""
+        return [COMPOSED_ELSEWHERE]
 
     @property
     def data(self) -> dict[str, Any]:
@@ -71,7 +75,7 @@ class _EventPhase(Phase):
         """What the run takes for granted, and what it does of the noise of the event, in words."""
         replaces = self.run.relation is NeighbouringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
-        return (*super().run_assumes, *((NOISE_OVER_CLIP,) if over_clip else ()))
+        return (*super().run_assumes, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
         """The phase as an entry of a run file, keys and plain values."""
@@ -94,8 +98,7 @@ def _bound_of(kind: str) -> Bound:
         source=f"dp-accounting {version('dp-accounting')}, {kind}",
         example="privproj run FILE",
         representation=lambda event: event,
-        groups=False,
-        notes=lambda event: (COMPOSED_ELSEWHERE,),
+        of_group=None,
     )
 
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from privproj_cli.explain import entries, word_groups
 
-from privproj.assumptions import COUNT_OF_SIGNS, PLAN_BUT_FOR_THE_CLIP, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 
 SCHEMA = json.loads((files("privproj") / "schema.json").read_text())
 
@@ -72,4 +72,8 @@ def test_select_labels_have_explanations(run):
 def test_select_names_assumptions_of_adaptive_clipping(run):
     line = "select gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9 --steps 4 --trials 3 --delta 1e-3"
     text = " ".join(run(line)[1].split())
-    assert COUNT_OF_SIGNS in text and PLAN_BUT_FOR_THE_CLIP in text and PLAN_FIXED_IN_ADVANCE not in text
+    assert (
+        Requirement.CENTERED_COUNT in text
+        and Requirement.FIXED_SCHEDULE_EXCEPT_CLIP in text
+        and Requirement.FIXED_SCHEDULE not in text
+    )

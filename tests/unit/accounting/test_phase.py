@@ -3,7 +3,7 @@
 import pytest
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Laplace, Mixing, Outcome, Refused, Side, Sketch, Status, Wishart
+from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side, Sketch, Status, Wishart
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.query import build_result, composition_of_phase
 from privproj.mechanisms.registry import find_bound
@@ -86,7 +86,6 @@ def test_options_of_a_run_are_named_where_one_is_unknown():
 @pytest.mark.parametrize(
     ("mechanism", "bound"),
     [
-        (Mixing(rank=100, gamma=65.0, eigen_noise=7.0), "two-stage"),
         (Sketch(rank=16, gamma=50.0), "rdp-best"),
         (Sketch(rank=16, gamma=50.0), "exact-rank1"),
         (Wishart(dim=1000, rank=16, misalignment=8e-6), "exact"),

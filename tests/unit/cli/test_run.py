@@ -201,5 +201,5 @@ def test_what_a_query_finds_is_asked_as_a_run():
     one_by_one = "each record joins each batch on its own"
     for query, given in (("rate", {"steps": 10}), ("steps", {"sampling_rate": 0.1})):
         (question, *_) = asked_of(query, delta=1e-5, epsilon=[1, 2], **given).values()
-        words = " ".join(question.result(query, 1.0, None).assumes)
+        words = " ".join(build_result(question, query, 1.0).assumes)
         assert one_by_one in words and "do not depend on earlier outputs" in words
