@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privproj.assumptions import Requirement
+from privproj.assumptions import Requirement, short_name
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import ASSUMED_POISSON, run_words
 from privproj.sampling import IN_EPOCHS
@@ -88,16 +88,13 @@ def answer_text(
 
 def requirement_names(result: Result) -> list[str]:
     """Return the short names of the requirements of a result, and how to read them in full."""
-    names = [getattr(requirement, "short", requirement) for requirement in result.assumes]
+    names = [short_name(text) or text for text in result.assumes]
     return [", ".join(names), "(-v explains each)"] if names else []
 
 
 def requirement_texts(result: Result) -> list[str]:
     """Return the requirements of a result in full, each after its short name."""
-    return [
-        f"{requirement.short}: {requirement}" if hasattr(requirement, "short") else requirement  # pyright: ignore
-        for requirement in result.assumes
-    ]
+    return [f"{name}: {text}" if (name := short_name(text)) else text for text in result.assumes]
 
 
 def noise_words(result: Result) -> str:
@@ -117,7 +114,7 @@ def closing(result: Result) -> dict[str, tuple[str, ...]]:
 def result_lines(result: Result) -> list[str]:
     """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
     parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
-    return [headline(result), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
+    return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
 
 
 def bound_text(result: Result) -> str:
@@ -343,7 +340,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
     from privproj.io.run_file import what_was_run
 
-    lines = [headline(result), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
+    lines = [*fit_line("", headline(result)), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, what_was_run(result), strict=True):
         lines += fit_line(f"  {phase['name']}: ", text)
