@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import privproj
-from privproj.errors import unknown_name
+from privproj.errors import EXIT_CODES, unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, registry
 from privproj.sampling import SCHEMES, Scheme
@@ -31,6 +31,10 @@ def word_groups() -> list[dict[str, Any]]:
             groups = groups if same else [*groups, added]
             if same:
                 same[0].setdefault("word", []).extend(added["word"])
+    (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")
+    for entry in codes:
+        code = EXIT_CODES[int(entry["name"])]
+        entry["means"] = " ".join([f"{code[0].upper()}{code[1:]}.", entry.get("means", "")]).strip()
     (samplers,) = (group["word"] for group in groups if group["kind"] == "sampling")
     named = {entry["name"] for entry in samplers}
     samplers[:0] = [

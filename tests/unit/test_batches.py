@@ -1,6 +1,7 @@
 """Runs: batches and epochs, groups of records."""
 
 import math
+from dataclasses import fields
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
-from privproj.run import ASSUMED_POISSON, Run, run_from
+from privproj.run import ASSUMED_POISSON, RUN_PARAMETERS, Run, RunOptions, run_from
 from privproj.sampling import Sampling
 
 
@@ -162,3 +163,10 @@ def test_groups_compose_over_phases_with_rates_of_their_own():
     ))  # fmt: skip
     found, drawn_together = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))
     assert found < 0.7 * drawn_together
+
+
+def test_run_options_are_the_fields_of_run():
+    """The type of the keyword arguments repeats names alone: checks and help texts are those of ``Run``."""
+    options = {*RUN_PARAMETERS, "allow_refuted", "public_size"}
+    assert set(RunOptions.__annotations__) == options
+    assert {field.name for field in fields(Run)} - {"notes"} == options - {"batch_size", "epochs", "allow_refuted"}
