@@ -63,7 +63,7 @@ def answer_text(
     result: Result,
     parts: Mapping[str, str | Iterable[str]],
     first: Iterable[str] = (),
-    verbose: bool = False,
+    verbose: bool | None = None,
 ) -> str:
     """Return a result as text: its value, what it depends on, further lines by label, requirements and warnings.
 
@@ -71,7 +71,8 @@ def answer_text(
         result: The result.
         parts: Further lines by their labels.
         first: The first lines; by default the value with the bound, the run and the neighboring relation.
-        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown.
+        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown; None for a
+            command that has no option for it.
     """
     details: dict[str, Any] = {}
     if verbose:
@@ -80,16 +81,17 @@ def answer_text(
             "numerics": numerics_words(result),
             "source": f"{result.source}; version {result.bound_version}",
         }
-    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result)}
+    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result, verbose)}
     lines = [*(first or result_lines(result))]
     lines += label_lines({**parts, **details, "certified": certified_words(result), **requirements})
     return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
 
 
-def requirement_names(result: Result) -> list[str]:
+def requirement_names(result: Result, verbose: bool | None) -> list[str]:
     """Return the short names of the requirements of a result, and how to read them in full."""
     names = [short_name(text) or text for text in result.assumes]
-    return [", ".join(names), "(-v explains each)"] if names else []
+    hint = "(`privproj explain NAME` explains each)" if verbose is None else "(-v explains each)"
+    return [", ".join(names), hint] if names else []
 
 
 def requirement_texts(result: Result) -> list[str]:
