@@ -59,8 +59,8 @@ GROUPS = {
 }
 """The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
 
+# The commands of the core with their help in one line
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-"""The commands of the core with their help in one line."""
 
 
 def command_groups() -> dict[str, dict[str, str]]:

@@ -61,11 +61,10 @@ class OneOf(click.Choice):
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
-WORKERS = Number(whole_number("a whole number from 1 to 256", 1, 256).check)
-"""How many processes do the work."""
+WORKERS = Number(whole_number("a whole number from 1 to 256", 1, 256).check)  # How many processes do the work
 
+# The name of a file or a folder, which the shell completes and whoever opens it checks
 PATH = click.Path(readable=False)
-"""The name of a file or a folder, which the shell completes and whoever opens it checks."""
 
 
 class Once(click.Option):

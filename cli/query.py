@@ -39,8 +39,7 @@ from .output import complain, write
 if TYPE_CHECKING:
     from privproj.accounting.utility import Worth as Utility
 
-QUANTITIES = tuple(ONE_NUMBER)
-"""The quantities that are one number."""
+QUANTITIES = tuple(ONE_NUMBER)  # The quantities that are one number
 
 
 def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
@@ -54,11 +53,10 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
     return of_some.get(quantity, True)
 
 
+# The exit code of an answer with each outcome
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
-"""The exit code of an answer with each outcome."""
 
-COMPUTED = ("discretization", "split")
-"""Options of a run that say how its answer is computed, not what was run."""
+COMPUTED = ("discretization", "split")  # Options of a run that say how its answer is computed, not what was run
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:

@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from privproj.accounting.utility import Worth as Utility
     from privproj.mechanisms.bound import Bound
 
-MOST_NAMES = 6
-"""Bounds or entries that are named before one assumption. Contract."""
+MOST_NAMES = 6  # Bounds or entries that are named before one assumption
 
-WIDEST = 100
-"""Columns that a line of text may have. Contract."""
+WIDEST = 100  # Columns that a line of text may have
 
-NARROWEST = 40
-"""Columns below which lines are not broken for a narrow terminal. Contract."""
+NARROWEST = 40  # Columns below which lines are not broken for a narrow terminal
 
 SYMBOLS = {
     "sigma": "noise multiplier",

@@ -261,11 +261,10 @@ class Run:
         return {name: value for name, value in values.items() if name in always or value is not None}
 
 
-_BATCH_SIZE = whole_number("a whole number batch_size >= 1")
-"""The range of a batch size."""
+_BATCH_SIZE = whole_number("a whole number batch_size >= 1")  # The range of a batch size
 
+# The range of a number of epochs
 EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
-"""The range of a number of epochs."""
 
 RUN_PARAMETERS = {
     **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
@@ -275,8 +274,7 @@ RUN_PARAMETERS = {
 }
 """All that may be said of a run, by name."""
 
-BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
-"""What a scheme of batches has besides."""
+BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # What a scheme of batches has besides
 
 
 def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:

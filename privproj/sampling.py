@@ -148,8 +148,8 @@ def _words_of_shuffle(run: Mapping[str, Any]) -> str:
     return f"each record in one {batches}, counted as one release"
 
 
+# A release on the whole data set, which draws no batch
 WHOLE_DATA = Scheme(relations=tuple(NeighbouringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
-"""A release on the whole data set, which draws no batch."""
 
 SCHEMES = {
     Sampling.POISSON: Scheme(
@@ -197,8 +197,8 @@ SCHEMES = {
 }
 """The record of every scheme. All that the accounting asks of a scheme is asked of it."""
 
+# The schemes in which a step of a run is an epoch
 IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epochs)
-"""The schemes in which a step of a run is an epoch."""
 
 
 def scheme_of(name: object) -> Scheme:

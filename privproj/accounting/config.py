@@ -54,8 +54,8 @@ SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
 }
 """For some quantities: the function that answers a question at a target, without the truth from below beside it."""
 
+# Algorithms that are a (subsampled) Gaussian mechanism whatever their ranks are, so that no rank improves epsilon
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
-"""Algorithms that are a (subsampled) Gaussian mechanism whatever their ranks are, so that no rank improves epsilon."""
 
 KINDS: dict[str, Kind] = {
     **{name: declared.kind for name, declared in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
@@ -163,11 +163,10 @@ def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
 # --- one dotted name ------------------------------------------------------------------------------
 
 
+# Other names of parameters, as the papers write them, and the names used here
 OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
-"""Other names of parameters, as the papers write them, and the names used here."""
 
-RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
-"""Names that stand for one over a parameter, and that parameter."""
+RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}  # Names that stand for one over a parameter, and that parameter
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:

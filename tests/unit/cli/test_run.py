@@ -10,6 +10,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE, needs
 from privproj_cli.main import exit_code
 
 import privproj
+from privproj.accounting.query import build_result
 from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from
 from privproj.io.files import as_toml, read_data
 from privproj.io.run_file import from_data
