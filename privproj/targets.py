@@ -91,7 +91,7 @@ def slack_target(delta: float) -> Target:
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
-    """Return the target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
+    """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one is given."""
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta
         raise InvalidParameter("delta", value, "either delta (for instance 1e-6) or log10_delta")
@@ -115,7 +115,7 @@ RISKS = ("advantage", "tpr", "fpr")  # The names of the parts of a risk that can
 
 
 def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """Return the target at a risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
+    """Return the target at a risk; raises unless it is one risk, and ``fpr`` is below ``tpr``."""
     if advantage is not None:
         if tpr is not None or fpr is not None:
             raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
