@@ -161,7 +161,8 @@ class Run:
         set_field = object.__setattr__
         check_parameters(self)
         rate = self.sampling_rate
-        scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
+        given = self.sampling
+        scheme = Sampling.POISSON if given is None else member_named(Sampling, "sampling", given)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
             raise InvalidParameter("sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch")
@@ -175,7 +176,8 @@ class Run:
         set_field(self, "notes", (*self.notes, *notes))
         set_field(self, "sampling", None if rate == 1.0 and not record.counts_epochs else scheme)
         relation = chosen.default_relation if self.relation is None else self.relation
-        set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
+        is_member = isinstance(relation, NeighbouringRelation)
+        set_field(self, "relation", relation if is_member else member_named(NeighbouringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
         """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
@@ -229,7 +231,7 @@ class Run:
     @property
     def scheme(self) -> Scheme:
         """The record of the sampling scheme."""
-        return scheme_of(self.sampling)
+        return WHOLE_DATA if self.sampling is None else SCHEMES[self.sampling]
 
     @property
     def is_planned(self) -> bool:

@@ -259,7 +259,7 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     asked = quantity.rsplit(".", 1)[1]
     value = epsilon if asked == "epsilon" else math.exp(log_delta)
-    fields = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
+    fields: Any = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
     return build_result(query, asked, value, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
 
 

@@ -199,7 +199,7 @@ class Schedule:
     def run_assumes(self) -> tuple[str, ...]:
         """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
-            return (*self.assumes, *self.only.run_assumes)
+            return (*self.assumes, *self.phases[0].run_assumes)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
@@ -216,9 +216,9 @@ class Schedule:
             "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
-            mechanism = self.only.mechanism
+            mechanism = phases[0].mechanism
             released = {"name": mechanism.name, **mechanism.parameters()}
-            fields |= {"bound": self.only.bound.name, "noise_multiplier": mechanism.noise_multiplier}
+            fields |= {"bound": phases[0].bound.name, "noise_multiplier": mechanism.noise_multiplier}
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
             fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
