@@ -14,7 +14,7 @@ from typing import Any
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Schedule, solve_delta, solve_epsilon
 from privproj.composition.compose import compose_phases
-from privproj.errors import PrivprojError
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.mechanisms.registry import is_renyi
 from privproj.numerics.interval import next_up
 from privproj.profiles.conversion import LEAST_LOG_VALUE
@@ -65,10 +65,15 @@ def lower_bound(result: Result) -> LowerBound | None:
     Returns:
         The largest lower bound that is known; None if there is none.
 
+    Raises:
+        InvalidParameter: The argument is not a result.
+
     >>> from privproj import M2, epsilon, lower_bound
     >>> round(lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)).value, 3)
     0.738
     """
+    if not isinstance(result, Result):
+        raise InvalidParameter("result", result, "the result of epsilon, delta or sigma")
     if result.query is None or result.side is not Side.UPPER or not result.usable or not result.value:
         return result.lower_bound
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
