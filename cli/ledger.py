@@ -3,7 +3,7 @@
 from typing import Any
 
 from privproj.accounting.schedule import Remaining, Schedule
-from privproj.assumptions import plan_fixed
+from privproj.assumptions import fixed_schedule
 from privproj.errors import InvalidParameter, Unanswered
 from privproj.io.files import read_bounded, read_data
 from privproj.io.ledger import LARGEST_LEDGER, Account, parse_ledger
@@ -140,7 +140,7 @@ def plan_record(schedule: Schedule, epsilon: float, delta: float) -> dict[str, A
     done = schedule.done_phases
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
-    return record(schedule, rows, of_plan, spent, plan_fixed(adapts=adapts))
+    return record(schedule, rows, of_plan, spent, fixed_schedule(adapts=adapts))
 
 
 def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:

@@ -5,21 +5,20 @@ from privproj.accounting.calibration import (
     sigma as sigma,
     steps as steps,
 )
-from privproj.accounting.utility import choose as choose, mixing_plan as mixing_plan, worth as worth
+from privproj.accounting.utility import choose as choose, worth as worth
 from privproj.accounting.vectorized import deltas as deltas, epsilons as epsilons, sigmas as sigmas
 from privproj.accounting.comparison import compare as compare
 from privproj.accounting.query import delta as delta, epsilon as epsilon
 from privproj.accounting.config import evaluate as evaluate
+from privproj.accounting.lower_bound import lower_bound as lower_bound
 from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
 from privproj.accounting.gdp import gdp_mu as gdp_mu
 from privproj.mechanisms import (
     M1 as M1,
     M2 as M2,
     Gaussian as Gaussian,
-    JLClip as JLClip,
     Laplace as Laplace,
     Layer as Layer,
-    Mixing as Mixing,
     PublicSketch as PublicSketch,
     Sketch as Sketch,
     Wishart as Wishart,

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
-from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
+from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused, Unanswered, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
@@ -16,7 +16,6 @@ from privproj.numerics.interval import UNKNOWN, Enclosure, LateEnclosure
 from privproj.parameters import integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
 from privproj.profiles.privacy_profile import Curve
-from privproj.profiles.tradeoff import risk_of
 from privproj.result import Outcome, Result, Side, Status
 from privproj.run import Run, RunOptions
 from privproj.targets import (
@@ -200,11 +199,11 @@ class Schedule:
     def run_assumes(self) -> tuple[str, ...]:
         """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
-            return (*self.assumes, *self.only.run_assumes)
+            return (*self.assumes, *self.phases[0].run_assumes)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
-        plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
+        plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
-        of_phases = (text for phase in self.phases for text in phase.run_assumes if text not in PLANS)
+        of_phases = (text for phase in self.phases for text in phase.run_assumes if text not in FIXED_SCHEDULES)
         return each_once((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
@@ -217,9 +216,9 @@ class Schedule:
             "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
-            mechanism = self.only.mechanism
+            mechanism = phases[0].mechanism
             released = {"name": mechanism.name, **mechanism.parameters()}
-            fields |= {"bound": self.only.bound.name, "noise_multiplier": mechanism.noise_multiplier}
+            fields |= {"bound": phases[0].bound.name, "noise_multiplier": mechanism.noise_multiplier}
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
             fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
@@ -280,6 +279,8 @@ class Schedule:
             InvalidParameter: A value is outside its domain, or it is not one target.
             Refused: A phase has no privacy profile.
         """
+        from privproj.profiles.tradeoff import risk_of
+
         target, curve = risk_target(advantage, tpr, fpr), self.curve()
         value = risk_of(curve, target)
         outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
@@ -524,8 +525,8 @@ def build_result(
     }
     warnings, numerics = [*result["warnings"]], result.get("numerics")
     if numerics is not None and value is not None:
-        if numerics.get("rounding") and ROUNDING_AS_MEASURED not in result["promises"]:
-            result["promises"] = (*result["promises"], ROUNDING_AS_MEASURED)
+        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["promises"]:
+            result["promises"] = (*result["promises"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
             unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "

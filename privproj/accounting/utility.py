@@ -1,4 +1,4 @@
-"""What to choose at one privacy: every way to train, what a release is worth, and the cheapest mixing.
+"""What to choose at one privacy: every way to train, and what a release is worth.
 
 Epsilon says nothing of the model that comes out. Two numbers do (docs/proofs.md, C38): the effective noise multiplier,
 that of the DP-SGD whose update is as noisy, and the projection factor ``kappa``: the update of one step misses
@@ -10,30 +10,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
-from privproj.accounting.calibration import Search, sigma, solve_sigma
+from privproj.accounting.calibration import sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
 from privproj.accounting.query import composition_of
 from privproj.errors import InvalidParameter, Refused, Unanswered
-from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
+from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
 from privproj.mechanisms.m2 import read_layers
-from privproj.numerics.root_finding import find_crossing, minimise
 from privproj.parameters import integer
 from privproj.result import Result, Rows
 from privproj.run import RunOptions
 from privproj.sampling import IN_EPOCHS
-from privproj.targets import full_target, privacy_or_risk_target
-
-LEAST_GAMMA = 0.01
-"""Least ``gamma`` that is tried. Contract."""
-
-LARGEST_GAMMA = 1e9
-"""Largest ``gamma`` that is tried. Contract."""
+from privproj.targets import privacy_or_risk_target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """The update that is read off a release, beside that of DP-SGD at the same privacy.
+    """The update that is read off a release, compared with that of DP-SGD at the same privacy.
 
     Attributes:
         effective_noise_multiplier: That of the DP-SGD whose update has as much noise.
@@ -58,17 +51,17 @@ class Worth:
 
     @property
     def noise_over_dp_sgd(self) -> float:
-        """How many times the noise of DP-SGD the update has, at the same privacy."""
+        """The noise of the update over that of DP-SGD at the same privacy."""
         return self.effective_noise_multiplier / self.dp_sgd_noise_multiplier
 
     @property
     def projection_error_of_run(self) -> float:
-        """The projection error of the mean update of a whole run, for a sum that stays the same."""
+        """The projection error of the mean update of a whole run, for a constant gradient."""
         return self.projection_error / self.releases
 
     @property
     def error(self) -> float:
-        """The squared error of the mean update of the run, where the noise of DP-SGD would make it 1.
+        """The squared error of the mean update of the run, in units of that of DP-SGD.
 
         That is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``: the noise of DP-SGD, averaged over the run, is taken to be as
         large as the update itself.
@@ -76,7 +69,7 @@ class Worth:
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
     def as_dict(self) -> dict[str, object]:
-        """Return what the JSON object of an answer has among its numerics."""
+        """Return the keys that it adds to the numerics of a result."""
         names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
         return {name: getattr(self, name) for name in names}
 
@@ -129,7 +122,7 @@ def worth(
 
 
 def worth_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Worth:
-    """The worth of a mechanism with its noise, beside DP-SGD's answer for the same privacy in the same run."""
+    """Return the utility of a mechanism, given the result of DP-SGD for the same privacy in the same run."""
     run: Any = dp_sgd.run
     # In epochs each batch is an update.
     updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
@@ -168,7 +161,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """The algorithm, or the mechanism where there is none, and the clipping if it is per layer."""
+        """The algorithm, or the mechanism if there is none, and the clipping if it is per layer."""
         per_layer = vars(self.mechanism).get("clipping") == "per-layer"
         return (self.algorithm or f"{self.mechanism.name} (own program)") + " per-layer" * per_layer
 
@@ -246,14 +239,14 @@ def choose(
 
 
 def _at_rank(asked: M2, rank: int) -> M2:
-    """The same layers at another rank, where they are larger."""
+    """Return the layers at another rank, each at most its dimension."""
     largest = max(layer.dim for layer in asked.layers)
     checked = integer("ranks", rank, f"ranks from 1 to below the largest dimension, {largest}", 1, largest - 1)
     return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
 
 
 def _ways_of(projected: M2) -> list[_Way]:
-    """Every way to train whose releases are projected to the ranks of these layers."""
+    """Return every way to train whose releases are projected to the ranks of these layers."""
     ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
     if not ranks:
         raise InvalidParameter("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
@@ -277,7 +270,7 @@ def _ways_of(projected: M2) -> list[_Way]:
 
 
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
-    """The lift of algorithms that clip the projection of each record, for records beyond their clip and of rank one.
+    """Return the lift of algorithms that clip the projected gradient, for clipped records of rank one.
 
     With ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
     ``A^T A u`` and ``u`` for M1, a record that is cut to its clip keeps ``E sqrt b`` of it in the direction ``u``
@@ -296,13 +289,13 @@ def _clipped_after(projected: M2, *, haar: bool) -> Lift:
 
 
 def _mean_root_of_beta(a: float, b: float) -> float:
-    """The mean of ``sqrt X`` for ``X ~ Beta(a, b)``."""
+    """Return ``E sqrt X`` for ``X ~ Beta(a, b)``."""
     # Gamma(a + 1/2) Gamma(a + b) / (Gamma(a) Gamma(a + b + 1/2)).
     return math.exp(math.lgamma(a + 0.5) - math.lgamma(a) + math.lgamma(a + b) - math.lgamma(a + b + 0.5))
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """The noise that a way needs and what it is worth; None where no bound of it answers here."""
+    """Return the noise and the utility of one way to train; None if no bound of it has a value here."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (Unanswered, Refused):
@@ -313,53 +306,3 @@ def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice
     mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
     update = worth_of(mechanism, lift, plain)
     return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=update, mechanism=mechanism)
-
-
-def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Find the mixing in two stages with the smallest ``gamma`` whose one release meets ``(epsilon, delta)``.
-
-    A smaller ``gamma`` adds less noise, whatever the eigenvalue is. ``eigen_noise`` is chosen such that it is smallest:
-    with less of it the first stage spends more, with more of it the second stage needs a wider margin.
-
-    Args:
-        rank: The number of rows of the sketch, from 1 to 1e9.
-        epsilon: The epsilon to be met, above 0 and at most 1e9.
-        delta: The delta to be met, above 0 and below 1.
-
-    Returns:
-        The mechanism, whose epsilon at ``delta`` is at most ``epsilon``. That no smaller ``gamma`` does rests on a
-        search.
-
-    Raises:
-        InvalidParameter: A value is outside its domain.
-        Refused: No ``gamma`` up to 1e9 meets the target.
-
-    >>> from privproj import mixing_plan
-    >>> found = mixing_plan(rank=100, epsilon=4.0, delta=1e-6)
-    >>> round(found.gamma, 1), round(found.eigen_noise)
-    (18.9, 2)
-    """
-    target = full_target(epsilon, delta, None, zero=False)
-
-    limits = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
-
-    def search_at(eigen_noise: float) -> Search:
-        return Search(
-            lambda gamma: composition_of(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
-        )
-
-    def rough_gamma(log_noise: float) -> float:
-        noise = math.exp(log_noise)
-        # Relative accuracy of the gamma by which the noise of the eigenvalue is chosen. Speed only.
-        return find_crossing(search_at(noise).excess, 8.0 * noise, rtol=1e-3, **limits).upper
-
-    # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
-    scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
-    ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
-    # Accuracy of the log of the noise of the eigenvalue. Speed only.
-    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=0.02, points=5)[0]
-    noise = math.exp(log_noise)
-    gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
-    if gamma == math.inf:
-        raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
-    return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from privproj.accounting.kernel_rows import row_function
 from privproj.accounting.phase import Phase
 from privproj.numerics.interval import (
     ANSWER_STEP,
@@ -32,27 +33,22 @@ from privproj.profiles.conversion import is_within
 from privproj.profiles.privacy_profile import Curve, amplified_epsilon
 from privproj.targets import FullTarget
 
+# soundness: how many widths of an enclosure a delta of columns lies above its upper end; for an epsilon it is three
+# times that. It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of
+# each other
 WIDTHS_ABOVE = 2.0
-"""How many widths of an enclosure a delta of columns lies above its upper end; for an epsilon it is three times that.
 
-It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
-Soundness.
-"""
-
+# soundness: how far, relative, the log of a printed delta may be from the log that it stands for, with room
 LOG_ROUNDING = 4e-15
-"""How far, relative, the log of a printed delta may be from the log that it stands for, with room. Soundness."""
 
-MOST_TRIES = 60
-"""How often a row is looked at anew before it is left to the scalar search. Speed only."""
+MOST_TRIES = 60  # How often a row is looked at anew before it is left to the scalar search
 
+# soundness: relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings
 AMPLIFIED_RTOL = 4e-15
-"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
 
-LOG_DELTA: Any = None
-"""The profile that is read, and ``ROOT`` its inverse; :func:`answers_of` puts both in their place. Speed only."""
+LOG_DELTA: Any = None  # The profile that is read, and ``ROOT`` its inverse; :func:`answers_of` puts both in their place
 
-ROOT: Any = None
-"""The inverse of :data:`LOG_DELTA`. Speed only."""
+ROOT: Any = None  # The inverse of :data:`LOG_DELTA`
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
@@ -136,7 +132,7 @@ class RowShape(NamedTuple):
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     """The shape of the rows that are like this phase, whose curve may be known; None where columns say nothing."""
-    run, bound, law_row = phase.run, phase.bound, phase.bound.law_row
+    run, bound, law_row = phase.run, phase.bound, row_function(phase.bound)
     if law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
     if run.discretization is not None or run.scheme.is_shuffled or run.allocates:

@@ -27,7 +27,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.schedule import Schedule, phase_of
-from privproj.assumptions import REPLACE_SENSITIVITY
+from privproj.assumptions import Requirement
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import DominatingPair, Outline, outline_step
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
@@ -236,7 +236,9 @@ def _phase_of_event(
 def _warn_of_scale(event: ReleaseDpEvent, relation: Relation) -> None:
     """Warn of an event under replace that does not state the relation of its noise multiplier."""
     if event.relation is None and relation is Relation.REPLACE_ONE and isinstance(event.mechanism, NoisyMechanism):
-        warnings.warn(f"{REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2)
+        warnings.warn(
+            f"{Requirement.REPLACE_SENSITIVITY}; say so by ReleaseDpEvent(..., relation='replace')", stacklevel=2
+        )
 
 
 class ProjectionPLDAccountant(PLDAccountant):

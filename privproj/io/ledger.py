@@ -32,7 +32,7 @@ from typing import Any, Protocol
 from privproj.accounting.config import check_keys
 from privproj.accounting.query import composition_of_phase, solve_epsilon
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.assumptions import PLANS, PUBLIC_SUBSPACE, THIS_LEDGER_ALONE, THIS_RUN_ALONE, plan_fixed
+from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.io.files import Verdict, open_alone, read_bounded
 from privproj.io.run_file import MOST_PHASES, phase_from
@@ -334,11 +334,11 @@ class Account:
         """Assumptions about the run as a whole, besides those of its phases."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
-        assumed = {PUBLIC_SUBSPACE: self.public_subspace}
+        assumed = {Requirement.PUBLIC_SUBSPACE: self.public_subspace}
         if self.is_adaptive:
             assumed[budget_type(self.target or {}).assumes] = True  # pyright: ignore
-        assumed[plan_fixed(adapts=adapts)] = planned and not self.is_adaptive
-        assumed[THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE] = True
+        assumed[fixed_schedule(adapts=adapts)] = planned and not self.is_adaptive
+        assumed[Requirement.ONLY_THIS_RUN if self.alone else Requirement.ONLY_THIS_LEDGER] = True
         return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
@@ -423,10 +423,10 @@ class Account:
             The result with further assumptions and warnings.
         """
         # The assumption on the plan covers all phases, including one without a release.
-        plans = [words for words in self.assumes if words in PLANS]
+        plans = [words for words in self.assumes if words in FIXED_SCHEDULES]
         of_mechanism: Any = result.mechanism["assumes"]
         run_assumes: Any = result.run["assumes"]
-        of_run = tuple(words for words in run_assumes if not plans or words not in PLANS or words in plans)
+        of_run = tuple(words for words in run_assumes if not plans or words not in FIXED_SCHEDULES or words in plans)
         notes = dict.fromkeys((*result.warnings, *self.notes, *self.stopped, *([INSECURE] if self.insecure else [])))
         mechanism: Any = {**result.mechanism, "assumes": tuple(dict.fromkeys((*of_mechanism, *self.assumes)))}
         return replace(result, mechanism=mechanism, run={**result.run, "assumes": of_run}, warnings=tuple(notes))

@@ -10,7 +10,7 @@ from typing import Any
 
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Mechanism, Sketch, Wishart, WishartMatrix
-from privproj.mechanisms.bound import Bound, OverRun
+from privproj.mechanisms.bound import Bound, Flaw, OverRun
 from privproj.mechanisms.sketch.rdp import tight_curve
 from privproj.profiles.rdp import RenyiCurve
 from privproj.result import Status
@@ -23,7 +23,7 @@ def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
     def refuse(mechanism: Mechanism) -> Any:
         raise Refused(f"{says}: {reason}")
 
-    return Bound(reason=reason, representation=refuse, proof="C22", groups=False, **fields)
+    return Bound(flaw=Flaw(reason), representation=refuse, proof="C22", of_group=None, **fields)
 
 
 EARLY_COROLLARY = _without_a_number(
@@ -96,14 +96,16 @@ LORA_BY_DESIGN = Bound(
     "D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",
-    options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
+    example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
     "--steps 2 --allow-refuted",
     representation=lambda mechanism: OverRun(partial(_whole_training_over_run, mechanism)),
-    groups=False,
+    of_group=None,
     status=Status.REFUTED,
-    reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
-    "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells neighbours "
-    "apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch is released, "
-    "or add noise to the gradient and use the bounds of m2",
+    flaw=Flaw(
+        "the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
+        "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells "
+        "neighbours apart surely; and after one step the gradient depends on A. Use lora-one-step where only one "
+        "sketch is released, or add noise to the gradient and use the bounds of m2"
+    ),
     version=2,
 )

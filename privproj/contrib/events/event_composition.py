@@ -35,7 +35,7 @@ from dp_accounting.rdp import RdpAccountant
 from privproj.accounting.lower_bound import WHOLE_BATCHES
 from privproj.accounting.phase import Phase
 from privproj.accounting.renyi import renyi_curve
-from privproj.assumptions import NOISE_OVER_CLIP
+from privproj.assumptions import Requirement
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import LARGEST_GRID_STEP
@@ -470,7 +470,7 @@ def _leaves_of(phase: Phase) -> list[Leaf]:
 def _check_scales(phases: Sequence[Phase]) -> None:
     """Raise :class:`privproj.Refused` if noise over the clipping norm and over twice the clipping norm are mixed."""
     over_both = [phase.name for phase in phases if isinstance(phase.mechanism, NoisyMechanism)]
-    over_clip = [phase.name for phase in phases if NOISE_OVER_CLIP in phase.run_assumes]
+    over_clip = [phase.name for phase in phases if Requirement.NOISE_OVER_CLIP in phase.run_assumes]
     if over_clip and over_both:
         raise Refused(
             f"phase {over_clip[0]}: the noise multiplier of the event is over the clip, and that of phase "

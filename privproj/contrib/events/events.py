@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.phase import Phase, phase_for
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.assumptions import Requirement
 from privproj.errors import within
 from privproj.io.run_file import PhaseKind
 from privproj.mechanisms import Mechanism
@@ -38,8 +38,12 @@ class Event(Mechanism):
     text: str
 
     name = "dp-accounting"
-    assumes = (EVENT_AS_RUN,)
+    assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise in its events"
+
+    def notes(self) -> list[str]:
+        """Return that dp-accounting accounts for the event."""
+        return [COMPOSED_ELSEWHERE]
 
     @property
     def data(self) -> dict[str, Any]:
@@ -72,7 +76,7 @@ class _EventPhase(Phase):
         """Assumptions on the run, and on the noise of the event under replace."""
         replaces = self.run.relation is NeighbouringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
-        return (*super().run_assumes, *((NOISE_OVER_CLIP,) if over_clip else ()))
+        return (*super().run_assumes, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
         """Return the phase as an entry of a run file."""
@@ -95,8 +99,7 @@ def _bound_of(kind: str) -> Bound:
         source=f"dp-accounting {version('dp-accounting')}, {kind}",
         example="privproj run FILE",
         representation=lambda event: event,
-        groups=False,
-        notes=lambda event: (COMPOSED_ELSEWHERE,),
+        of_group=None,
     )
 
 

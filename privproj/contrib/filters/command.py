@@ -9,7 +9,7 @@ from privproj_cli.options import command_with, file_argument, json_option, optio
 from privproj_cli.output import write
 
 from privproj.accounting.schedule import Remaining, Schedule
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
 from privproj.contrib.filters.ledger import filter_text
 from privproj.errors import Refused, Unanswered
@@ -67,7 +67,7 @@ def filter_command(file: str, epsilon: float, delta: float, order: float | None,
         all_fit = all_fit and budget.fits(phase)
         if all_fit:
             budget.spend(phase)
-    summary |= record(schedule, rows, plan, spent, FILTER_FIXED_IN_ADVANCE)
+    summary |= record(schedule, rows, plan, spent, Requirement.FIXED_FILTER)
     summary |= {"epsilon": epsilon, "delta": delta}
     labels = {
         "filter": f"{text}; name --{text.split(',')[0]} whenever you ask again",

@@ -18,7 +18,7 @@ from privproj.accounting.gdp import require_no_options
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Schedule, composition_of, run_of_several, solve_delta, solve_epsilon
 from privproj.accounting.renyi import renyi_curve
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
+from privproj.assumptions import FIXED_SCHEDULES, Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian, Mechanism
 from privproj.numerics.interval import next_up
@@ -461,8 +461,8 @@ class _BudgetQuery(Schedule):
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """The assumptions of the phases, with the fixed filter in place of the fixed plan."""
-        return (*(words for words in super().run_assumes if words not in PLANS), FILTER_FIXED_IN_ADVANCE)
+        """The assumptions of the phases, with the fixed filter in place of the fixed schedule."""
+        return (*(words for words in super().run_assumes if words not in FIXED_SCHEDULES), Requirement.FIXED_FILTER)
 
     def side(self, curve: Curve) -> Side:
         """Return the upper side: the result is about the whole budget, whatever part of it was spent."""

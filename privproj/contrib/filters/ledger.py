@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.contrib.filters.filter import Filter
 from privproj.result import round_outward
 from privproj.run import percent
@@ -11,7 +11,7 @@ from privproj.run import percent
 class LedgerFilter(Filter):
     """A filter as the budget of a ledger (:class:`privproj.io.ledger.Budget`)."""
 
-    assumes = FILTER_FIXED_IN_ADVANCE
+    assumes = Requirement.FIXED_FILTER
     report = "the epsilon of the filter's whole budget, whatever of it was spent and why"
 
     def summary(self) -> dict[str, Any]:

@@ -35,12 +35,7 @@ from privproj.accounting.query import (
     solve_delta,
     solve_epsilon,
 )
-from privproj.assumptions import (
-    CANDIDATES_DRAWN_AT_RANDOM,
-    NUMBER_OF_TRIALS_DRAWN,
-    ONLY_THE_BEST_RELEASED,
-    SCORE_FROM_PRIVATE_OUTPUT,
-)
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
@@ -364,7 +359,12 @@ class _SelectionQuery(Schedule):
     @property
     def run_assumes(self) -> tuple[str, ...]:
         """Assumptions on the run and the selection."""
-        chosen = (NUMBER_OF_TRIALS_DRAWN, ONLY_THE_BEST_RELEASED, SCORE_FROM_PRIVATE_OUTPUT, CANDIDATES_DRAWN_AT_RANDOM)
+        chosen = (
+            Requirement.RANDOM_NUMBER_OF_TRIALS,
+            Requirement.ONLY_BEST_RELEASED,
+            Requirement.PRIVATE_SCORE,
+            Requirement.RANDOM_CANDIDATES,
+        )
         return (*super().run_assumes, *chosen)
 
     def named(self) -> dict[str, Any]:

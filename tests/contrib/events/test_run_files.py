@@ -10,7 +10,7 @@ from dp_accounting import NeighboringRelation, dp_event
 from helpers import M2_PHASE
 
 from privproj import M2, Accountant, Gaussian, InvalidParameter
-from privproj.assumptions import ROUNDING_AS_MEASURED
+from privproj.assumptions import Requirement
 from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import FIELDS
 from privproj.contrib.events.events import EVENT_KIND
@@ -66,7 +66,7 @@ def test_accountant_continues_run_with_event():
 def test_result_with_event_depends_on_measured_rounding():
     event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
     result = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
-    assert result.status == "conditional" and ROUNDING_AS_MEASURED in result.promises
+    assert result.status == "conditional" and Requirement.MEASURED_ROUNDING in result.promises
 
 
 def test_event_of_run_with_event_costs_the_same():

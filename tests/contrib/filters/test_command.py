@@ -9,7 +9,7 @@ from fuzz.strategies import Case
 from privproj_cli.explain import entries, word_groups
 
 from privproj import Gaussian
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.contrib.filters import Filter
 from privproj.io.run_file import from_data
 
@@ -51,7 +51,7 @@ def test_filter_command_equals_filter(done, noise):
     assert (code == 0) == shown["fits"] == (not any(entry["would_exceed"] for entry in shown["phases"]))
     assert shown["epsilon_planned"] > shown["epsilon_of_fixed_plan"]
     assert shown["epsilon_of_fixed_plan"] == from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
-    assert FILTER_FIXED_IN_ADVANCE in shown["assumes"] and PLAN_FIXED_IN_ADVANCE not in shown["assumes"]
+    assert Requirement.FIXED_FILTER in shown["assumes"] and Requirement.FIXED_SCHEDULE not in shown["assumes"]
     assert f"name --order {shown['filter']['order']:g}" in text and "quote: epsilon 3.600" in text
 
 

@@ -18,7 +18,7 @@ from unit.accounting import adversary
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Sketch
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.contrib.audit.epsilon_lower import clopper_pearson_lower, clopper_pearson_upper
 from privproj.contrib.filters import Filter
 from privproj.profiles.conversion import meets
@@ -287,7 +287,7 @@ def test_filter_result_lists_counted_releases():
     found = budget.epsilon(1e-5)
     assert str(found.status) == "conditional" and found.promises and found.run["steps"] == 5
     assert found.bound == "renyi-filter (gaussian.rdp + sketch.rdp-best)"
-    assert FILTER_FIXED_IN_ADVANCE in found.assumes and PLAN_FIXED_IN_ADVANCE not in found.assumes
+    assert Requirement.FIXED_FILTER in found.assumes and Requirement.FIXED_SCHEDULE not in found.assumes
     assert found.mechanism["filter"] == {"order": 8.0, "budget": budget.budget, "spent": budget.spent}
     assert [phase["steps"] for phase in found.mechanism["phases"]] == [2, 3]
     assert found.value == Filter(epsilon=6.0, delta=1e-5, order=8).epsilon(1e-5).value

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from privproj_cli.explain import entries, word_groups
 
-from privproj.assumptions import COUNT_OF_SIGNS, PLAN_BUT_FOR_THE_CLIP, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 
 SCHEMA = json.loads((files("privproj") / "schema.json").read_text())
 
@@ -32,7 +32,7 @@ def test_select_finds_missing_parameter(run, words, quantity):
     assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
     text = run(f"{LINE} {words}")[1]
     assert "random number of runs" in text and f"{shown['run']['selection']['distribution']} of mean 10" in text
-    assert all(sentence.split()[0] in text for sentence in shown["run"]["assumes"])
+    assert all(Requirement(sentence).short in text for sentence in shown["run"]["assumes"])
     assert ("one run, without the choice, has epsilon" in text) == (quantity == "epsilon")
 
 
@@ -71,6 +71,8 @@ def test_select_labels_have_explanations(run):
 
 
 def test_select_names_assumptions_of_adaptive_clipping(run):
-    line = "select gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9 --steps 4 --trials 3 --delta 1e-3"
-    text = " ".join(run(line)[1].split())
-    assert COUNT_OF_SIGNS in text and PLAN_BUT_FOR_THE_CLIP in text and PLAN_FIXED_IN_ADVANCE not in text
+    line = "select gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9 --steps 4 --trials 3 --delta 1e-3 --json"
+    result = json.loads(run(line)[1])
+    assumed = [*result["mechanism"]["assumes"], *result["run"]["assumes"]]
+    assert Requirement.CENTERED_COUNT in assumed and Requirement.FIXED_SCHEDULE_EXCEPT_CLIP in assumed
+    assert Requirement.FIXED_SCHEDULE not in assumed

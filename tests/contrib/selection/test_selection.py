@@ -102,7 +102,7 @@ def test_select_warns_if_fixed_number_is_cheaper():
 def test_select_repeats_warnings_of_run():
     run = {"steps": 3, "batches": 10, "sampling": "shuffle"}
     found = select(Gaussian(noise_multiplier=5.0), trials=3, delta=1e-5, **run)
-    assert NO_AMPLIFICATION in found.warnings and found.lower_bound is None
+    assert NO_AMPLIFICATION in found.warnings and found.with_details().lower_bound is None
 
 
 def test_draw_trials_follows_distribution():

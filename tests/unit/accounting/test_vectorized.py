@@ -9,7 +9,8 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.kernel_rows import row_function
+from privproj.accounting.query import composition_of
 from privproj.accounting.vectorized_kernels import answers_of
 from privproj.mechanisms.registry import registry
 from privproj.numerics import jit
@@ -47,11 +48,11 @@ def with_columns(count, seed=0, runs=RUNS):
     """Every bound that some of its drawn parameters give columns, with such rows alone, and a run."""
     for bound in registry():
         kind = bound.mechanism.name
-        if bound.law_row is not None and kind in KINDS:
+        if row_function(bound) is not None and kind in KINDS:
             given, eps, deltas = drawn(kind, count, seed)
             for run in runs:
                 if run.get("relation", "add-remove") in bound.relations and not (
-                    run.get("group_size") and not bound.groups
+                    run.get("group_size") and bound.of_group != "same"
                 ):
                     yield pytest.param(
                         bound.mechanism, bound.name, run, given, eps, deltas, id=f"{kind}-{bound.name}-{run}"
@@ -163,7 +164,7 @@ def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_
 
 @pytest.mark.parametrize(
     "bound",
-    [bound for bound in registry() if bound.law_row is not None],
+    [bound for bound in registry() if row_function(bound) is not None],
     ids=lambda bound: f"{bound.mechanism.name}-{bound.name}",
 )
 def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_the_noise(bound):
@@ -173,10 +174,10 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
         said = set()
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
-            phase = ask_by_name(mechanism, bound.name, {}).only
+            phase = composition_of(mechanism, bound.name, {}).only
             words = phase.notes, phase.promises, phase.mechanism_assumes, phase.run_assumes, phase.status
-            checks = bound.needs(mechanism), bound.refuses(mechanism), bound.is_attained(mechanism), phase.is_guarantee
-            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (bound.law_row(mechanism, mu),)]
+            checks = bound.check(mechanism), bound.is_exact(mechanism), phase.is_guarantee
+            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
             said.add((*words, *checks, *has))
         assert len(said) == 1
 

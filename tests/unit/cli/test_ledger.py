@@ -6,7 +6,7 @@ import pytest
 from fuzz.laws import call
 from fuzz.strategies import Case
 
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.io.run_file import from_data
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
@@ -43,7 +43,7 @@ def test_remaining_counts_planned_phases_in_full(done, noise):
 def test_remaining_lists_bound_and_assumptions():
     for data in (plan(3.0), plan(done=(3.0,)), plan(3.0, done=(3.0,))):
         _, shown, text = remaining(data, 3)
-        assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and PLAN_FIXED_IN_ADVANCE in text
+        assert Requirement.FIXED_SCHEDULE in shown["assumes"] and Requirement.FIXED_SCHEDULE in text
         assert {"bound", "status", "relation", "promises", "warnings"} <= set(shown)
 
 

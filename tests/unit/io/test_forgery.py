@@ -18,7 +18,7 @@ from privproj_cli.report import written
 from unit.io.forgers import DIGITS, chained, edited, entries_of, scratched
 
 import privproj
-from privproj.assumptions import PUBLIC_SUBSPACE
+from privproj.assumptions import Requirement
 from privproj.contrib.certify.certificate import is_run
 from privproj.contrib.statement.statement import account_data, statement_from
 from privproj.io.files import AS_FAR_AS_IT_GOES
@@ -179,7 +179,7 @@ def judge_statement(text, said):
         result = from_data({"phase": made}).epsilon(delta=delta)
         assert ("given seed" in text) == found["ledger"]["insecure"]
         assert all(words in text for words in found["ledger"]["notes"])
-        assert (PUBLIC_SUBSPACE in text) == found["ledger"]["public_subspace"]
+        assert (Requirement.PUBLIC_SUBSPACE in text) == found["ledger"]["public_subspace"]
         assert ("planned steps" in text) == any(phase["steps"] != steps for phase, steps in pairs if steps)
     else:
         made, result = phases, from_data(found["run"]).epsilon(delta=delta)

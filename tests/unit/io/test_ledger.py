@@ -14,7 +14,7 @@ from unit.io.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.io.ledger import CUT_SHORT, Ledger, read_ledger
 from privproj.io.run_file import phase_from
@@ -259,24 +259,24 @@ def test_unexpected_ledger_line_is_rejected(path, line, capsys):
 def test_stopped_run_has_epsilon_of_plan(path, capsys):
     spend(path, 7)
     account = read_ledger(path)
-    assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
     assert any("7 of 20 planned steps" in note for note in account.epsilon(1e-5).warnings)
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
     assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
-    assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and "of the plan" in shown["quote"]
+    assert Requirement.FIXED_SCHEDULE in shown["assumes"] and "of the plan" in shown["quote"]
     assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
     for part in ("planned", "so_far"):
-        assert PLAN_FIXED_IN_ADVANCE in shown[part]["mechanism"]["assumes"]
+        assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["assumes"]
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert PLAN_FIXED_IN_ADVANCE in said and "quote: the epsilon of the plan" in said
+    assert Requirement.FIXED_SCHEDULE in said and "quote: the epsilon of the plan" in said
 
 
 def test_completed_run_assumes_no_fixed_plan(path, capsys):
     spend(path, 20)
-    assert PLAN_FIXED_IN_ADVANCE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["assumes"] == list(read_ledger(path).epsilon(1e-5).assumes)
@@ -287,17 +287,17 @@ def test_planned_account_completes_every_phase(path):
     spend(path, 7)
     spend(path, 5, SECOND)
     account = read_ledger(path)
-    assert account.assumes == (PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and len(account.stopped) == 1
+    assert account.assumes == (Requirement.FIXED_SCHEDULE, Requirement.ONLY_THIS_LEDGER) and len(account.stopped) == 1
     assert [steps for _, steps in account.planned.phases] == [20, 5]
     assert (account.spent, account.left, account.planned.spent) == (12, 0, 25)
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
-    assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
 
 
 def test_abandoned_phase_is_not_part_of_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
-    assert read_ledger(path).assumes == (THIS_LEDGER_ALONE,)
+    assert read_ledger(path).assumes == (Requirement.ONLY_THIS_LEDGER,)
     assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 

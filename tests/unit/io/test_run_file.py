@@ -12,7 +12,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
 from privproj import InvalidParameter, Refused
 from privproj.accounting.config import keys_of
 from privproj.io.run_file import FOR_ALL, PHASE_KEYS, from_data
-from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.mechanisms.registry import bound_names, mechanism_named
 from privproj.run import Run
 from privproj.sampling import Sampling
 
@@ -146,7 +146,7 @@ def test_schemas_list_every_sampling_and_run_key():
     assert own <= set(phase) and set(result) == {*own, "assumes"}
 
 
-@pytest.mark.parametrize("name", dict.fromkeys(kind for kind, _ in LINES))
+@pytest.mark.parametrize("name", dict.fromkeys(kind for kind, _ in bound_names()))
 def test_run_schema_lists_mechanism_keys(name):
     phase = SCHEMA["properties"]["phase"]["items"]
     known = {key for key in keys_of(mechanism_named(name), PHASE_KEYS) if key not in FOR_ALL or key == "relation"}

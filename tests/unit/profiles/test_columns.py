@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from privproj import M2, Gaussian, PublicSketch
+from privproj.accounting.kernel_rows import row_function
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.jit import COMPILE_ROWS, over_rows
@@ -41,7 +42,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any
     """Mechanisms, their profile over columns and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
-    found = [bound.law_row(one, one.mu) for one in some]
+    found = [row_function(bound)(one, one.mu) for one in some]
     assert len({id(profile) for profile, _ in found}) == 1
     return bound, some, found[0][0], np.array([row for _, row in found]), draw
 
@@ -115,4 +116,4 @@ def test_layers_of_several_shapes_have_no_row():
     from privproj import Layer
 
     several = M2(layers=[Layer(dim=64, rank=4), Layer(dim=128, rank=4)], noise_multiplier=1.0)
-    assert find_bound(M2, "rank-free").law_row(several, several.mu) is None
+    assert row_function(find_bound(M2, "rank-free"))(several, several.mu) is None

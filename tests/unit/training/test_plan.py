@@ -8,7 +8,7 @@ from helpers import needs
 from scipy import stats
 
 import privproj
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.integrations.opacus import ProjectionAccountant
 from privproj.io.ledger import read_ledger
@@ -144,7 +144,7 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
         optimizer.close()
     found = optimizer.epsilon(1e-5)
     assert 3.999 < found.value <= 4.0 and read_ledger(book).epsilon(1e-5).value == found.value
-    assert FILTER_FIXED_IN_ADVANCE in found.assumes and PLAN_FIXED_IN_ADVANCE not in found.assumes
+    assert Requirement.FIXED_FILTER in found.assumes and Requirement.FIXED_SCHEDULE not in found.assumes
     assert read_ledger(book).spent == 9 and found.run["steps"] == 9
     for options, words in (
         ({"adaptive_order": 9}, "fixed before the first release"),

@@ -1,7 +1,6 @@
 """Random clipping by Gaussian probes, in mpmath."""
 
 import mpmath as mp
-
 from reference.calculus import Function, Real, integrate_line
 from reference.gaussian import gaussian_mu
 from reference.laws import ReferenceLaw, any_rank_delta, gamma_density, gaussian_delta_of_square
@@ -44,3 +43,18 @@ DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": an
 
 EPSILONS: dict[str, Function] = {}
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
+
+COARSE_DIGITS: dict[str, int] = {}
+"""Digits of references that have fewer than 50."""
+
+LOOSE: dict[str, float] = {}
+"""Relative errors allowed to settings that begin so."""
+
+SETTINGS = """
+* jl-clip.exact.delta probes=30 noise_multiplier=1 epsilon=1,0,50
+  jl-clip.exact.delta probes=1,10,1000000 noise_multiplier=0.1,10 epsilon=0,1
+  jl-clip.exact.delta probes=10 noise_multiplier=1 epsilon=12
+* jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
+  jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
+"""
+"""Grids as in ``reference.settings``."""
