@@ -43,18 +43,16 @@ from privproj.sampling import NeighbouringRelation
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase
 
-LOWER_MARGIN = 1e-9
-"""By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
+LOWER_MARGIN = 1e-9  # soundness: by which a lower bound is lowered, relative: far above the rounding of its few steps
 
+# soundness: least difference of the logs of two probabilities whose difference is taken, so that it keeps its
+# digits
 LEAST_GAP = 1e-3
-"""Least difference of the logs of two probabilities whose difference is taken, so that it keeps its digits.
-Soundness."""
 
+# Numbers of epochs ``k`` that are tried, in deviations from their mean. Every one is sound
 COUNTS = (-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 6.0)
-"""Numbers of epochs ``k`` that are tried, in deviations from their mean. Every one is sound. Speed only."""
 
-CELLS = 24
-"""Cells of a random shift for each width of its bulk. Any cells are sound. Speed only."""
+CELLS = 24  # Cells of a random shift for each width of its bulk. Any cells are sound
 
 
 class _ShiftCell(NamedTuple):
@@ -73,7 +71,7 @@ def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
 
 def random_shift(law: ScaledBeta) -> tuple[_ShiftCell, ...]:
     """The cells of a known projection that is drawn afresh for each batch, from the law of its squared shift."""
-    # Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only.
+    # Where the cells of a random shift begin and end, in widths of its bulk from its middle.
     first, last = -5, 8
     places = [law.value(law.start + law.step * i / CELLS) for i in range(first * CELLS, last * CELLS + 1)]
     places = [0.0, *(x for x in dict.fromkeys(places) if 0.0 < x < law.supremum), law.supremum]
@@ -132,7 +130,7 @@ class ShuffledEpochs:
 
         cheap = self.epochs == len(self.cells) == 1
         # How many weights ``w`` are tried before the best one is refined: fewer for several epochs or a random shift,
-        # where each costs more. Every one is sound. Speed only.
+        # where each costs more. Every one is sound.
         return -minimise(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _errors(self, w: float) -> Iterator[tuple[float, float]]:
@@ -224,7 +222,7 @@ def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
     return _read(ShuffledEpochs(cells, run.batches, run.steps, run.relation), goal, of_delta=of_delta)
 
 
-# How many answers are kept for the bounds of a mechanism that are asked the same. Speed only.
+# How many answers are kept for the bounds of a mechanism that are asked the same.
 @lru_cache(maxsize=64)
 def _read(law: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
     """The lower bound, kept for the bounds of a mechanism that are asked the same."""

@@ -37,30 +37,25 @@ from privproj.result import Outcome, Side, Status
 from privproj.run import RunOptions
 from privproj.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names
 
-Places = NDArray[np.intp]
-"""Numbers of rows."""
+Places = NDArray[np.intp]  # Numbers of rows
 
-Truths = NDArray[np.bool_]
-"""True or false for each row."""
+Truths = NDArray[np.bool_]  # True or false for each row
 
+# soundness: how far below its target the epsilon of a noise multiplier is, relative: the next number of thirteen
+# digits is still within it, as another arithmetic may answer that (C24)
 CALIBRATION_STEP = 1e-12
-"""How far below its target the epsilon of a noise multiplier is, relative: the next number of thirteen digits is still
-within it, as another arithmetic may answer that (C24). Soundness."""
 
-FIRST_STEP_DOWN = 2.0**-33
-"""First relative step of the search for a lower end. Speed only."""
+FIRST_STEP_DOWN = 2.0**-33  # First relative step of the search for a lower end
 
-ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
-"""What a row costs, over what that of an epsilon costs. Speed only."""
+ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}  # What a row costs, over what that of an epsilon costs
 
+# The field of a result that has what is sought
 SOUGHT = {"delta": "delta", "epsilon": "epsilon", "sigma": "noise_multiplier"}
-"""The field of a result that has what is sought."""
 
-NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}
-"""What stands where there is no answer. Contract."""
+NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}  # What stands where there is no answer
 
+# What columns are asked of: a kind of mechanism, or one with parameters
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
-"""What columns are asked of: a kind of mechanism, or one with parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -481,12 +476,12 @@ def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
     else:
         groups[()] = places
     for where in groups.values():
-        # So many rows in memory together, which a cache holds. Speed only.
+        # So many rows in memory together, which a cache holds.
         yield from (np.asarray(where[i : i + 2**15]) for i in range(0, len(where), 2**15))
 
 
+# From noise multipliers and targets to both values of a kernel
 _Answered = Callable[[Array, Array], tuple[Array, Array]]
-"""From noise multipliers and targets to both values of a kernel."""
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
@@ -550,11 +545,11 @@ def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Ar
         last[waiting], at_last[waiting] = x, value
         step = np.clip(value / fall[waiting], -1.0, 1.0)
         moved, a, b = x * np.exp(step), low[waiting], high[waiting]
-        # Every fourth look halves the bracket, as where columns have no answer below a noise. Speed only.
+        # Every fourth look halves the bracket, as where columns have no answer below a noise.
         inside = (a <= moved) & (moved <= b) & ((turn % 4 < 3) | (np.abs(step) <= CALIBRATION_STEP))
         z[waiting] = np.where(inside, moved, np.sqrt(a) * np.sqrt(b))
         is_open = (np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)
-        # After so many looks a noise below which columns have no answer is not sought among them. Speed only.
+        # After so many looks a noise below which columns have no answer is not sought among them.
         waiting = waiting[is_open & ~(blind[waiting] & (turn > 8))]
         if not waiting.size:
             break

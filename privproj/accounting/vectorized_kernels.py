@@ -32,27 +32,22 @@ from privproj.profiles.conversion import is_within
 from privproj.profiles.privacy_profile import Curve, Kernel, KernelColumns, amplified_epsilon
 from privproj.targets import FullTarget
 
+# soundness: how many widths of an enclosure a delta of columns lies above its upper end; for an epsilon it is three
+# times that. It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of
+# each other
 WIDTHS_ABOVE = 2.0
-"""How many widths of an enclosure a delta of columns lies above its upper end; for an epsilon it is three times that.
 
-It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
-Soundness.
-"""
-
+# soundness: how far, relative, the log of a printed delta may be from the log that it stands for, with room
 LOG_ROUNDING = 4e-15
-"""How far, relative, the log of a printed delta may be from the log that it stands for, with room. Soundness."""
 
-MOST_TRIES = 60
-"""How often a row is looked at anew before it is left to the scalar search. Speed only."""
+MOST_TRIES = 60  # How often a row is looked at anew before it is left to the scalar search
 
+# soundness: relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings
 AMPLIFIED_RTOL = 4e-15
-"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
 
-LOG_DELTA: Any = None
-"""The profile that is read, and ``ROOT`` its inverse; :func:`answers_of` puts both in their place. Speed only."""
+LOG_DELTA: Any = None  # The profile that is read, and ``ROOT`` its inverse; :func:`answers_of` puts both in their place
 
-ROOT: Any = None
-"""The inverse of :data:`LOG_DELTA`. Speed only."""
+ROOT: Any = None  # The inverse of :data:`LOG_DELTA`
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:

@@ -333,9 +333,12 @@ def test_fixed_size_group_step_requires_dataset_size():
 def test_copies_of_a_record_are_below_and_close_to_every_bound():
     run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000, "group_size": 5}
     found = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.155974), **run)
-    assert found.lower_bound.quantity == "epsilon" and 0.95 * found.value < found.lower_bound.value < found.value
+    assert (
+        found.with_details().lower_bound.quantity == "epsilon"
+        and 0.95 * found.value < found.with_details().lower_bound.value < found.value
+    )
     bins = {"sampling": "balls-in-bins", "batches": 20, "steps": 3, "delta": 1e-5, "group_size": 2}
-    assert privproj.epsilon(Gaussian(noise_multiplier=4.0), **bins).lower_bound is None
+    assert privproj.epsilon(Gaussian(noise_multiplier=4.0), **bins).with_details().lower_bound is None
 
 
 def test_batch_weights_agree_with_scipy():
