@@ -39,23 +39,20 @@ GROUPS = {
         "remaining": "How much of a budget is spent, and how many steps still fit.",
         "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
         "select": "The best of a random number of runs: what choosing it costs.",
-        "sweep": "A grid of questions to a CSV or Parquet table; resumable.",
     },
     "Reports": {
         "explain": "What a word, an exit code or a bound of an answer means.",
         "bounds": "The catalogue of bounds: formula, source, status, promises.",
-        "report": "A privacy statement for a model card: text, Markdown, HTML.",
     },
     "Training and audits": {
         "train": "Train with the computed noise, and report what was spent.",
         "ledger": "What a training run has spent, and what is left.",
-        "audit": "Attacks that can refute a claimed epsilon; none confirms one.",
         "alignment": "Where the promise of the wishart mechanism comes from.",
         "lora-noise": "Moments of LoRA's noise term; a diagnostic, no guarantee.",
     },
     "Checks": {
         "check": "Regression test for CI: asks every bound of a file again.",
-        "verify": "Check a certificate, a ledger or a privacy statement.",
+        "verify": "Check a ledger, or another document that privproj wrote.",
     },
 }
 """The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
@@ -96,7 +93,7 @@ class LazyGroup(Group):
 HOMES = {
     **dict.fromkeys((*ONE_NUMBER, "compare"), "query"),
     "bounds": "explain",
-    **dict.fromkeys(("dp-sft", "sweep"), "run"),
+    "dp-sft": "run",
     "lora-noise": "alignment",
     "remaining": "ledger",
     "select": "choose",

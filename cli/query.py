@@ -11,7 +11,7 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.parameters import parameters_from, parameters_of, real
@@ -102,14 +102,6 @@ def refuted_option() -> Once:
     return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
 
 
-def proof_options() -> list[Once]:
-    """The options that ask for a proof and its file."""
-    return [
-        option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
-        option("--certificate", "Proof as a JSON file, for `privproj verify`.", metavar="FILE", is_rare=True),
-    ]
-
-
 class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
@@ -118,6 +110,7 @@ class QuestionGroup(Group):
     """
 
     members = "a mechanism"
+    path = "privproj"
 
     def __init__(
         self, quantity: str, ask: Callable[..., int], answer: Sequence[Once], own_run: Sequence[Once] = ()
@@ -149,7 +142,7 @@ class QuestionGroup(Group):
             return self.ask(build_mechanism(kind, parameters), setting, **options)
 
         asked = run_options(self.quantity)
-        words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
+        words = [self.path, self.quantity, mechanism, *example_words(mechanism, self.quantity)]
         words.append(ENDINGS.get(self.quantity, "--delta 1e-5"))
         return SectionedCommand(
             {
@@ -193,31 +186,18 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     return run_from(values, quantity)
 
 
-def with_proof(result: Result, certify: bool, path: str | None) -> Result:
-    """Return the result, where it is asked for with its certificate, which goes to a file where one is named."""
-    if not certify and path is None:
-        return result
-    from privproj.contrib.certify.certificate import prove
-
-    try:
-        proved, certificate = prove(result)
-    except Unanswered as error:
-        error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
-        raise
-    if path is not None:
-        certificate.save(path)
-    return proved
-
-
 def answer_question(
-    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, certify: bool = False,
-    certificate: str | None = None, **options: Any,
-) -> int:  # fmt: skip
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, **options: Any
+) -> int:
     """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
 
     Returns the exit code.
     """
-    result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
+    return show_answer(getattr(privproj, quantity)(mechanism, **options, **run), mechanism, run, clip, json)
+
+
+def show_answer(result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool) -> int:
+    """Print the answer to a question about this mechanism and run; returns the exit code."""
     result = with_clip(result, mechanism, clip)
     worth = worth_of(result, mechanism, run)
     if worth is not None:
@@ -317,9 +297,8 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
 
 def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
-    proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    options = [json_option(), bound_option(), refuted_option(), *proof, clip]
+    options = [json_option(), bound_option(), refuted_option(), clip]
     return QuestionGroup(quantity, partial(answer_question, quantity), options)
 
 

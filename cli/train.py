@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from privproj.contrib.statement.statement import DIGESTS, account_data, statement_from
 from privproj.errors import InvalidParameter
-from privproj.io.files import digest_of, write_text
+from privproj.io.files import write_text
 from privproj.lazy import import_extra
 from privproj.parameters import parameters_of
+from privproj.plugins import load, plugin_table
 from privproj.result import round_outward
 from privproj.training.settings import Settings
 
@@ -17,7 +17,6 @@ from . import render
 from .options import Once, command_with, json_option, option, option_of
 from .output import bar, complain
 from .query import EXIT_CODES
-from .report import written
 
 
 @command_with(
@@ -86,11 +85,11 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
         "relation": str(result.run["relation"]),
         **outcome,
     }
-    paths["statement"] = str(Path(paths["report"]).with_name("statement.md"))
+    documents = plugin_table("TRAIN_DOCUMENTS")
+    paths |= {name: str(Path(paths["report"]).with_name(file)) for name, (file, _) in documents.items()}
     write_text(paths["report"], render.as_json(record) + "\n")
-    digests = {name: digest_of(paths[name]) for name in DIGESTS}
-    statement = statement_from(account_data(account), result.delta, "markdown", author_words=digests)
-    write_text(paths["statement"], written(statement) + "\n")
+    for _, write_document in documents.values():
+        load(write_document)(account, result.delta, paths)
     click.echo(render.as_json(record) if json else text(record))
     return EXIT_CODES[result.outcome]
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from helpers import GUARANTEES, full_if, needs
-from privproj_cli.report import written
+from privproj.contrib.statement.command import written
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions

@@ -610,7 +610,7 @@ def load_certificate(path: str | Path) -> Certificate:
 
 def read_certificate(content: bytes, path: str | Path) -> Certificate:
     """The certificate in the bytes of a file; ``path`` is for messages. Raises as :func:`load_certificate` does."""
-    data = files.read_json(content, "FILE", path, "a certificate as --certificate writes it")
+    data = files.read_json(content, "FILE", path, "a certificate as `privproj certify` writes it")
     with within("certificate"):
         return _from_record(data)
 
@@ -633,11 +633,11 @@ def _from_record(content: object) -> Certificate:
     """
     fields: Any = content.get("certificate") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(fields, dict):
-        raise InvalidParameter("certificate", quoted(content), "a certificate as --certificate writes it")
+        raise InvalidParameter("certificate", quoted(content), "a certificate as `privproj certify` writes it")
     schema = fields.get("schema", SCHEMA)
     if not files.same_json(schema, SCHEMA):
         newer = type(schema) is int and schema > SCHEMA
-        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with --certificate"
+        remedy = "a newer privproj wrote it: update yours" if newer else "write it again with `privproj certify`"
         raise InvalidParameter("schema", quoted(schema), f"a certificate of schema {SCHEMA}", remedy)
     certificate = Certificate(**files.read_table("keys", fields, KINDS))
     check_keys(certificate.target, dict.fromkeys(("delta", "log10_delta"), NUMBER))

@@ -13,11 +13,9 @@ import csv
 import io
 import json
 import math
-import os
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -31,20 +29,14 @@ from privproj.accounting import config as spec
 from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Question
-from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
-from privproj.io.files import check_output, naming, open_alone, write_atomically
+from privproj.errors import InvalidParameter, PrivprojError, Unanswered, within
+from privproj.io.files import check_output, write_atomically
+from privproj.io.jobs import Pool, complete_rows, open_pool
 from privproj.lazy import import_extra
 from privproj.result import Outcome, Side
 
 if TYPE_CHECKING:
     from privproj.accounting.vectorized import ColumnAnswers
-
-Work = Callable[[range], str]
-"""A function from the numbers of some points to their rows, a line each; it must be importable where it is done."""
-Workers = tuple[Callable[..., Callable[[], Any]], int]
-"""What has a function called and returns what waits for its result; and how many should be on their way."""
-Pool = Callable[[], AbstractContextManager[Workers]]
-"""What opens workers."""
 
 MOST_POINTS = 10**7
 """The largest number of points of a grid. Contract."""
@@ -277,114 +269,6 @@ def _one_line(words: str) -> str:
 def _cell(value: Any) -> Any:
     """A value of an axis as a cell of the table."""
     return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
-# --- who computes -------------------------------------------------------------------------------------
-
-MOST_RESTARTS = 5
-"""How often work that lost its process is done again before it is given up. Contract."""
-
-
-@contextmanager
-def open_pool(workers: int = 1, dask: str | None = None) -> Iterator[Workers]:
-    """Open who does the work: this process, several of this machine, or the Dask cluster at an address.
-
-    Raises :class:`InvalidParameter` without a cluster there. If a worker of it dies, Dask sends its work to another.
-    """
-    # Four batches are on their way for each process, so that none waits for a slow one before it.
-    if dask is not None:
-        distributed = import_extra("distributed", "--dask", "sweep")
-        try:
-            client = distributed.Client(dask, timeout="10s", set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise InvalidParameter("dask", dask, "the address of a running scheduler", str(error)) from None
-        with client:
-            there = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-            yield lambda *job: client.submit(*job, pure=False, retries=MOST_RESTARTS).result, 4 * there
-    elif workers == 1:
-        yield partial, 1
-    else:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-            yield lambda *job: processes.submit(*job).result, 4 * workers
-
-
-def rows_in_order(work: Work, numbers: range, pool: Pool = open_pool) -> Iterator[str]:
-    """The rows of these points in their order, some lines at a time, while later ones are at work.
-
-    If a process dies, its pool is opened anew and does again what is not done; raises :class:`NotConverged` after
-    :data:`MOST_RESTARTS` pools.
-    """
-    from concurrent.futures import BrokenExecutor
-
-    waiting, size = deque[range](), 1
-    for _ in range(MOST_RESTARTS):
-        with pool() as (start, ahead), suppress(BrokenExecutor):
-            results = deque(start(_timed, work, batch) for batch in waiting)
-            while numbers or waiting:
-                while numbers and len(waiting) < ahead:
-                    waiting.append(numbers[:size])
-                    numbers = numbers[size:]
-                    results.append(start(_timed, work, waiting[-1]))
-                lines, seconds = results.popleft()()
-                done = len(waiting.popleft())
-                # As many as take half a second, by those done last, of which a kill loses a few for each process, and
-                # at most eight times as many.
-                size = max(1, min(int(done * 0.5 / max(seconds, 1e-9)), 8 * done, 2**14))
-                yield lines
-            return
-    raise NotConverged(f"expected processes that live, but {MOST_RESTARTS} pools lost one; is there enough memory?")
-
-
-def _timed(work: Work, numbers: range) -> tuple[str, float]:
-    """The rows of some points, and the seconds that they took where they were done."""
-    began = time.monotonic()
-    return work(numbers), time.monotonic() - began
-
-
-# --- a journal of rows -------------------------------------------------------------------------------
-
-
-@contextmanager
-def complete_rows(
-    work: Work, size: int, path: str | Path, head: str, pool: Pool, progress: Callable[[int], object]
-) -> Iterator[BinaryIO]:
-    """All rows of some work, in a file that is open behind its first line, which says what they belong to.
-
-    That line, and others before the rows, are the ``head``. What the file has of the rows is not done again. One
-    process at a time may have it open; raises :class:`InvalidParameter` for a second one, and for a file of other work.
-    """
-    with os.fdopen(open_alone(path, "journal"), "a+b") as file:
-        count = _take_up(file, head.encode(), path)
-        progress(count)
-        for lines in rows_in_order(work, range(count, size), pool):
-            with naming(path):
-                file.write(lines.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            progress(lines.count("\n"))
-        file.seek(head.index("\n") + 1)
-        yield file
-
-
-def _take_up(file: BinaryIO, head: bytes, path: str | Path) -> int:
-    """Cut off what is not whole, write the head if that is missing, and count the rows."""
-    file.seek(0)
-    before, good, count = file.read(len(head)), len(head), 0
-    if not head.startswith(before):
-        raise InvalidParameter("journal", path, "a journal of this very question", "name another file")
-    if len(before) < good:
-        file.truncate(0)
-        file.write(head)
-    for line in file:
-        if not line.endswith(b"\n") or b"\0" in line:
-            break
-        count += 1
-        good += len(line)
-    file.truncate(good)
-    return count
 
 
 # --- the table ----------------------------------------------------------------------------------------

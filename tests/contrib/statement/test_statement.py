@@ -8,7 +8,7 @@ from statistics import NormalDist
 import pytest
 from helpers import needs
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
+from privproj.contrib.statement.command import written
 from unit.io.ledgers import spend
 
 import privproj

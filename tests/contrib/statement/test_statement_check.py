@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
+from privproj.contrib.statement.command import written
 
 import privproj
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE

@@ -14,7 +14,7 @@ import pytest
 import reference
 from helpers import needs
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
+from privproj.contrib.statement.command import written
 from unit.io.forgers import DIGITS, chained, edited, entries_of, scratched
 
 import privproj

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
+from privproj.contrib.statement.command import written
 from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import spend
 

@@ -10,6 +10,10 @@ from string import Template
 from typing import Any
 
 import click
+from privproj_cli.ledger import planned_delta, read_begun
+from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
+from privproj_cli.query import QuestionGroup, bound_option, target_options
+from privproj_cli.render import WIDEST, wrap_line
 
 from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
@@ -18,6 +22,7 @@ from privproj.contrib.statement import statement as statements
 from privproj.contrib.statement.statement import BEGIN, END, Statement
 from privproj.errors import InvalidParameter
 from privproj.io.files import digest_of, read_data, refuse_same_file, write_text
+from privproj.io.ledger import Account
 from privproj.io.run_file import from_data
 from privproj.mechanisms import Mechanism
 from privproj.profiles.tradeoff import profile_points
@@ -25,11 +30,6 @@ from privproj.result import round_outward
 from privproj.run import RunOptions
 from privproj.targets import delta_target
 from privproj.version import __version__
-
-from .ledger import planned_delta, read_begun
-from .options import Once, OneOf, command_with, file_argument, option, option_of
-from .query import QuestionGroup, bound_option, target_options
-from .render import WIDEST, wrap_line
 
 DRAWN_AFTER = "What the best attack could reach"
 ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
@@ -132,7 +132,7 @@ def drawing(statement: Statement) -> str:
 
 def filled(template: str, **fields: object) -> str:
     """Return a template file of this folder with its fields filled in."""
-    text = files("privproj_cli").joinpath(template).read_text(encoding="utf-8")
+    text = files("privproj.contrib.statement").joinpath(template).read_text(encoding="utf-8")
     return Template(text.removesuffix("\n")).substitute(fields)
 
 
@@ -173,4 +173,8 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     return produce(statements.account_data(account), digests, (), planned_delta(account, delta), **options)
 
 
-COMMANDS = {"report": command}
+def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
+    """Write the statement of a training run to its place among the files of the run."""
+    digests = {name: digest_of(paths[name]) for name in statements.DIGESTS}
+    statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_words=digests)
+    write_text(paths["statement"], written(statement) + "\n")

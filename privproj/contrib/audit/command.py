@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from privproj_cli import render
+from privproj_cli.options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
+from privproj_cli.output import bar
 
 from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
-from privproj.contrib.sweep.sweep import open_pool, rows_in_order
 from privproj.errors import InvalidParameter
+from privproj.io.jobs import open_pool, rows_in_order
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.parameters import number, probability, whole_number
@@ -23,10 +26,6 @@ from privproj.result import round_outward
 from privproj.run import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-
-from . import render
-from .options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
-from .output import bar
 
 if TYPE_CHECKING:
     from privproj.contrib.audit import AuditVerdict
@@ -279,6 +278,3 @@ add(symmetry)
 add(mechanism, click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])))
 for other in (loader, one_run, membership):
     add(other)
-
-
-COMMANDS = {"audit": command}

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from privproj_cli.audit import judged
+from privproj.contrib.audit.command import judged
 from privproj_cli.main import exit_code
 
 from privproj.contrib.audit import AuditVerdict
