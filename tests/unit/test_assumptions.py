@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 from helpers import GUARANTEES, full_if, needs
-from privproj.contrib.statement.command import written
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
 from privproj.accounting.schedule import dp_sft
+from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import account_data, run_data, statement_from
 from privproj.io.ledger import Ledger, read_ledger
 from privproj.io.run_file import from_data

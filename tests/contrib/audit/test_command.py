@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from privproj.contrib.audit.command import judged
 from privproj_cli.main import exit_code
 
 from privproj.contrib.audit import AuditVerdict
+from privproj.contrib.audit.command import judged
 
 
 def asked(capsys, line):
