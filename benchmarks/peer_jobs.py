@@ -123,10 +123,10 @@ def own_wishart(n, dim, rank, misalignment, eps):
 
 def own_trade_off(n, z, rates, **run):
     import privproj
-    from privproj.accounting.query import ask_by_name
+    from privproj.accounting.query import composition_of
     from privproj.profiles.tradeoff import tradeoff
 
-    return tradeoff(ask_by_name(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
+    return tradeoff(composition_of(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
 
 
 # --- peers ------------------------------------------------------------------------------------------

@@ -162,6 +162,12 @@ def json_option() -> Once:
     return option("--json", "JSON instead of text.", is_flag=True)
 
 
+def verbose_option() -> Once:
+    """Return the option for details."""
+    help_text = "Lower bound, other bounds, utility, numerics, source, and requirements in full."
+    return Once(["--verbose", "-v"], help=help_text, is_flag=True)
+
+
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
     """Make a command of the function below, with this name and these options; its docstring is the help."""
     return click.command(name, params=[*options])

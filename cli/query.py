@@ -22,11 +22,21 @@ from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .main import ONE_NUMBER
-from .options import Group, Once, SectionedCommand, completing, json_option, option, option_of, parse_number
+from .options import (
+    Group,
+    Once,
+    SectionedCommand,
+    completing,
+    json_option,
+    option,
+    option_of,
+    parse_number,
+    verbose_option,
+)
 from .output import complain, write
 
 if TYPE_CHECKING:
-    from privproj.accounting.utility import Worth
+    from privproj.accounting.utility import Worth as Utility
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -186,23 +196,42 @@ def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
     return run_from(values, quantity)
 
 
-def answer_question(
-    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, **options: Any
-) -> int:
-    """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
+def answer_query(
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
+    **options: Any,
+) -> int:  # fmt: skip
+    """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
 
-    Returns the exit code.
+    Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
     """
-    return show_answer(getattr(privproj, quantity)(mechanism, **options, **run), mechanism, run, clip, json)
+    result = getattr(privproj, quantity)(mechanism, **options, **run)
+    return show_result(result, mechanism, run, clip, json, verbose)
 
 
-def show_answer(result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool) -> int:
-    """Print the answer to a question about this mechanism and run; returns the exit code."""
+def show_result(
+    result: Result, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool
+) -> int:
+    """Print the result of a query about this mechanism and run, and return the exit code."""
     result = with_clip(result, mechanism, clip)
-    worth = worth_of(result, mechanism, run)
-    if worth is not None:
-        result = replace(result, alternatives={**result.alternatives, **worth.as_dict()})
-    return show(result, json, lambda: render.as_text(result, mechanism, run, worth))
+    if not (json or verbose):
+        return show(result, json, lambda: render.as_text(result))
+    utility = utility_of(result, mechanism, run)
+    if utility is not None:
+        result = replace(result, alternatives={**result.alternatives, **utility.as_dict()})
+    if json:
+        return show(result, json, str)
+    detailed, others = result.with_details(), other_bounds(result, mechanism, run, utility)
+    return show(result, json, lambda: render.as_text(detailed, verbose, utility, others))
+
+
+def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility: "Utility | None") -> dict[str, float]:
+    """Return the values of the baselines of a mechanism for the same query, by their labels."""
+    if result.outcome is not Outcome.OK:
+        return {}
+    from privproj.accounting.comparison import compare_with_baselines
+
+    dp_sgd_noise = utility.dp_sgd_noise_multiplier if utility else None
+    return dict(compare_with_baselines(result, mechanism, run, dp_sgd_noise))
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
@@ -211,8 +240,8 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
     return EXIT_CODES[result.outcome]
 
 
-def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | None":
-    """What the update of a projected release is worth beside DP-SGD's, with the parameter that the query found."""
+def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
+    """Return the utility of the update of a projected release, with the parameter that the query found."""
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
@@ -298,8 +327,8 @@ def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: 
 def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    options = [json_option(), bound_option(), refuted_option(), clip]
-    return QuestionGroup(quantity, partial(answer_question, quantity), options)
+    options = [json_option(), verbose_option(), bound_option(), refuted_option(), clip]
+    return QuestionGroup(quantity, partial(answer_query, quantity), options)
 
 
 COMMANDS = {

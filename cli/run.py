@@ -11,7 +11,17 @@ from privproj.result import Result
 from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
-from .options import Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
+from .options import (
+    Once,
+    OneOf,
+    command_with,
+    file_argument,
+    json_option,
+    option,
+    option_of,
+    options_from,
+    verbose_option,
+)
 from .query import show
 
 
@@ -22,11 +32,12 @@ from .query import show
     option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
+    verbose_option(),
     option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
 )
 def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
-    gdp: bool, **risk: float | None,
+    gdp: bool, verbose: bool, **risk: float | None,
 ) -> int:  # fmt: skip
     """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -52,7 +63,7 @@ def run_command(
         if of_risk or calibrate or epsilon is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
-        return show_run(result, schedule, output, json)
+        return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
         schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
@@ -63,14 +74,14 @@ def run_command(
         result = schedule.delta(epsilon=epsilon)
     else:
         result = schedule.epsilon(delta=delta)
-    return show_run(result, schedule, output, json)
+    return show_run(result, schedule, output, json, verbose)
 
 
-def show_run(result: Result, schedule: Schedule, output: str | None, json: bool) -> int:
+def show_run(result: Result, schedule: Schedule, output: str | None, json: bool, verbose: bool = False) -> int:
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
-    return show(result, json, lambda: render.run_text(result))
+    return show(result, json, lambda: render.run_text(result.with_details() if verbose else result, verbose))
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:

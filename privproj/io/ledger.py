@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from privproj.accounting.config import check_keys
-from privproj.accounting.query import answer, question_about, solve_epsilon
+from privproj.accounting.query import composition_of_phase, solve_epsilon
 from privproj.accounting.schedule import Phase, Schedule
 from privproj.assumptions import (
     FILTER_FIXED_IN_ADVANCE,
@@ -360,7 +360,7 @@ class Account:
         elif len(phases) > 1:
             result = Schedule(tuple(phases)).epsilon(delta=delta)
         else:
-            result = answer(question_about(phases[0]), "epsilon", solve_epsilon, delta_target(delta, None))
+            result = solve_epsilon(composition_of_phase(phases[0]), delta_target(delta, None))
         return self.explained(result)
 
     def overspent(self) -> str:

@@ -4,9 +4,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from privproj_cli.options import Group, Once, command_with, file_argument, json_option, option, option_of
-from privproj_cli.query import QuestionGroup, bound_option, refuted_option, show, show_answer
-from privproj_cli.render import run_text
+from privproj_cli.options import (
+    Group,
+    Once,
+    command_with,
+    file_argument,
+    json_option,
+    option,
+    option_of,
+    verbose_option,
+)
+from privproj_cli.query import QuestionGroup, bound_option, refuted_option, show_result
+from privproj_cli.run import show_run
 
 import privproj
 from privproj.contrib.certify.certificate import prove
@@ -14,6 +23,7 @@ from privproj.errors import InvalidParameter, Unanswered
 from privproj.io.files import read_data, refuse_same_file
 from privproj.io.run_file import from_data
 from privproj.mechanisms.base import Mechanism
+from privproj.numerics.interval import UNKNOWN
 from privproj.result import Outcome, Result
 from privproj.run import RunOptions
 from privproj.targets import TARGET_PARAMETERS
@@ -29,7 +39,7 @@ def proved(result: Result, path: str | None) -> Result:
     try:
         result, certificate = prove(result)
     except Unanswered as error:
-        error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
+        error.result = replace(result, value=None, interval=UNKNOWN, outcome=Outcome(error.outcome))
         raise
     if path is not None:
         certificate.save(path)
@@ -37,12 +47,12 @@ def proved(result: Result, path: str | None) -> Result:
 
 
 def certify_query(
-    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, output: str | None,
-    **options: Any,
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool,
+    output: str | None, **options: Any,
 ) -> int:  # fmt: skip
     """Answer a query about a mechanism, prove the answer and print it; returns the exit code."""
     result = getattr(privproj, quantity)(mechanism, **options, **run)
-    return show_answer(proved(result, output), mechanism, run, clip, json)
+    return show_result(proved(result, output), mechanism, run, clip, json, verbose)
 
 
 class CertifiedQueries(QuestionGroup):
@@ -61,7 +71,7 @@ command = Queries("certify", help="Prove an epsilon, delta or sigma in ball arit
 
 for quantity in ("epsilon", "delta", "sigma"):
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    options = [json_option(), bound_option(), refuted_option(), proof_option(), clip]
+    options = [json_option(), verbose_option(), bound_option(), refuted_option(), proof_option(), clip]
     command.add_command(CertifiedQueries(quantity, partial(certify_query, quantity), options))
 
 
@@ -72,8 +82,11 @@ for quantity in ("epsilon", "delta", "sigma"):
     *(option_of(name, TARGET_PARAMETERS[name]) for name in ("epsilon", "delta")),
     proof_option(),
     json_option(),
+    verbose_option(),
 )
-def certify_run(file: str, epsilon: float | None, delta: float | None, output: str | None, json: bool) -> int:
+def certify_run(
+    file: str, epsilon: float | None, delta: float | None, output: str | None, json: bool, verbose: bool
+) -> int:
     """Epsilon or delta of a run file: phases composed jointly, in ball arithmetic.
 
     \b
@@ -85,5 +98,4 @@ def certify_run(file: str, epsilon: float | None, delta: float | None, output: s
         raise InvalidParameter("--delta", delta, "exactly one of --delta and --epsilon")
     schedule = from_data(read_data(file), file)
     result = schedule.epsilon(delta=delta) if epsilon is None else schedule.delta(epsilon=epsilon)  # pyright: ignore
-    result = proved(result, output)
-    return show(result, json, lambda: run_text(result))
+    return show_run(proved(result, output), schedule, None, json, verbose)

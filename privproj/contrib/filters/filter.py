@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 from privproj.accounting.calibration import sigma
 from privproj.accounting.gdp import require_no_options
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Question, ask_by_name, run_of_several, solve_delta, solve_epsilon
+from privproj.accounting.query import Schedule, composition_of, run_of_several, solve_delta, solve_epsilon
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian, Mechanism
@@ -452,11 +452,14 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class _BudgetQuestion(Question):
+class _BudgetQuestion(Schedule):
     """A question about the whole budget of a filter; its phases are the releases that were counted."""
 
     budget: Filter = field(kw_only=True)
-    is_plain: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        """Allow a filter without releases."""
 
     @property
     def remedy(self) -> str:
@@ -502,7 +505,7 @@ def _phase_of(
         require_no_options(bound, run, "a phase")
         return release
     shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
-    return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
+    return composition_of(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
 
 
 def _round_up(exact: Fraction) -> float:

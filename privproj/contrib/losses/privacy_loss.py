@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
-from privproj.accounting.phase import numerics_of
+from privproj.accounting.query import build_result
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.contrib.filters.filter import renyi_curve
 from privproj.errors import InvalidParameter, Refused, unknown_name
@@ -86,7 +86,7 @@ class PrivacyLoss(Schedule):
     @property
     def rests_on(self) -> Result:
         """What every number of the run rests on, as a result says it; its value plays no role."""
-        return self.result("curve", 1.0, None, numerics=numerics_of(self.curve()))
+        return build_result(self, "curve", 1.0, curve=self.curve())
 
     def __repr__(self) -> str:
         basis = self.rests_on
@@ -219,7 +219,7 @@ def convert(
     several = isinstance(at, list | tuple)
     values, side = CONVERSIONS[to](loss, at if several else [at])
     # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
-    rests_on = loss.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
+    rests_on = build_result(loss, "curve", 1.0) if to == "renyi" else loss.rests_on
     value = values if several else values[0]
     return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 

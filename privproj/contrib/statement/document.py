@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from hashlib import sha256
 
-from privproj_cli.render import run_words
 from privproj_cli.verify import (
     NOT_THE_PROGRAM,
     UNPROVED,
@@ -22,6 +21,7 @@ from privproj.contrib.statement.statement import DIGESTS, AgreementVerdict, Stat
 from privproj.io.files import digest_of
 from privproj.io.ledger import verify_ledger
 from privproj.result import round_outward
+from privproj.run import run_words
 
 NOT_THE_CHECKPOINT = "that the checkpoint came from this run: a digest says which file is meant, not how it was made"
 NOT_GIVEN = "that the {name} is the one whose SHA-256 the statement names, since it was not given"

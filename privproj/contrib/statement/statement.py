@@ -36,7 +36,7 @@ from typing import Any
 from privproj.accounting import config as spec
 from privproj.accounting.comparison import compare
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import ask_by_name, solve_epsilon
+from privproj.accounting.query import composition_of, solve_epsilon
 from privproj.accounting.schedule import Schedule
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, ROUNDING_AS_MEASURED, THIS_LEDGER_ALONE
 from privproj.errors import InvalidParameter, within
@@ -225,7 +225,7 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
         question, rows = from_data(run, "statement").by_one_accountant(), ()
     else:
         mechanism, bound, options = spec.mechanism_bound_and_run({**entry, **shared})
-        question, rows = ask_by_name(mechanism, bound, options), compare(mechanism, delta=delta, **options)
+        question, rows = composition_of(mechanism, bound, options), compare(mechanism, delta=delta, **options)
     result = solve_epsilon(question, delta_target(delta, None))
     answers = [row.result for row in rows if row.result and row.result.value is not None]
     return result, question.curve(), tuple(other for other in answers if other.bound != result.bound)

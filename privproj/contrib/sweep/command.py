@@ -7,6 +7,7 @@ from privproj_cli import render
 from privproj_cli.options import WORKERS, Once, command_with, file_argument, json_option, option
 from privproj_cli.output import bar, write
 
+from privproj.accounting.query import build_result
 from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from, run_sweep
 from privproj.errors import InvalidParameter
 from privproj.io.files import read_data
@@ -49,7 +50,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     with bar(len(grid), f"{len(grid)} questions") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
-    corners = {place: question.result(grid.query, 1.0, None) for place, question in grid.corners()}
+    corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
     promises = {place: corner.promises for place, corner in corners.items()}
     assumed = {place: corner.assumes for place, corner in corners.items()}
     if json:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from privproj.accounting import config as spec
 from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Question
+from privproj.accounting.query import Schedule
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, within
 from privproj.io.files import check_output, write_atomically
 from privproj.io.jobs import Pool, complete_rows, open_pool
@@ -111,7 +111,7 @@ class Grid:
         """The grid of every word of the axes and of the ends of their numbers."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
-    def question(self, number: int) -> Question:
+    def question(self, number: int) -> Schedule:
         """The question at a point, with what stands in for what the query finds; raises where it is none."""
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         question = spec.question_from(keys, self.query)
@@ -121,7 +121,7 @@ class Grid:
                 question.check()
         return question
 
-    def corners(self) -> list[tuple[str, Question]]:
+    def corners(self) -> list[tuple[str, Schedule]]:
         """The questions at the ends of the axes, or at the first valid point, each with what is its own about it.
 
         What the numbers of a table take for granted is that of these questions; they are a random sample of
@@ -132,7 +132,7 @@ class Grid:
         some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
-    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Question]]:
+    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
         """The questions at these points, each after what is its own about it."""
         for number in numbers:
             with suppress(PrivprojError):
