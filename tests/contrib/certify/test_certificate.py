@@ -395,7 +395,7 @@ def test_an_epoch_of_shuffled_batches_is_certified_as_one_release_and_no_more(tm
     path = str(tmp_path / "proof.json")
     shuffled = "epsilon gaussian --noise-multiplier 5 --delta 1e-5 --sampling shuffle --batches 9"
     assert exit_code(["certify", *shuffled.split(), "-o", path]) == 0
-    assert "(upper bound, at delta" in capsys.readouterr().out
+    assert "(upper bound, delta = " in capsys.readouterr().out
     assert exit_code(["verify", path]) == 0
     assert "shuffled batches, counted as one release" in " ".join(capsys.readouterr().out.split())
 
