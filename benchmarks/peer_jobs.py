@@ -93,12 +93,12 @@ def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: th
     import numpy as np
     from beta_tail import beta_tail_epsilons
 
-    from privproj.numerics.compiled import compiled
+    from privproj.numerics.jit import compile_kernel
 
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
         state["columns"] = [np.ascontiguousarray(c) for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-        state["kernel"], state["out"] = compiled(beta_tail_epsilons), np.empty(len(rows))
+        state["kernel"], state["out"] = compile_kernel(beta_tail_epsilons), np.empty(len(rows))
     state["kernel"](*state["columns"], False, state["out"])
     return state["out"]
 

@@ -11,7 +11,7 @@ import click
 import privproj
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
-from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
+from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, registry
 from privproj.sampling import SCHEMES, Scheme
 
 from . import render
@@ -92,7 +92,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
     """Every entry and every bound of that name, an error with a suggestion where there is none."""
     asked = spelling(word)
     matches = [entry for entry in words_of(groups) if asked in map(spelling, (entry["name"], *entry.get("also", ())))]
-    matches += [bound_entry(*line) for line in LINES if asked in (spelling(line[1]), spelling(".".join(line)))]
+    matches += [bound_entry(*line) for line in bound_names() if asked in (spelling(line[1]), spelling(".".join(line)))]
     matches += [claim_entry(name, claim) for name, claim in claims().items() if asked == spelling(name)]
     if not matches:
         names = [name for name in known_words(groups) if ("." in name) == ("." in word)]
@@ -103,7 +103,7 @@ def entries(groups: list[dict[str, Any]], word: str) -> list[dict[str, Any]]:
 def known_words(groups: list[dict[str, Any]]) -> list[str]:
     """Every name that can be asked for."""
     words = [name for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))]
-    return list(dict.fromkeys([*words, *(name for _, name in LINES), *map(".".join, LINES), *claims()]))
+    return list(dict.fromkeys([*words, *(name for _, name in bound_names()), *map(".".join, bound_names()), *claims()]))
 
 
 def claims() -> dict[str, str]:
@@ -113,7 +113,7 @@ def claims() -> dict[str, str]:
 
 def claim_entry(name: str, claim: str) -> dict[str, Any]:
     """A claim as an entry: what it says, which bounds name it as their proof, and where it is proved."""
-    bounds = [".".join(line) for line in LINES if find_bound(mechanism_named(line[0]), line[1]).proof == name]
+    bounds = [".".join(line) for line in bound_names() if find_bound(mechanism_named(line[0]), line[1]).proof == name]
     page = f"Proved in docs/proofs.md#{name.lower()}, of the source and of the site."
     return {"kind": "claim", "name": name, "means": f"{claim} {page}", "see": bounds}
 
@@ -153,13 +153,14 @@ def overview(groups: list[dict[str, Any]]) -> str:
 # --- the catalogue ------------------------------------------------------------------------------------
 
 
-NAMES = [*dict(LINES), *(name for _, name in LINES), *map(".".join, LINES)]
-"""Mechanisms, bounds, and both together."""
+def _completions() -> list[str]:
+    """Return the names of mechanisms, of bounds, and of both together."""
+    return [*dict(bound_names()), *(name for _, name in bound_names()), *map(".".join, bound_names())]
 
 
 @command_with(
     "bounds",
-    click.Argument(["name"], required=False, metavar="[NAME]", shell_complete=completing(lambda _: NAMES)),
+    click.Argument(["name"], required=False, metavar="[NAME]", shell_complete=completing(lambda _: _completions())),
     json_option(),
 )
 def bounds_command(name: str | None, json: bool) -> int:
@@ -176,7 +177,11 @@ def bounds_command(name: str | None, json: bool) -> int:
     listed = [b for b in registry() if name is None or b.mechanism.name in mechanisms]
     chosen = [*pages, *listed]
     if not chosen:
-        names = [f"{kind}.{bound}" for kind, bound in LINES] if "." in str(name) else [bound for _, bound in LINES]
+        names = (
+            [f"{kind}.{bound}" for kind, bound in bound_names()]
+            if "." in str(name)
+            else [bound for _, bound in bound_names()]
+        )
         raise unknown_name("NAME", name, "a bound", names, "`privproj bounds` lists them")
     if json:
         click.echo(render.as_json({"results": [render.bound_record(b) for b in chosen]}))

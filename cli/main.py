@@ -38,7 +38,6 @@ GROUPS = {
         "run": "Epsilon or delta of a run file: phases composed jointly.",
         "remaining": "How much of a budget is spent, and how many steps still fit.",
         "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
-        "select": "The best of a random number of runs: what choosing it costs.",
     },
     "Reports": {
         "explain": "What a word, an exit code or a bound of an answer means.",
@@ -96,7 +95,6 @@ HOMES = {
     "dp-sft": "run",
     "lora-noise": "alignment",
     "remaining": "ledger",
-    "select": "choose",
 }
 """The files of commands that share one; every other command has a file of its name."""
 

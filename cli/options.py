@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import click
 
-from privproj.errors import InvalidParameter, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, unknown_name
 from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
 
 
@@ -190,7 +190,7 @@ class Group(click.Group):
             raise self.unknown_command(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")
         return super().resolve_command(ctx, args)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         """The error for a name that is none of those known."""
         return unknown_name("COMMAND", name, "a command", names, remedy)
 

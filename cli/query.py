@@ -11,9 +11,9 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, Refused
+from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms.base import ClippedSum, Mechanism
-from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.mechanisms.registry import bound_names, mechanism_named, mechanism_names
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
@@ -38,9 +38,6 @@ from .output import complain, write
 if TYPE_CHECKING:
     from privproj.accounting.utility import Worth as Utility
 
-MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
-"""The names of all mechanisms, in the order in which they are listed."""
-
 QUANTITIES = tuple(ONE_NUMBER)
 """The quantities that are one number."""
 
@@ -63,13 +60,12 @@ COMPUTED = ("discretization", "split")
 """Options of a run that say how its answer is computed, not what was run."""
 
 
-def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
-    """What describes a mechanism, without what the quantity finds."""
+def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
+    """Return the options of a mechanism, without what the quantity finds; the noise may be left out if it is found."""
     kind = mechanism_named(mechanism)
     asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
-    # A choice of runs calibrates the noise where none is given.
-    options = [option_of(name, field, required=field.is_found and quantity != "select") for name, field in asked]
+    options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in asked]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
@@ -103,7 +99,7 @@ def target_options(quantity: str) -> list[Once]:
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
     """The option that names a bound."""
-    of_mechanism = completing(lambda mechanism: [name for kind, name in LINES if kind == mechanism])
+    of_mechanism = completing(lambda mechanism: [name for kind, name in bound_names() if kind == mechanism])
     return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
 
 
@@ -116,35 +112,45 @@ class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
     ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
-    mechanism, run and target.
+    mechanism, run and target. ``example`` ends the example of the help. ``finds_noise`` is True if the noise multiplier
+    may be left out.
     """
 
     members = "a mechanism"
     path = "privproj"
 
     def __init__(
-        self, quantity: str, ask: Callable[..., int], answer: Sequence[Once], own_run: Sequence[Once] = ()
+        self,
+        quantity: str,
+        ask: Callable[..., int],
+        answer: Sequence[Once],
+        own_run: Sequence[Once] = (),
+        example: str | None = None,
+        finds_noise: bool = False,
     ) -> None:
         super().__init__(quantity, help=ONE_NUMBER.get(quantity, ask.__doc__))
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
+        self.example = ENDINGS.get(quantity, "--delta 1e-5") if example is None else example
+        self.finds_noise = finds_noise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
+        names = (name for name in mechanism_names() if has_quantity(self.quantity, mechanism_named(name)))
         return [*names, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in MECHANISMS and has_quantity(self.quantity, mechanism_named(cmd_name)):
+        if cmd_name in mechanism_names() and has_quantity(self.quantity, mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         from privproj.mechanisms.methods import unknown_mechanism
 
         return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
         """Build the command of a mechanism."""
-        kind, own_options = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
+        kind = mechanism_named(mechanism)
+        own_options = mechanism_options(mechanism, self.quantity, self.finds_noise)
 
         def run(**options: Any) -> int:
             parameters = {str(one.name): options.pop(str(one.name)) for one in own_options}
@@ -153,7 +159,7 @@ class QuestionGroup(Group):
 
         asked = run_options(self.quantity)
         words = [self.path, self.quantity, mechanism, *example_words(mechanism, self.quantity)]
-        words.append(ENDINGS.get(self.quantity, "--delta 1e-5"))
+        words.append(self.example)
         return SectionedCommand(
             {
                 "Mechanism": own_options,
@@ -173,7 +179,6 @@ ENDINGS = {
     "delta": "--epsilon 1",
     "steps": "--epsilon 8 --delta 1e-5",
     "rate": f"--steps 1000 {BOTH}",
-    "select": "--trials 10 --delta 1e-5",
     "curve": "",
     **dict.fromkeys(("sigma", "rank", "misalignment"), BOTH),
 }

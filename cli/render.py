@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privproj.assumptions import REPLACE_SENSITIVITY
+from privproj.assumptions import Requirement
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.run import ASSUMED_POISSON, percent, run_words
+from privproj.run import ASSUMED_POISSON, run_words
 from privproj.sampling import IN_EPOCHS
 
 if TYPE_CHECKING:
@@ -315,15 +315,9 @@ def foundation_line(result: Result) -> str:
 def relation_words(result: Result) -> str:
     """Say the relation, and what a noise multiplier is measured against where that is twice the clip."""
     run: Any = result.run
-    doubled = REPLACE_SENSITIVITY in run["assumes"]
+    doubled = Requirement.REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
-
-
-def filter_words(parameters: dict[str, Any]) -> str:
-    """Say of a filter its order, its budget and how much of that is spent."""
-    order, budget = str(parameters["order"]).removesuffix(".0"), round_outward(parameters["budget"], up=False)
-    return f"order {order}, budget {budget}, {percent(parameters['spent'] / parameters['budget'])} of it spent"
 
 
 def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
@@ -430,6 +424,6 @@ def bound_page(bound: "Bound") -> list[str]:
         "status": f"{bound.status}: `privproj explain {bound.status}` says what that is{promised}",
         "reason": bound.reason,
         "relation": ", ".join(bound.relations),
-        "assumes": "; ".join(bound.assumes(bound.mechanism)) or "nothing beyond the sensitivity of the query",
+        "assumes": "; ".join(bound.requirements(bound.mechanism)) or "nothing beyond the sensitivity of the query",
     }
     return [first, *labelled(rows), *fit_line("  example:  ", bound.example)]

@@ -12,6 +12,7 @@ from typing import Any
 from privproj_cli.main import exit_code
 
 from privproj.accounting.phase import phase_for
+from privproj.contrib.certify.ball_profiles import ball_entry
 from privproj.errors import PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import GUARANTEES, Bound
@@ -97,7 +98,7 @@ def fitting(bound: Bound) -> Iterable[Mechanism]:
 def asked(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
     """The promises for these parameters, where they make sense."""
     try:
-        return bound.promises_of(mechanism) if attempt(bound, mechanism) else ()
+        return tuple(one.text for one in bound.assumptions(mechanism)) if attempt(bound, mechanism) else ()
     except PrivprojError:
         return ()
 
@@ -105,7 +106,7 @@ def asked(bound: Bound, mechanism: Mechanism) -> tuple[str, ...]:
 def promises(bound: Bound) -> list[str]:
     """Every promise of any variant, each once."""
     found = [text for mechanism in variants(bound) for text in asked(bound, mechanism)]
-    if bound.groups:
+    if bound.of_group == "same":
         found.append("with `--group-size K`: one person contributes at most K records, each clipped on its own")
     return list(dict.fromkeys(found))
 
@@ -183,22 +184,23 @@ def status(bound: Bound) -> str:
 def foundations(bound: Bound) -> str:
     """Promises and assumptions."""
     promised = bullets(promises(bound)) or "* none"
-    assumed = bullets(bound.assumes(bound.mechanism)) or "* nothing beyond the sensitivity of the query"
+    assumed = bullets(bound.requirements(bound.mechanism)) or "* nothing beyond the sensitivity of the query"
     head = "Promises (each is printed where it applies; the numbers are those of examples):"
     return f"{head}\n\n{promised}\n\nAssumed of the program:\n\n{assumed}"
 
 
 def composition(bound: Bound) -> str:
     """Relations, composition, subsampling, certificates."""
-    default = bound.default_relation or bound.mechanism.default_relation or "add-remove"
+    default = bound.default_relation or "add-remove"
+    entry = ball_entry(bound)
     return bullets(
         (
             f"Relations: {', '.join(bound.relations)}; {default} where none is given.",
             f"Composition: {COMPOSES[kind(bound)]}",
             subsampling(bound),
-            "Projection: " + ("may be reused." if bound.holds_for_fixed_projection else "as assumed above.")
-            + (" Delta is split between two events (`--split`)." if bound.splits else ""),
-            "Certificate: " + CERTIFIED[None if bound.ball_profile is None else bound.certifies_runs],
+            "Projection: " + ("may be reused." if "fixed-projection" in bound.supports else "as assumed above.")
+            + (" Delta is split between two events (`--split`)." if "split" in bound.supports else ""),
+            "Certificate: " + CERTIFIED[None if entry is None else entry.runs],
         )
     )  # fmt: skip
 

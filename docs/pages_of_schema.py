@@ -11,7 +11,7 @@ from typing import Any
 from privproj.accounting.config import ALIASES, keys_of
 from privproj.io.run_file import FOR_ALL, PHASE_KEYS
 from privproj.mechanisms import Mechanism
-from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.mechanisms.registry import bound_names, mechanism_named
 from privproj.parameters import Parameter, parameters_of
 from privproj.run import RUN_PARAMETERS
 from privproj.sampling import Sampling
@@ -46,7 +46,7 @@ def mechanism_rule(name: str, kind: type[Mechanism]) -> dict[str, Any]:
 def schema_pages() -> dict[Path, str]:
     """The schema, with what is declared brought up to date."""
     schema = json.loads(SCHEMA.read_text())
-    kinds = {name: mechanism_named(name) for name, _ in LINES}
+    kinds = {name: mechanism_named(name) for name, _ in bound_names()}
     run = {name: rule_of(found) for name, found in RUN_PARAMETERS.items()}
     phase = schema["properties"]["phase"]["items"]
     words = "a mechanism, or an algorithm that is a Gaussian mechanism"

@@ -11,7 +11,8 @@ needs secret ones, and floating-point noise is not exactly Gaussian.
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from privproj import Gaussian, Mixing, epsilon, mixing_plan, sigma
+from privproj import Gaussian, epsilon, sigma
+from privproj.contrib.mixing import Mixing, mixing_plan
 
 DELTA, RANK, SEEDS = 1e-6, 300, 10
 

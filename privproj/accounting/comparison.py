@@ -11,8 +11,8 @@ from privproj.accounting.phase import Phase, check_mechanism, phase_for
 from privproj.accounting.query import composition_of, composition_of_phase
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.mechanisms import M2, Mechanism
-from privproj.mechanisms.bound import Baseline, Bound
-from privproj.mechanisms.registry import bounds_of, with_role
+from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.registry import Baseline, baselines_of, bounds_of
 from privproj.result import Result, Rows, Status
 from privproj.run import RunOptions
 from privproj.sampling import scheme_of
@@ -91,7 +91,7 @@ def compare(
     rows = []
     for bound in bounds_of(type(mechanism)):
         phase = phase_for(mechanism, bound, run)
-        rows.append(_compare_one(phase if bound.splits else phase.with_run(split=None), quantity, target))
+        rows.append(_compare_one(phase if "split" in bound.supports else phase.with_run(split=None), quantity, target))
     return Rows(sorted(rows, key=_comparison_order))
 
 
@@ -164,5 +164,5 @@ def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[st
     unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}
-    bounds = with_role(type(mechanism), "baseline", *(() if single else ("composed baseline",)))
-    return [(bound.name, bound.baseline) for bound in reversed(bounds) if bound.baseline and fits[bound.baseline.runs]]
+    baselines = reversed(baselines_of(mechanism.name).items())
+    return [(name, baseline) for name, baseline in baselines if fits[baseline.runs]]

@@ -26,7 +26,6 @@ from privproj.mechanisms.registry import mechanism_named
 from privproj.numerics.interval import Enclosure
 from privproj.parameters import (
     NUMBER,
-    TABLE,
     TEXT,
     TRUTH,
     WHOLE,
@@ -64,7 +63,6 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("expect", "rtol", "at_most"), NUMBER),
     "bound_version": WHOLE,
     "planned": TRUTH,
-    "event": TABLE,
 }
 """What the values of every key may be, but for the parameters of a mechanism."""
 

@@ -15,6 +15,7 @@ from privproj.accounting.phase import Phase
 from privproj.accounting.query import Schedule, solve_delta, solve_epsilon
 from privproj.composition.compose import compose_phases
 from privproj.errors import PrivprojError
+from privproj.mechanisms.registry import is_renyi
 from privproj.numerics.interval import next_up
 from privproj.profiles.conversion import LEAST_LOG_VALUE
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
@@ -140,7 +141,7 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
     """Why an answer is far above its lower end; empty where no reason is known."""
     if any(phase.mechanism.name == "dp-accounting" for phase in phases):
         return EVENTS_LEFT_OUT
-    if any(phase.bound.renyi for phase in phases):
+    if any(is_renyi(phase.bound) for phase in phases):
         return OTHER_BOUND
     is_tight = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower
     return NO_ONE_CHANGE if is_tight else ""

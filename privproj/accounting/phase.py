@@ -6,14 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from privproj.assumptions import (
-    FRESH_PROJECTION_PER_BATCH,
-    INDEPENDENT_LAYER_PROJECTIONS,
-    PROMISE_OF_EVERY_BATCH,
-    PUBLIC_RECORD_COUNT,
-    REPLACE_SENSITIVITY,
-    plan_fixed,
-)
+from privproj.assumptions import DataAssumption, Requirement, fixed_schedule
 from privproj.composition.compose import compose
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
@@ -93,20 +86,15 @@ class Phase:
         self.run.check_pair()
         if self.mechanism.adapts_clip:
             self.check_count()
-        missing = bound.needs(self.mechanism)
-        if missing:
-            raise InvalidParameter("columns", "nothing", f"{missing} for {bound.name}")
         if relation not in bound.relations:
             allowed = ", ".join(bound.relations)
             proved = (other for other in bounds_of(type(self.mechanism)) if other.status is Status.PROVED)
             names = [other.name for other in proved if relation in other.relations]
             better = f"; --bound {names[0]} does" if names else ""
             raise Refused(f"{bound.name} does not hold under relation={relation}; it holds under {allowed}{better}")
-        if self.run.split is not None and not bound.splits:
+        if self.run.split is not None and "split" not in bound.supports:
             raise InvalidParameter("split", self.run.split, f"no split, since {bound.name} does not divide delta")
-        reason = bound.refuses(self.mechanism)
-        if reason:
-            raise Refused(reason)
+        bound.check(self.mechanism)
         if self.reuses_projection and self.run.is_planned:
             in_epochs = self.run.scheme.counts_epochs
             many = "every batch of an epoch" if in_epochs else f"each of the {self.run.steps} releases"
@@ -127,8 +115,8 @@ class Phase:
     def check_count(self) -> None:
         """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
         sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
-        if not self.bound.supports_adaptive_clipping:
-            names = [bound.name for bound in bounds_of(type(self.mechanism)) if bound.supports_adaptive_clipping]
+        if "adaptive-clipping" not in self.bound.supports:
+            names = [bound.name for bound in bounds_of(type(self.mechanism)) if "adaptive-clipping" in bound.supports]
             raise Refused(
                 f"{self.bound.name} has no theorem for a clip that adapts to a private count, got "
                 f"adaptive_clipping_sigma={sigma:g}; use {' or '.join(names)}"
@@ -142,13 +130,14 @@ class Phase:
     @property
     def reuses_projection(self) -> bool:
         """True if the projection is drawn once, although the bound needs a fresh one for each release."""
-        return not self.bound.holds_for_fixed_projection and bool(getattr(self.mechanism, "fixed_projection", False))
+        is_fixed = bool(getattr(self.mechanism, "fixed_projection", False))
+        return is_fixed and "fixed-projection" not in self.bound.supports
 
     @property
     def is_truth(self) -> bool:
         """True if the bound of one release is attained by data sets that differ in the records of one person."""
-        is_about_them = self.run.group_size == 1 or self.bound.groups
-        return is_about_them and self.bound.exact and self.bound.is_attained(self.mechanism)
+        is_about_them = self.run.group_size == 1 or self.bound.of_group == "same"
+        return is_about_them and self.bound.is_exact(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
         """The bound of one release in its own representation, and the run that it is for.
@@ -168,7 +157,7 @@ class Phase:
     def check_group(self) -> None:
         """Raise :class:`Refused` unless the bound is about a group, and a batch draws its records apart."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
-        if not bound.groups and bound.of_several is None:
+        if bound.of_group is None:
             raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
         has_step = scheme.draws_records_apart or self.run.fixed_batch is not None or self._adds_shifts
         if self.run.in_batches and not has_step:
@@ -294,28 +283,30 @@ class Phase:
         """What the data must keep, in words; empty where the bound holds for all data."""
         group = self.run.group_size
         drawn = "clipped and drawn" if self.run.in_batches and not self.run.scheme.in_positions else "clipped"
-        person = (f"one person contributes at most {group} records, each {drawn} on its own",) if group > 1 else ()
-        return (*self.bound.promises_of(self.mechanism), *person)
+        of_user = DataAssumption.RECORDS_PER_USER.at(count=group, handled=drawn).text
+        person = (of_user,) if group > 1 else ()
+        return (*(assumption.text for assumption in self.bound.assumptions(self.mechanism)), *person)
 
     @property
     def mechanism_assumes(self) -> tuple[str, ...]:
         """What the bound takes for granted about one release of the mechanism, in words."""
-        layers = (INDEPENDENT_LAYER_PROJECTIONS,) if self.bound.independent_layers(self.mechanism) else ()
-        return (*self.bound.assumes(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
+        independent = self.bound.requires_independent_layers(self.mechanism)
+        layers = (Requirement.INDEPENDENT_LAYER_PROJECTIONS,) if independent else ()
+        return (*self.bound.requirements(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
         """What the number takes for granted about the run, in words."""
-        run, values = self.run, self.bound.promises_values(self.mechanism)
-        projects = hasattr(self.mechanism, "fixed_projection") and not self.bound.holds_for_fixed_projection
+        run, values = self.run, self.bound.assumes_values(self.mechanism)
+        projects = hasattr(self.mechanism, "fixed_projection") and "fixed-projection" not in self.bound.supports
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values
         sentences = (
             (run.scheme.assumes, bool(run.scheme.assumes)),
-            (PUBLIC_RECORD_COUNT, run.public_size),
-            (plan_fixed(adapts=self.mechanism.adapts_clip), run.is_planned),
-            (FRESH_PROJECTION_PER_BATCH, projects and run.scheme.counts_epochs),
-            (PROMISE_OF_EVERY_BATCH, values and run.in_batches),
-            (REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
+            (Requirement.PUBLIC_DATASET_SIZE, run.public_size),
+            (fixed_schedule(adapts=self.mechanism.adapts_clip), run.is_planned),
+            (Requirement.FRESH_PROJECTION_PER_BATCH, projects and run.scheme.counts_epochs),
+            (Requirement.ASSUMPTIONS_PER_BATCH, values and run.in_batches),
+            (Requirement.REPLACE_SENSITIVITY, scaled and run.relation is NeighbouringRelation.REPLACE),
         )
         return tuple(words for words, is_said in sentences if is_said)
 
@@ -369,7 +360,7 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
         raise unknown_name(key, options[key], "an option of a run", RunOptions.__annotations__, word=key)
     allowed = boolean("allow_refuted", options.pop("allow_refuted", False))
     if options.get("relation") is None:
-        options["relation"] = bound.default_relation or mechanism.default_relation
+        options["relation"] = bound.default_relation
     return Phase(mechanism, Run(**options), bound, allowed, name)
 
 
@@ -403,5 +394,5 @@ def numerics_of(curve: Curve) -> dict[str, object]:
 
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
     """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
-    names = [bound.name for bound in bounds_of(type(mechanism)) if bound.holds_for_fixed_projection]
+    names = [bound.name for bound in bounds_of(type(mechanism)) if "fixed-projection" in bound.supports]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"

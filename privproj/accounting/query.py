@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
 from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
-from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
+from privproj.assumptions import FIXED_SCHEDULES, Requirement, fixed_schedule
 from privproj.composition.compose import compose_phases
 from privproj.errors import InvalidParameter, PrecisionLimit, Refused, Unanswered, within
 from privproj.mechanisms import Mechanism, NoisyMechanism
@@ -202,9 +202,9 @@ class Schedule:
         if self.is_plain:
             return (*self.assumes, *self.only.run_assumes)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
-        plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
+        plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
-        of_phases = (text for phase in self.phases for text in phase.run_assumes if text not in PLANS)
+        of_phases = (text for phase in self.phases for text in phase.run_assumes if text not in FIXED_SCHEDULES)
         return each_once((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
@@ -524,8 +524,8 @@ def build_result(
     }
     warnings, numerics = [*result["warnings"]], result.get("numerics")
     if numerics is not None and value is not None:
-        if numerics.get("rounding") and ROUNDING_AS_MEASURED not in result["promises"]:
-            result["promises"] = (*result["promises"], ROUNDING_AS_MEASURED)
+        if numerics.get("rounding") and Requirement.MEASURED_ROUNDING not in result["promises"]:
+            result["promises"] = (*result["promises"], Requirement.MEASURED_ROUNDING)
             result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
         if query.grid_step is not None and "grid_step" not in numerics:
             unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "

@@ -6,7 +6,7 @@ from typing import Any
 from privproj.accounting.calibration import sigma
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.query import Schedule
-from privproj.assumptions import PUBLIC_SUBSPACE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Gaussian, Mechanism
 from privproj.parameters import probability
@@ -114,6 +114,6 @@ def dp_sft(
         if not noise.usable:
             raise Refused(f"{name}: no noise meets epsilon {weight * epsilon:g} at delta {weight * delta:g}")
         phases.append(phase_of(Gaussian(noise_multiplier=noise.value), name, **run))
-    plan = Schedule(tuple(phases), assumes=(PUBLIC_SUBSPACE,) if public else ())
+    plan = Schedule(tuple(phases), assumes=(Requirement.PUBLIC_SUBSPACE,) if public else ())
     is_final = len(phases) == 1 or (budget == "split" and plan.meets(epsilon=epsilon, delta=delta))
     return plan if is_final else plan.calibrated(epsilon=epsilon, delta=delta)

@@ -1,4 +1,4 @@
-"""What to choose at one privacy: every way to train, what a release is worth, and the cheapest mixing.
+"""What to choose at one privacy: every way to train, and what a release is worth.
 
 Epsilon says nothing of the model that comes out. Two numbers do (docs/proofs.md, C38): the effective noise multiplier,
 that of the DP-SGD whose update is as noisy, and the projection factor ``kappa``: the update of one step misses
@@ -10,25 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Unpack
 
-from privproj.accounting.calibration import Search, sigma, solve_sigma
+from privproj.accounting.calibration import sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
 from privproj.accounting.query import composition_of
 from privproj.errors import InvalidParameter, Refused, Unanswered
-from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
+from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, PublicSketch
 from privproj.mechanisms.base import Lift
 from privproj.mechanisms.m2 import read_layers
-from privproj.numerics.root_finding import find_crossing, minimise
 from privproj.parameters import integer
 from privproj.result import Result, Rows
 from privproj.run import RunOptions
 from privproj.sampling import IN_EPOCHS
-from privproj.targets import full_target, privacy_or_risk_target
-
-LEAST_GAMMA = 0.01
-"""Least ``gamma`` that is tried. Contract."""
-
-LARGEST_GAMMA = 1e9
-"""Largest ``gamma`` that is tried. Contract."""
+from privproj.targets import privacy_or_risk_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,53 +306,3 @@ def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice
     mechanism: Any = replace(way.mechanism, noise_multiplier=result.value)  # pyright: ignore[reportCallIssue]
     update = worth_of(mechanism, lift, plain)
     return Choice(algorithm=way.algorithm, rank=way.rank, result=result, worth=update, mechanism=mechanism)
-
-
-def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
-    """Find the mixing in two stages with the smallest ``gamma`` whose one release meets ``(epsilon, delta)``.
-
-    A smaller ``gamma`` adds less noise, whatever the eigenvalue is. ``eigen_noise`` is chosen such that it is smallest:
-    with less of it the first stage spends more, with more of it the second stage needs a wider margin.
-
-    Args:
-        rank: The number of rows of the sketch, from 1 to 1e9.
-        epsilon: The epsilon to be met, above 0 and at most 1e9.
-        delta: The delta to be met, above 0 and below 1.
-
-    Returns:
-        The mechanism, whose epsilon at ``delta`` is at most ``epsilon``. That no smaller ``gamma`` does rests on a
-        search.
-
-    Raises:
-        InvalidParameter: A value is outside its domain.
-        Refused: No ``gamma`` up to 1e9 meets the target.
-
-    >>> from privproj import mixing_plan
-    >>> found = mixing_plan(rank=100, epsilon=4.0, delta=1e-6)
-    >>> round(found.gamma, 1), round(found.eigen_noise)
-    (18.9, 2)
-    """
-    target = full_target(epsilon, delta, None, zero=False)
-
-    limits = {"low": LEAST_GAMMA, "high": LARGEST_GAMMA}
-
-    def search_at(eigen_noise: float) -> Search:
-        return Search(
-            lambda gamma: composition_of(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
-        )
-
-    def rough_gamma(log_noise: float) -> float:
-        noise = math.exp(log_noise)
-        # Relative accuracy of the gamma by which the noise of the eigenvalue is chosen. Speed only.
-        return find_crossing(search_at(noise).excess, 8.0 * noise, rtol=1e-3, **limits).upper
-
-    # The first stage alone is the Gaussian mechanism at z = eigen_noise, of about sqrt(2 ln(1/delta))/epsilon.
-    scale = math.log(math.sqrt(-2.0 * target.log_delta + 2.0 * epsilon) / epsilon)
-    ends = max(scale - 1.5, math.log(LEAST_GAMMA)), max(scale + 2.5, math.log(LEAST_GAMMA) + 1.0)
-    # Accuracy of the log of the noise of the eigenvalue. Speed only.
-    log_noise = minimise(lambda x: math.log(rough_gamma(x)), *ends, rtol=0.02, points=5)[0]
-    noise = math.exp(log_noise)
-    gamma, _ = search_at(noise).least(rough_gamma(log_noise), rtol=1e-9, **limits)
-    if gamma == math.inf:
-        raise Refused(f"no gamma up to {LARGEST_GAMMA:g} meets epsilon {epsilon:g} and delta {delta:g}")
-    return Mixing(rank=rank, gamma=gamma, eigen_noise=noise)

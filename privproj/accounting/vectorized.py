@@ -28,8 +28,8 @@ from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
-from privproj.numerics.compiled import over_rows, rows_to_come
 from privproj.numerics.interval import NEXT_UP_RELATIVE_STEP
+from privproj.numerics.jit import expect_rows, over_rows
 from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
 from privproj.profiles.columns import Kernel
 from privproj.profiles.conversion import LEAST_LOG_VALUE
@@ -235,7 +235,7 @@ def _answer_columns(
     # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
-    with rows_to_come(size * ROW_WEIGHTS[quantity]):
+    with expect_rows(size * ROW_WEIGHTS[quantity]):
         answers = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
         phases, sides = [*answers.phases], {*answers.sides}
         if quantity == "delta" and answers.small.any():

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from privproj.accounting.kernel_rows import row_function
 from privproj.accounting.phase import Phase
 from privproj.numerics.interval import (
     ANSWER_STEP,
@@ -136,7 +137,7 @@ class RowShape(NamedTuple):
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
     """The shape of the rows that are like this phase, whose curve may be known; None where columns say nothing."""
-    run, bound, law_row = phase.run, phase.bound, phase.bound.law_row
+    run, bound, law_row = phase.run, phase.bound, row_function(phase.bound)
     if law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
     if run.discretization is not None or run.scheme.is_shuffled or run.allocates:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from privproj.accounting.schedule import Phase, Schedule, phase_of
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, PUBLIC_RECORD_COUNT
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.io.run_file import phase_from
 from privproj.mechanisms import Gaussian, Mechanism, NoisyMechanism
@@ -69,8 +69,8 @@ class ProjectionAccountant:
 
     assumes: ClassVar[tuple[str, ...]] = (
         "Poisson sampling under the neighbouring relation add-remove",
-        PUBLIC_RECORD_COUNT,
-        PLAN_FIXED_IN_ADVANCE,
+        Requirement.PUBLIC_DATASET_SIZE,
+        Requirement.FIXED_SCHEDULE,
     )
 
     def __init__(self) -> None:

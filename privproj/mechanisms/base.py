@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from privproj.assumptions import ADAPTED_CLIP, COUNT_OF_SIGNS
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter
 from privproj.parameters import DEVIATION, NOISE, check_parameters, parameter, parameters_of
 
@@ -80,6 +80,11 @@ class Mechanism:
     @property
     def adapts_clip(self) -> bool:
         """True if a noisy count is released with the sum, by which the clip of the next release is chosen (C31)."""
+        return False
+
+    @property
+    def projects_apart(self) -> bool:
+        """Whether one release has several projections whose losses average, or add, only if they are independent."""
         return False
 
     def for_group(self, size: int) -> "Mechanism":
@@ -218,7 +223,7 @@ class ClippedSum(NoisyMechanism):
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
         """With a count that adapts the clip, what may follow earlier releases, and what is counted."""
-        return (ADAPTED_CLIP, COUNT_OF_SIGNS) if self.adapts_clip else ()
+        return (Requirement.ADAPTIVE_CLIPPING, Requirement.CENTERED_COUNT) if self.adapts_clip else ()
 
     @property
     def adapts_clip(self) -> bool:

@@ -1,132 +1,94 @@
-"""The record that makes a theorem a bound: what it is about, what it rests on, and how it is evaluated."""
+"""Define the record of a theorem about the privacy of a mechanism."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from privproj.assumptions import KNOWN_PROJECTION, WHOLE_GRADIENT_CLIPPED
+from privproj.assumptions import Assumption, DataAssumption, Requirement
 from privproj.mechanisms import Mechanism
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.result import Status
 from privproj.run import Run
 from privproj.sampling import NeighbouringRelation
 
-if TYPE_CHECKING:
-    from privproj.contrib.certify.profiles import BallProfile
-    from privproj.profiles.columns import LawRow
-
 ALL_RELATIONS = tuple(NeighbouringRelation)
-"""Every neighbouring relation; a bound holds under all of them unless its record says otherwise."""
 
-GUARANTEES = (Status.PROVED, Status.CONDITIONAL)
-"""The statuses under which a number is a guarantee."""
-
-RANK_PROMISE = "every record changes the layer's gradient by a matrix of rank at most {k}"
-"""The promise on the rank of the change that one record makes; ``{k}`` stands for the rank."""
-
+GUARANTEES = (Status.PROVED, Status.CONDITIONAL)  # statuses under which a number is a guarantee
 
 OF_ONE_RECORD: dict[str, Any] = {
-    "groups": False,
+    "of_group": None,
     "relations": (NeighbouringRelation.ADD_REMOVE, NeighbouringRelation.ZERO_OUT),
 }
-"""Fields of a bound about one record that is there or not, as a group or a replaced record change more than that."""
+"""Fields of a bound about one record that is added or removed: not about a group, nor about a replaced record."""
 
 
-def _promise_of_rank_one(mechanism: Mechanism) -> tuple[str, ...]:
-    """The promise that every change has rank one; none where the shape of the query allows no other."""
-    return () if getattr(mechanism, "largest_rank", None) == 1 else (RANK_PROMISE.format(k=1),)
+def _assumes_rank_one(mechanism: Mechanism) -> tuple[Assumption, ...]:
+    """Return the assumption that the difference has rank one, unless the shape of the query allows no other rank."""
+    return () if getattr(mechanism, "largest_rank", None) == 1 else (DataAssumption.DIFFERENCE_RANK.at(k=1),)
 
 
 OF_RANK_ONE: dict[str, Any] = {
-    **OF_ONE_RECORD,
+    "relations": OF_ONE_RECORD["relations"],
     "status": Status.CONDITIONAL,
-    "promises_of": _promise_of_rank_one,
+    "assumptions": _assumes_rank_one,
 }
-"""Fields of a bound about one record whose change has rank one."""
+"""Fields of a bound about one record whose difference has rank one; the differences of a group have larger ranks."""
 
-
-def in_balls(profile: str, arguments: Callable[[Any, int], tuple[Any, ...]]) -> "Callable[[Any, int], BallProfile]":
-    """Return what makes the profile in balls of a mechanism and a number of releases.
-
-    ``profile`` is the name of its class in :mod:`privproj.contrib.certify.profiles`, which is imported where a
-    certificate is asked for.
-    """
-
-    def ball_profile(mechanism: Any, steps: int) -> "BallProfile":
-        from privproj.contrib.certify import profiles
-
-        return vars(profiles)[profile](*arguments(mechanism, steps))
-
-    return ball_profile
+Support = Literal["split", "adaptive-clipping", "fixed-projection", "shared-projection"]
 
 
 @dataclass(frozen=True)
 class OverRun:
-    """What a bound says where it accounts for a whole run by a function of its own."""
+    """A bound that accounts for a whole run by a function of its own.
 
-    over_run: Callable[[Run], Curve]
-    """From a run to its curve; raises :class:`privproj.Refused` where no theorem covers it."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Baseline:
-    """What a bound is called where others are compared with it, as plainer accounting of the same question.
-
-    * ``label``: its name in the comparison; ``{k}`` stands for the rank of the change.
-    * ``runs``: for which runs it is the baseline: "single" (one release on the whole data set), "composed" (all
-      others), "unsampled" (rate 1) or "any".
-    * ``split``: the published split of delta, where the bound has one.
+    ``over_run`` returns the curve of a run and raises :class:`privproj.Refused` if no theorem covers the run.
     """
 
-    label: str
-    runs: Literal["single", "composed", "unsampled", "any"] = "any"
-    split: Literal["even"] | None = None
+    over_run: Callable[[Run], Curve]
+
+
+class Flaw(NamedTuple):
+    """Why a refuted or asymptotic bound is not a guarantee.
+
+    Attributes:
+        reason: The counterexample or the open constant, and what to use instead.
+        affects: Whether the flaw concerns these parameters; elsewhere the bound holds.
+    """
+
+    reason: str
+    affects: Callable[[Any], bool] = lambda mechanism: True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Bound:
-    """A theorem about the privacy of one mechanism, as a record.
+    """A theorem about the privacy of one mechanism.
 
-    The fields, one line each, in their order:
-
-    * ``name``: what the bound is called on the command line and in files.
-    * ``mechanism``: the type of mechanism that it is about.
-    * ``summary``: what it is, in half a sentence, for tables.
-    * ``formula``: its formula in plain text, for its page and for ``privproj bounds NAME``.
-    * ``source``: the paper and the theorem, or the argument if it is our own.
-    * ``representation``: from the mechanism to a privacy profile of one release, or to an object with ``over_run``.
-    * ``proof``: the claim of docs/proofs.md that proves or refutes it; empty where the source is enough.
-    * ``holds_for_fixed_projection``: True if a projection may be reused over releases.
-    * ``exact``: True if the value is the truth of the release as stated, wherever ``is_attained`` holds.
-    * ``is_attained``: True for parameters at which the worst pair of data sets is allowed by all that is promised.
-    * ``adversary_sees_projection``: True if the value is the truth only for the pair (projection, release) (C4).
-    * ``independent_layers``: True for parameters at which the projections of the layers must be independent (C6).
-    * ``groups``: False if several records of one person break the promise.
-    * ``of_several``: ``representation`` for a mechanism as several records of a person see it, where that is another
-      theorem: their changes of rank one add up to one of any rank.
-    * ``splits``: True if delta is divided between two events.
-    * ``worst_changes``: from the mechanism to profiles of changes that nothing promised rules out, the mostly worst
-      first: no accounting for whoever sees the projections can say less than any of them (C28). None: none is known.
-    * ``ball_profile``: from the mechanism and a number of releases to the profile in balls; None: no certificate.
-    * ``law_row``: from the mechanism and a ratio ``mu`` of sensitivity to noise to a profile over columns and its row;
-      None where these parameters have none. With an array of ratios, entries of the row are arrays. What a bound with
-      columns says besides does not depend on the noise.
-    * ``certifies_runs``: True if ``ball_profile`` takes more than one release.
-    * ``status``: proved, conditional, asymptotic or refuted.
-    * ``status_of``: the status as a function of the parameters, where it depends on them.
-    * ``promises_of``: what the data must keep, in words; with none the status is proved, with some conditional.
-    * ``needs``: a sentence if a parameter is missing, else None.
-    * ``refuses``: a sentence if the bound does not hold for these parameters, else None.
-    * ``notes``: what a reader of the number should know.
-    * ``relations``: the neighbouring relations under which it holds.
-    * ``default_relation``: the relation where none is given; None takes that of the mechanism.
-    * ``reason``: why a refuted or asymptotic bound is no guarantee, and what to use instead.
-    * ``baseline``: how it appears where other bounds are compared with it; None where it does not.
-    * ``renyi``: True if it is the Renyi curve by which the mechanism enters Renyi accountants.
-    * ``supports_adaptive_clipping``: True if it holds with the count that adapts a clip too, jointly (C31).
-    * ``version``: a number that is raised whenever a returned value may change.
-    * ``options``: those of its example, where the parameters of the mechanism's own will not do.
-    * ``example``: a command that uses it, or for a claim without a number what to use instead.
+    Attributes:
+        name: The name on the command line and in files.
+        mechanism: The class of the mechanism.
+        summary: A noun phrase for tables.
+        formula: The formula in plain text.
+        source: The paper and the theorem, or the argument if it is our own.
+        representation: Return the privacy profile of one release, or an object with ``over_run``.
+        proof: The claim of docs/proofs.md that proves or refutes the theorem; empty if the source is enough.
+        of_group: The representation for several records of one user. "same" means ``representation``, None that the
+            theorem does not cover groups.
+        exact: Whether the value is the smallest possible one: True, False, or a predicate of the parameters for which
+            the worst pair of datasets satisfies all assumptions. "given-projection" means that it is for an adversary
+            who also observes the projections (C4).
+        worst_changes: Return profiles of differences that no assumption rules out, the worst first as a rule. No
+            accounting is below them if the adversary observes the projections (C28). None means that none is known.
+        status: Proved, conditional, asymptotic or refuted.
+        flaw: Why a refuted or asymptotic bound is not a guarantee.
+        assumptions: Return what the data must satisfy. A bound with an assumption is conditional, otherwise proved.
+        check: Raise :class:`InvalidParameter` or :class:`Refused` unless the theorem covers these parameters.
+        relations: The neighboring relations under which the theorem holds.
+        supports: What the theorem also covers: a given division of delta between two events ("split"), the noisy
+            count of adaptive clipping (C31), one projection for all releases ("fixed-projection"), or dependent
+            projections of the layers ("shared-projection", C6).
+        version: Raised whenever a returned value may change.
+        example: The options of an example command. The default is the example of the mechanism. For a claim without a
+            number it is a command that uses another bound.
     """
 
     name: str
@@ -136,75 +98,96 @@ class Bound:
     source: str
     representation: Callable[[Any], Representation]
     proof: str = ""
-    holds_for_fixed_projection: bool = False
-    exact: bool = False
-    is_attained: Callable[[Any], bool] = lambda mechanism: True
-    adversary_sees_projection: bool = False
-    independent_layers: Callable[[Any], bool] = lambda mechanism: False
-    groups: bool = True
-    of_several: Callable[[Any], Representation] | None = None
-    splits: bool = False
+    of_group: Callable[[Any], Representation] | Literal["same"] | None = "same"
+    exact: bool | Literal["given-projection"] | Callable[[Any], bool] = False
     worst_changes: Callable[[Any], tuple[PrivacyProfile, ...]] | None = None
-    ball_profile: "Callable[[Any, int], BallProfile] | None" = None
-    law_row: "Callable[[Any, Any], LawRow | None] | None" = None
-    certifies_runs: bool = False
     status: Status = Status.PROVED
-    status_of: Callable[[Any], Status] | None = None
-    promises_of: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
-    needs: Callable[[Any], str | None] = lambda mechanism: None
-    refuses: Callable[[Any], str | None] = lambda mechanism: None
-    notes: Callable[[Any], tuple[str, ...]] = lambda mechanism: ()
+    flaw: Flaw | None = None
+    assumptions: Callable[[Any], tuple[Assumption, ...]] = lambda mechanism: ()
+    check: Callable[[Any], None] = lambda mechanism: None
     relations: tuple[NeighbouringRelation, ...] = ALL_RELATIONS
-    default_relation: NeighbouringRelation | None = None
-    reason: str = ""
-    baseline: Baseline | None = None
-    renyi: bool = False
-    supports_adaptive_clipping: bool = False
+    supports: tuple[Support, ...] = ()
     version: int = 1
-    options: str = ""
     example: str = ""
 
     def __post_init__(self) -> None:
-        if not self.example:
+        if not self.example.startswith("privproj "):
             pairs = (pair.split("=") for pair in self.mechanism.example.split())
-            options = self.options or " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs)
+            options = self.example or " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs)
             command = f"privproj epsilon {self.mechanism.name} --bound {self.name} {options} --delta 1e-5"
             object.__setattr__(self, "example", command)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """The names of the mechanism and of the bound, by which tables are indexed."""
+        return self.mechanism.name, self.name
+
+    @property
     def citation(self) -> str:
-        """The source, and the claim of docs/proofs.md that proves it here."""
+        """The source, and the claim of docs/proofs.md."""
         return f"{self.source} (docs/proofs.md, {self.proof})" if self.proof else self.source
 
-    def represent(self, mechanism: Mechanism, *, several: bool = False) -> Representation:
-        """What it says of a release, of several records of a person if so, as ``mechanism`` is seen by them."""
-        # What can change by a vector alone changes by one whoever moves it.
-        is_other = several and self.of_several is not None and getattr(mechanism, "largest_rank", None) != 1
-        return (self.of_several if is_other and self.of_several else self.representation)(mechanism)
+    @property
+    def reason(self) -> str:
+        """Why the bound is not a guarantee; empty if it is one."""
+        return self.flaw.reason if self.flaw else ""
 
-    def assumes(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
-        """What the mechanism must have done, in words; of its projection nothing where any projection will do."""
-        of_mechanism = (
-            words
-            for words in mechanism.assumes
-            if not self.holds_for_fixed_projection or words == WHOLE_GRADIENT_CLIPPED
-        )
-        return (*of_mechanism, *((KNOWN_PROJECTION,) if self.adversary_sees_projection else ()))
+    @property
+    def default_relation(self) -> str | None:
+        """The neighboring relation if none is given: that of the mechanism if the bound holds under it.
 
-    def promises_values(self, mechanism: Mechanism) -> bool:
-        """True if something is promised of the values of the query, which under sampling are those of a batch.
-
-        A promise on the rank of the change does not count, since it does not depend on the batch.
+        The other relation that keeps the size of the dataset public is zero-out.
         """
-        return any(not words.startswith(RANK_PROMISE.split("{")[0]) for words in self.promises_of(mechanism))
+        default = self.mechanism.default_relation
+        return default if default is None or default in self.relations else NeighbouringRelation.ZERO_OUT
+
+    def represent(self, mechanism: Mechanism, *, several: bool = False) -> Representation:
+        """Return the bound of one release, for several records of one user if ``several``."""
+        # A query of which one vector is the only thing that can differ has differences of rank one for groups too.
+        if several and callable(self.of_group) and getattr(mechanism, "largest_rank", None) != 1:
+            return self.of_group(mechanism)
+        return self.representation(mechanism)
+
+    def is_exact(self, mechanism: Mechanism) -> bool:
+        """Return whether the value is attained at these parameters by the release alone."""
+        return self.exact(mechanism) if callable(self.exact) else self.exact is True
+
+    def requirements(self, mechanism: type[Mechanism]) -> tuple[str, ...]:
+        """Return what the program must do for any parameters of the mechanism.
+
+        A bound that holds for every projection has only the requirements that are not about projections.
+        """
+        of_mechanism = (
+            requirement
+            for requirement in mechanism.assumes
+            if "fixed-projection" not in self.supports or requirement == Requirement.FULL_GRADIENT_CLIPPING
+        )
+        return (*of_mechanism, *((Requirement.KNOWN_PROJECTION,) if self.exact == "given-projection" else ()))
+
+    def requires_independent_layers(self, mechanism: Mechanism) -> bool:
+        """Return whether the projections of the layers must be independent (C6)."""
+        return mechanism.projects_apart and not {"fixed-projection", "shared-projection"} & set(self.supports)
+
+    def assumes_values(self, mechanism: Mechanism) -> bool:
+        """Return whether an assumption is on the values of the query, which under sampling are those of a batch.
+
+        An assumption on the rank of the difference does not depend on the batch.
+        """
+        return any(one.kind is not DataAssumption.DIFFERENCE_RANK for one in self.assumptions(mechanism))
+
+    def notes(self, mechanism: Mechanism) -> tuple[str, ...]:
+        """Return a warning if a larger rank of the difference is given than the bound assumes."""
+        rank = getattr(mechanism, "change_rank", None)
+        if not rank or rank == 1 or DataAssumption.DIFFERENCE_RANK.at(k=1) not in self.assumptions(mechanism):
+            return ()
+        return (f"change_rank={rank} is given, but this bound holds only if every change has rank one",)
 
     def status_for(self, mechanism: Mechanism) -> Status:
-        """The status for these parameters; a guarantee is conditional exactly where a promise on the data is needed."""
-        status = self.status_of(mechanism) if self.status_of else self.status
-        if status in GUARANTEES:
-            return Status.CONDITIONAL if self.promises_of(mechanism) else Status.PROVED
-        return status
+        """Return the status at these parameters; a guarantee is conditional exactly if it has assumptions."""
+        if not self.guarantees(mechanism):
+            return self.status
+        return Status.CONDITIONAL if self.assumptions(mechanism) else Status.PROVED
 
     def guarantees(self, mechanism: Mechanism) -> bool:
-        """True unless the bound is refuted for these parameters, or asymptotic."""
-        return (self.status_of(mechanism) if self.status_of else self.status) in GUARANTEES
+        """Return whether the bound is proved at these parameters, possibly under assumptions."""
+        return self.flaw is None or not self.flaw.affects(mechanism)

@@ -1,6 +1,7 @@
 """Claims that are no guarantee, each with its counterexample or with what it leaves open (C22).
 
-A claim without a number to print raises :class:`Refused` where it is asked for.
+A claim without a number to print raises :class:`Refused` where it is asked for. Refuted methods that are not mechanisms
+here, such as R1SMG, are in ``methods.toml``.
 """
 
 import math
@@ -8,10 +9,9 @@ from functools import partial
 from typing import Any
 
 from privproj.errors import InvalidParameter, Refused
-from privproj.mechanisms import R1SMG, Mechanism, Sketch, Wishart, WishartMatrix
-from privproj.mechanisms.bound import Bound, OverRun
+from privproj.mechanisms import Mechanism, Sketch, Wishart, WishartMatrix
+from privproj.mechanisms.bound import Bound, Flaw, OverRun
 from privproj.mechanisms.sketch.rdp import tight_curve
-from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.rdp import RenyiCurve
 from privproj.result import Status
 from privproj.run import Run
@@ -23,7 +23,7 @@ def _without_a_number(says: str, reason: str, **fields: Any) -> Bound:
     def refuse(mechanism: Mechanism) -> Any:
         raise Refused(f"{says}: {reason}")
 
-    return Bound(reason=reason, representation=refuse, proof="C22", groups=False, **fields)
+    return Bound(flaw=Flaw(reason), representation=refuse, proof="C22", of_group=None, **fields)
 
 
 EARLY_COROLLARY = _without_a_number(
@@ -71,39 +71,6 @@ EARLY_MATRIX = _without_a_number(
 )
 
 
-def _published_of(mechanism: R1SMG) -> EpsilonDeltaRule:
-    """The claimed rule."""
-    dim, double = mechanism.dim or 3, 2.0 * mechanism.mu**2
-    power = 0.5 * (dim - 2)
-    # ln[Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2))]
-    front = math.lgamma(0.5 * (dim - 1)) - math.lgamma(0.5 * dim) - 0.5 * math.log(math.pi)
-    return EpsilonDeltaRule(
-        # eps = 2 mu^2/psi, psi = (delta Gamma((M-1)/2)/(sqrt(pi) Gamma(M/2)))^(2/(M-2)) (2306.02256; refuted, C22).
-        epsilon_at=lambda log_delta: double * math.exp(min(-(log_delta + front) / power, 700.0)),
-        # The same solved for delta: ln delta = (M-2)/2 ln(2 mu^2/eps) - front.
-        log_delta_at=lambda eps: power * math.log(double / eps) - front if eps > 0.0 else 0.0,
-    )
-
-
-PUBLISHED = Bound(
-    name="published",
-    mechanism=R1SMG,
-    summary="Gaussian noise along one random direction, claimed private with less noise in higher dimension",
-    formula="eps = 2 mu^2/psi, psi = (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2)), mu = 1/z",
-    source="arXiv 2306.02256, the constant C_R of its abstract, read as the variance of the noise over the squared "
-    "sensitivity; the text of the theorem was not at hand",
-    proof="C22",
-    options="--dim 100 --noise-multiplier 1.64 --allow-refuted",
-    representation=_published_of,
-    groups=False,
-    status=Status.REFUTED,
-    reason="the release lies near the true vector with a constant probability, and hardly ever that near another: "
-    "the privacy loss is about (M-1)/2 ln(1 + 1/z^2). At epsilon 1 with the noise claimed for delta 1e-5, delta is "
-    "at least 0.05 at M = 10 and 0.41 at M = 100. Use gaussian, which adds noise in every direction",
-    version=2,
-)
-
-
 def _whole_training_over_run(mechanism: Sketch, run: Run) -> RenyiCurve:
     """The printed curve of a whole training; raises :class:`Refused` under subsampling, and unless ``Gamma > 1``."""
     if run.sampling_rate < 1.0:
@@ -129,14 +96,16 @@ LORA_BY_DESIGN = Bound(
     "D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 and Corollary 7.3",
     proof="C22",
-    options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
+    example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 "
     "--steps 2 --allow-refuted",
     representation=lambda mechanism: OverRun(partial(_whole_training_over_run, mechanism)),
-    groups=False,
+    of_group=None,
     status=Status.REFUTED,
-    reason="the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
-    "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells neighbours "
-    "apart surely; and after one step the gradient depends on A. Use lora-one-step where only one sketch is released, "
-    "or add noise to the gradient and use the bounds of m2",
+    flaw=Flaw(
+        "the released weights W_T - W_0 = -eta (G A^T) A contain A a second time, so they are no post-processing "
+        "of the sketch G A^T: Y G^T is symmetric for the true gradient G and for almost no other, which tells "
+        "neighbours apart surely; and after one step the gradient depends on A. Use lora-one-step where only one "
+        "sketch is released, or add noise to the gradient and use the bounds of m2"
+    ),
     version=2,
 )

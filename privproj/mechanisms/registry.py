@@ -1,145 +1,180 @@
-"""The registry of bounds.
+"""List every bound.
 
-A new bound is one file in the folder of its mechanism, or one record in a file there, and one line here. For each
-mechanism the first is the default. A file is imported when its bound is asked for.
+A new bound is a record in the module of its mechanism and one line here, or one entry in the table ``BOUNDS`` of the
+plugin of an optional feature. The first bound of a mechanism is its default. A module is imported when one of its
+bounds is needed.
 """
 
 from functools import cache
-from importlib import import_module
 from typing import Literal, NamedTuple
 
 from privproj.errors import unknown_name
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
+from privproj.plugins import load, plugin_table
 
-Role = Literal["baseline", "composed baseline", "renyi"]
-
-
-class _Line(NamedTuple):
-    """A bound: its mechanism, its name, its role if it has one, and its file, that of its name unless given."""
-
-    mechanism: str
-    name: str
-    role: Role | None = None
-    file: str = ""
+Key = tuple[str, str]  # the names of a mechanism and of a bound
 
 
-_LINES = (
-    _Line("gaussian", "analytic"),
-    _Line("gaussian", "two-sided", file="gaussian.analytic"),
-    _Line("gaussian", "classical"),
-    _Line("gaussian", "classical-2", file="gaussian.classical"),
-    _Line("gaussian", "rdp", "renyi"),
-    _Line("gaussian", "zcdp", file="gaussian.rdp"),
-    _Line("gaussian", "gdp", file="gaussian.analytic"),
-    _Line("laplace", "exact"),
-    _Line("m1", "known-projection"),
-    _Line("m1", "known-projection-rank1", file="m1.known_projection"),
-    _Line("m1", "operator-norm", "baseline"),
-    _Line("m1", "secret-projection"),
-    _Line("m1", "column-exact"),
-    _Line("m1", "column"),
-    _Line("m1", "residual", file="m1.column_exact"),
-    _Line("m1", "column-published", file="m1.column"),
-    _Line("m2", "rank-free"),
-    _Line("m2", "exact-rank1", file="m2.rank_free"),
-    _Line("m2", "mixture-rdp", "renyi"),
-    _Line("m2", "good-event-q", file="m2.good_event"),
-    _Line("m2", "good-event", "composed baseline"),
-    _Line("m2", "beta-tail-sharp", file="m2.beta_tail"),
-    _Line("m2", "beta-tail", "baseline"),
-    _Line("m2", "gaussian", "baseline"),
-    _Line("wishart", "exact"),
-    _Line("wishart", "quantile-sharp", file="wishart.quantile"),
-    _Line("wishart", "quantile", "baseline"),
-    _Line("wishart", "early-exact-tail", file="wishart.early"),
-    _Line("wishart", "early"),
-    _Line("wishart", "early-corollary", file="refuted"),
-    _Line("wishart", "rp-gd", file="refuted"),
-    _Line("wishart-matrix", "early-matrix", file="refuted"),
-    _Line("sketch", "rdp-best", file="sketch.rdp"),
-    _Line("sketch", "exact-rank1"),
-    _Line("sketch", "rdp-tight", "renyi", file="sketch.rdp"),
-    _Line("sketch", "rdp"),
-    _Line("sketch", "tcdp", file="sketch.rdp"),
-    _Line("sketch", "lora-one-step", file="sketch.rdp"),
-    _Line("sketch", "lora-by-design", file="refuted"),
-    _Line("sketch-public", "rank-free"),
-    _Line("sketch-public", "exact-rank1", file="sketch_public.rank_free"),
-    _Line("sketch-public", "operator-norm", "baseline"),
-    _Line("mixing", "two-stage", file="contrib.mixing.two_stage"),
-    _Line("jl-clip", "exact", file="contrib.jl_clip.exact"),
-    _Line("jl-clip", "any-records", file="contrib.jl_clip.exact"),
-    _Line("r1smg", "published", file="refuted"),
-)
-"""Every bound, the default of its mechanism first.
+class Baseline(NamedTuple):
+    """How a bound appears as simpler accounting of the same query.
 
-Bounds with a role have a ``baseline`` (composed: for runs only) or ``renyi`` in their record; by the role only their
-files are read.
-"""
+    Attributes:
+        label: Its name in the comparison; ``{k}`` stands for the rank of the difference.
+        runs: For which runs: "single" (one release on the whole dataset), "composed" (all others), "unsampled"
+            (sampling rate 1) or "any".
+        split: The published division of delta, if the bound has one.
+    """
 
-ROLES: dict[tuple[str, str], Role] = {line[:2]: line.role for line in _LINES if line.role}
-"""The role of every bound that has one."""
+    label: str
+    runs: Literal["single", "composed", "unsampled", "any"] = "any"
+    split: Literal["even"] | None = None
 
-LINES = tuple(line[:2] for line in _LINES)
-"""The mechanism and the name of every bound."""
 
-DEFAULTS = dict(reversed(LINES))
-"""The name of the first bound of every mechanism."""
+class Line(NamedTuple):
+    """Where a bound is defined, and its role.
+
+    Attributes:
+        place: ``"module:NAME"``, a module of :mod:`privproj.mechanisms`, or for a feature the full name.
+        role: "renyi" for the Renyi curve by which the mechanism enters Renyi accountants, or a baseline.
+    """
+
+    place: str
+    role: Baseline | Literal["renyi"] | None = None
+
+
+_LINES: dict[Key, Line] = {
+    ("gaussian", "analytic"): Line("gaussian:ANALYTIC"),
+    ("gaussian", "two-sided"): Line("gaussian:TWO_SIDED"),
+    ("gaussian", "classical"): Line("gaussian:CLASSICAL"),
+    ("gaussian", "classical-2"): Line("gaussian:CLASSICAL_2"),
+    ("gaussian", "rdp"): Line("gaussian:RDP", "renyi"),
+    ("gaussian", "zcdp"): Line("gaussian:ZCDP"),
+    ("gaussian", "gdp"): Line("gaussian:GDP"),
+    ("laplace", "exact"): Line("laplace:EXACT"),
+    ("m1", "known-projection"): Line("m1.known_projection:KNOWN_PROJECTION"),
+    ("m1", "known-projection-rank1"): Line("m1.known_projection:KNOWN_PROJECTION_RANK1"),
+    ("m1", "operator-norm"): Line("m1.operator_norm:OPERATOR_NORM", Baseline("published operator norm", "unsampled")),
+    ("m1", "secret-projection"): Line("m1.secret_projection:SECRET_PROJECTION"),
+    ("m1", "column-exact"): Line("m1.column_exact:COLUMN_EXACT"),
+    ("m1", "column"): Line("m1.column:COLUMN"),
+    ("m1", "residual"): Line("m1.column_exact:RESIDUAL"),
+    ("m1", "column-published"): Line("m1.column:COLUMN_PUBLISHED"),
+    ("m2", "rank-free"): Line("m2.rank_free:RANK_FREE"),
+    ("m2", "exact-rank1"): Line("m2.rank_free:EXACT_RANK1"),
+    ("m2", "mixture-rdp"): Line("m2.mixture_rdp:MIXTURE_RDP", "renyi"),
+    ("m2", "good-event-q"): Line("m2.good_event:GOOD_EVENT_Q"),
+    ("m2", "good-event"): Line("m2.good_event:GOOD_EVENT", Baseline("published (k={k})", "composed", "even")),
+    ("m2", "beta-tail-sharp"): Line("m2.beta_tail:BETA_TAIL_SHARP"),
+    ("m2", "beta-tail"): Line("m2.beta_tail:BETA_TAIL", Baseline("published (k={k})", "single")),
+    ("m2", "gaussian"): Line("m2.gaussian:GAUSSIAN", Baseline("plain Gaussian")),
+    ("wishart", "exact"): Line("wishart.exact:EXACT"),
+    ("wishart", "quantile-sharp"): Line("wishart.quantile:QUANTILE_SHARP"),
+    ("wishart", "quantile"): Line("wishart.quantile:QUANTILE", Baseline("published", "unsampled")),
+    ("wishart", "early-exact-tail"): Line("wishart.early:EARLY_EXACT_TAIL"),
+    ("wishart", "early"): Line("wishart.early:EARLY"),
+    ("wishart", "early-corollary"): Line("refuted:EARLY_COROLLARY"),
+    ("wishart", "rp-gd"): Line("refuted:RP_GD"),
+    ("wishart-matrix", "early-matrix"): Line("refuted:EARLY_MATRIX"),
+    ("sketch", "rdp-best"): Line("sketch.rdp:RDP_BEST"),
+    ("sketch", "exact-rank1"): Line("sketch.exact_rank1:EXACT_RANK1"),
+    ("sketch", "rdp-tight"): Line("sketch.rdp:RDP_TIGHT", "renyi"),
+    ("sketch", "rdp"): Line("sketch.rdp:RDP"),
+    ("sketch", "tcdp"): Line("sketch.rdp:TCDP"),
+    ("sketch", "lora-one-step"): Line("sketch.rdp:LORA_ONE_STEP"),
+    ("sketch", "lora-by-design"): Line("refuted:LORA_BY_DESIGN"),
+    ("sketch-public", "rank-free"): Line("sketch_public:RANK_FREE"),
+    ("sketch-public", "exact-rank1"): Line("sketch_public:EXACT_RANK1"),
+    ("sketch-public", "operator-norm"): Line("sketch_public:OPERATOR_NORM", Baseline("operator norm", "unsampled")),
+}
 
 
 @cache
-def _load_bound(mechanism: str, name: str) -> Bound:
-    """The record of a bound, imported from its file, in which others may stand too."""
-    file = next(line.file or f"{mechanism}.{name}" for line in _LINES if line[:2] == (mechanism, name))
-    file = file if file.startswith("contrib.") else f"mechanisms.{file}"
-    members = vars(import_module(f"privproj.{file}".replace("-", "_"))).values()
-    return next(b for b in members if isinstance(b, Bound) and (b.mechanism.name, b.name) == (mechanism, name))
+def _all_lines() -> dict[Key, Line]:
+    """Return the lines of the core and of all optional features."""
+    return {**_LINES, **{key: Line(*line) for key, line in plugin_table("BOUNDS").items()}}
+
+
+def lines_of(mechanism: str) -> dict[Key, Line]:
+    """Return the lines of a mechanism, its default first; features are only asked for a mechanism of their own."""
+    of_core = {key: line for key, line in _LINES.items() if key[0] == mechanism}
+    return of_core or {key: line for key, line in _all_lines().items() if key[0] == mechanism}
+
+
+def bound_names() -> tuple[Key, ...]:
+    """Return the names of the mechanism and of the bound for every bound."""
+    return tuple(_all_lines())
+
+
+def mechanism_names() -> tuple[str, ...]:
+    """Return the names of all mechanisms."""
+    return tuple(dict.fromkeys(mechanism for mechanism, _ in _all_lines()))
+
+
+@cache
+def _load_bound(key: Key) -> Bound:
+    """Return the record of a bound."""
+    place = lines_of(key[0])[key].place
+    return load(place if place.startswith("privproj.") else f"privproj.mechanisms.{place}")
 
 
 def registry() -> tuple[Bound, ...]:
     """Return the records of all bounds, the bounds of one mechanism together and its default first.
-
-    Returns:
-        A record for each theorem.
 
     >>> from privproj import M2
     >>> from privproj.mechanisms.registry import registry
     >>> [bound.name for bound in registry() if bound.mechanism is M2][:3]
     ['rank-free', 'exact-rank1', 'mixture-rdp']
     """
-    return tuple(_load_bound(*line) for line in LINES)
+    return tuple(map(_load_bound, _all_lines()))
 
 
 def bounds_of(mechanism: type[Mechanism]) -> tuple[Bound, ...]:
-    """The records of the bounds of a mechanism, its default first."""
-    return tuple(_load_bound(kind, name) for kind, name in LINES if kind == mechanism.name)
+    """Return the bounds of a mechanism, its default first."""
+    return tuple(map(_load_bound, lines_of(mechanism.name)))
 
 
 def find_bound(mechanism: type[Mechanism], name: str | None) -> Bound:
-    """The bound of this name, or the default for None; raises :class:`InvalidParameter` if there is none."""
+    """Return the bound of this name, or the default for None.
+
+    Raises:
+        InvalidParameter: The mechanism has no bound of this name.
+    """
+    keys = lines_of(mechanism.name)
     if name is None:
-        return _load_bound(mechanism.name, DEFAULTS[mechanism.name])
-    names = [line for kind, line in LINES if kind == mechanism.name]
-    if name not in names:
-        raise unknown_name("bound", name, f"a bound of {mechanism.name}", names)
-    return _load_bound(mechanism.name, name)
+        return _load_bound(next(iter(keys)))
+    if (mechanism.name, name) not in keys:
+        raise unknown_name("bound", name, f"a bound of {mechanism.name}", [bound for _, bound in keys])
+    return _load_bound((mechanism.name, name))
 
 
 def mechanism_named(name: str) -> type[Mechanism]:
-    """The type of the mechanism of this name; raises :class:`InvalidParameter` if there is none."""
-    if name not in DEFAULTS:
+    """Return the class of the mechanism of this name.
+
+    Raises:
+        InvalidParameter: There is no mechanism of this name.
+    """
+    keys = lines_of(name) if isinstance(name, str) else {}
+    if not keys:
         from privproj.mechanisms.methods import unknown_mechanism
 
-        raise unknown_mechanism("mechanism", name, DEFAULTS)
-    return _load_bound(name, DEFAULTS[name]).mechanism
+        raise unknown_mechanism("mechanism", name, mechanism_names())
+    return _load_bound(next(iter(keys))).mechanism
 
 
-def with_role(mechanism: type[Mechanism], *roles: Role) -> tuple[Bound, ...]:
-    """The bounds of a mechanism that have one of these roles, in the order of the registry."""
-    return tuple(_load_bound(*line) for line, role in ROLES.items() if line[0] == mechanism.name and role in roles)
+def baselines_of(mechanism: str) -> dict[str, Baseline]:
+    """Return the baselines of a mechanism by the names of their bounds, in the order of the registry."""
+    roles = {name: line.role for (_, name), line in lines_of(mechanism).items()}
+    return {name: role for name, role in roles.items() if isinstance(role, Baseline)}
 
 
 def renyi_bound(mechanism: type[Mechanism]) -> Bound | None:
-    """The bound by which a mechanism enters Renyi accountants; None where it has no Renyi curve."""
-    return next(iter(with_role(mechanism, "renyi")), None)
+    """Return the bound by which a mechanism enters Renyi accountants, or None."""
+    keys = [key for key, line in lines_of(mechanism.name).items() if line.role == "renyi"]
+    return _load_bound(keys[0]) if keys else None
+
+
+def is_renyi(bound: Bound) -> bool:
+    """Return whether a bound is the one by which its mechanism enters Renyi accountants."""
+    line = lines_of(bound.mechanism.name).get(bound.key)
+    return line is not None and line.role == "renyi"

@@ -9,9 +9,9 @@ import click
 from hypothesis import strategies as st
 from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Number
-from privproj_cli.query import MECHANISMS, example_words
+from privproj_cli.query import example_words
 
-from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.mechanisms.registry import bound_names, mechanism_named, mechanism_names
 from privproj.sampling import Sampling
 from tests.unit.io.forgers import chained_words
 
@@ -131,7 +131,7 @@ def value_for(option: click.Option) -> st.SearchStrategy:
     absurd = st.one_of(st.sampled_from(ABSURD), decimals())
     if isinstance(option.type, Number) or str(option.name) in SANE:
         return often(sane, absurd, 4)
-    names = st.sampled_from(sorted({bound for _, bound in LINES}))
+    names = st.sampled_from(sorted({bound for _, bound in bound_names()}))
     return often(names, absurd, 10)
 
 
@@ -171,11 +171,11 @@ def overlaid(words: list[str], given: list[list[str]]) -> list[str]:
 def calls(draw: st.DrawFn) -> Case:
     """A quantity of a mechanism, its example with some options replaced."""
     quantity = draw(often(st.sampled_from(QUICK), st.sampled_from(ASKED), 4))
-    known = [name for name in subcommands(quantity) if name in MECHANISMS]
+    known = [name for name in subcommands(quantity) if name in mechanism_names()]
     cheap = [name for name in known if name not in DEAR]
     mechanism = draw(often(st.sampled_from(cheap or known), st.sampled_from(known), 5))
     base = " ".join([*example_words(mechanism, quantity), *NEEDED.get(quantity, TARGET)]).split()
-    bounds = [["--bound", name] for kind, name in LINES if kind == mechanism]
+    bounds = [["--bound", name] for kind, name in bound_names() if kind == mechanism]
     command = command_of(quantity, mechanism)
     given = draw(pairs(command, 4, 1))
     if quantity != "compare" and draw(st.booleans()):
@@ -196,7 +196,7 @@ def lonely(draw: st.DrawFn) -> Case:
 
 def bound_name() -> st.SearchStrategy:
     """What ``bounds`` is asked for."""
-    full = st.sampled_from([f"{kind}.{name}" for kind, name in LINES])
+    full = st.sampled_from([f"{kind}.{name}" for kind, name in bound_names()])
     return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"))
 
 
@@ -244,7 +244,8 @@ def sane_value(key: str) -> st.SearchStrategy:
     if key in ("layer", "layers"):
         return st.lists(st.sampled_from(SANE["layer"]), max_size=3).map(json.dumps)
     choices = {
-        "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in LINES],
+        "mechanism": [*mechanism_names(), "dp-sgd"], "query": [*QUANTITIES],
+        "bound": [name for _, name in bound_names()],
         "sampling": [*map(str, Sampling)], "relation": ["add-remove", "replace", "zero-out"],
         "clipping": ["joint", "per-layer"],
         "name": ["a", "b", "a: b", "a\x1b[2K\nok   b"], "status": ["proved", "conditional"],
@@ -256,8 +257,8 @@ def sane_value(key: str) -> st.SearchStrategy:
 @st.composite
 def entries(draw: st.DrawFn, needed: dict[str, str]) -> list[tuple[str, str]]:
     """Keys and literals of one entry: a mechanism as its example has it, what is needed, and some more."""
-    cheap = sorted(set(MECHANISMS) - set(DEAR))
-    mechanism = draw(often(st.sampled_from(cheap), st.sampled_from(sorted(MECHANISMS)), 6))
+    cheap = sorted(set(mechanism_names()) - set(DEAR))
+    mechanism = draw(often(st.sampled_from(cheap), st.sampled_from(sorted(mechanism_names())), 6))
     example = [pair.split("=") for pair in mechanism_named(mechanism).example.split()]
     given = {"mechanism": json.dumps(mechanism), **{k: written(v) for k, v in example}, **needed}
     for key in draw(st.lists(st.sampled_from(KEYS), max_size=3)):
@@ -450,7 +451,7 @@ def from_bytes(data: bytes) -> Case:
 
 def raw() -> st.SearchStrategy:
     """Files of bytes without form, and words without sense."""
-    words = st.lists(st.one_of(st.sampled_from([*COMMANDS, *MECHANISMS, "--delta"]), st.text()), max_size=6)
+    words = st.lists(st.one_of(st.sampled_from([*COMMANDS, *mechanism_names(), "--delta"]), st.text()), max_size=6)
     spoken = words.map(lambda found: "\0".join(found).encode("utf-8", "surrogatepass"))
     return st.one_of(st.builds(bytes.__add__, st.sampled_from(sorted(FILES)), st.binary()), spoken).map(from_bytes)
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 
 import privproj
 from privproj.mechanisms.bound import GUARANTEES
-from privproj.mechanisms.registry import LINES, find_bound, mechanism_named
+from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named
 
-MECHANISMS = {name: mechanism_named(name) for name, _ in LINES}
+MECHANISMS = {name: mechanism_named(name) for name, _ in bound_names()}
 NOT_ASKED = {("m1", "column-published"), ("sketch", "lora-one-step")}
 """Refuted for some parameters, and one release under another name."""
 OFTEN = {("gaussian", "analytic"): 3, ("m2", "rank-free"): 2, ("m2", "exact-rank1"): 2, ("wishart", "exact"): 2,
@@ -16,7 +16,7 @@ OFTEN = {("gaussian", "analytic"): 3, ("m2", "rank-free"): 2, ("m2", "exact-rank
 """How often some bounds are asked where others of their mechanism are asked once."""
 BOUNDS: dict[str, list[str]] = {}
 """What is asked of each mechanism: all that is a guarantee."""
-for line in LINES:
+for line in bound_names():
     if line not in NOT_ASKED and find_bound(MECHANISMS[line[0]], line[1]).status in GUARANTEES:
         BOUNDS.setdefault(line[0], []).extend([line[1]] * OFTEN.get(line, 1))
 SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 5,

@@ -35,19 +35,18 @@ __all__ = [
     "value",
 ]
 
-FOLDER = Path(__file__).parent
-"""Where this file is. Files of references are named after the folders of mechanisms."""
+TESTS = Path(__file__).parents[1]
+FAMILIES = [import_module(f"reference.{name}") for name in ("gaussian", "m1", "m2", "sketch", "wishart")]
+FEATURES = [
+    import_module(".".join(path.relative_to(TESTS).with_suffix("").parts))
+    for path in sorted(TESTS.glob("contrib/*/reference.py"))
+]
+"""References of the bounds of optional features, with their settings."""
 
-MECHANISMS = sorted(folder.name for folder in FOLDER.parents[1].glob("privproj/mechanisms/*/"))
-"""The folders of mechanisms."""
-
-FAMILIES = [import_module(f"reference.{name}") for name in MECHANISMS if (FOLDER / f"{name}.py").exists()]
-"""The files that hold references of bounds."""
-
-DELTAS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.DELTAS.items()}
+DELTAS: dict[str, Function] = {name: f for family in FAMILIES + FEATURES for name, f in family.DELTAS.items()}
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
-EPSILONS: dict[str, Function] = {name: f for family in FAMILIES for name, f in family.EPSILONS.items()}
+EPSILONS: dict[str, Function] = {name: f for family in FAMILIES + FEATURES for name, f in family.EPSILONS.items()}
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
 
 OTHER_QUANTITIES: dict[str, Function] = {
@@ -67,7 +66,7 @@ COARSE_DIGITS = {
     "wishart.early-exact-tail": 14,
     "wishart.exact": 20,
     "m1.residual": 20,
-    "mixing.two-stage": 12,
+    **{name: digits for feature in FEATURES for name, digits in feature.COARSE_DIGITS.items()},
 }
 """Digits of the references that take a double sum, a nested minimum or long series in each term; others have 50.
 

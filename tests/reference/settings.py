@@ -3,6 +3,8 @@
 import itertools
 from dataclasses import dataclass
 
+from reference import FEATURES
+
 SETTINGS = """
 * gaussian.analytic.delta noise_multiplier=1 epsilon=1,0,50
   gaussian.analytic.delta noise_multiplier=0.001,0.1,100,1e6 epsilon=0,1e-9,50
@@ -133,15 +135,6 @@ SETTINGS = """
 * sketch-public.operator-norm.epsilon rank=16 noise_multiplier=1 delta=1e-5
   sketch-public.operator-norm.delta rank=16 noise_multiplier=1 split=optimal epsilon=1,50
   sketch-public.operator-norm.epsilon rank=1,1000000 noise_multiplier=100 steps=1,1000000 delta=1e-5
-* mixing.two-stage.delta rank=100 gamma=65 eigen_noise=7 epsilon=1,0
-  mixing.two-stage.delta rank=20 gamma=8 eigen_noise=1,6 epsilon=0.5
-* jl-clip.exact.delta probes=30 noise_multiplier=1 epsilon=1,0,50
-  jl-clip.exact.delta probes=1,10,1000000 noise_multiplier=0.1,10 epsilon=0,1
-  jl-clip.exact.delta probes=10 noise_multiplier=1 epsilon=12
-* jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
-  jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
-* r1smg.published.epsilon dim=100 noise_multiplier=1.64 delta=1e-5
-  r1smg.published.delta dim=10,100 noise_multiplier=8 epsilon=1
 """
 """One grid a line: a quantity of :func:`privproj.evaluate` and its parameters, every combination of their values."""
 WITHOUT = {
@@ -150,7 +143,7 @@ WITHOUT = {
     "wishart-matrix.early-matrix": "no formula: refuted",
 }
 """The bounds that evaluate no number."""
-REFUTED = ("m1.column-published", "sketch.lora-by-design", "r1smg.published")
+REFUTED = ("m1.column-published", "sketch.lora-by-design")
 """Evaluated with ``allow_refuted``."""
 
 DOORLESS = (
@@ -203,7 +196,8 @@ def plain(text):
 
 def settings(quick=False):
     found = []
-    for entry in SETTINGS.strip().splitlines():
+    grids = "\n".join((SETTINGS.strip(), *(feature.SETTINGS.strip() for feature in FEATURES)))
+    for entry in grids.splitlines():
         quantity, *words = entry.lstrip("* ").split()
         names = [word.split("=")[0] for word in words]
         values = [[plain(x) for x in word.split("=")[1].split(",")] for word in words]

@@ -9,18 +9,24 @@ import pytest
 from helpers import GUARANTEES, full_if, needs
 
 import privproj
-from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch, assumptions
+from privproj import M2, Gaussian, InvalidParameter, Refused, Sketch
 from privproj.accounting.schedule import dp_sft
+from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import account_data, run_data, statement_from
 from privproj.io.ledger import Ledger, read_ledger
 from privproj.io.run_file import from_data
 
-WORDS = {name: words for name, words in vars(assumptions).items() if name.isupper() and isinstance(words, str)}
+OF_ONE_MECHANISM = {
+    "L1_SENSITIVITY", "CLIPPING_BEFORE_SKETCH", "FRESH_PROJECTION", "FRESH_MATRIX", "FRESH_SKETCH", "SECRET_SEED",
+    "SECRET_MATRIX_SEED", "SECRET_SKETCH_SEED", "SECRET_MATRIX", "SECRET_SKETCH", "QUERY_INDEPENDENT_OF_SKETCH",
+}  # fmt: skip
+WORDS = {member.name: str(member) for member in Requirement if member.name not in OF_ONE_MECHANISM}
 
-FROM_RUN = ("PARTITION_OF_POSITIONS", "PUBLIC_RECORD_COUNT", "PLAN_FIXED_IN_ADVANCE", "FRESH_PROJECTION_PER_BATCH",
-            "PROMISE_OF_EVERY_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE",
-            "BATCHES_PICKED_BY_RECORDS", "POISSON_BATCHES", "FIXED_SIZE_BATCHES", "PLAN_BUT_FOR_THE_CLIP")  # fmt: skip
+FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_PROJECTION_PER_BATCH",
+            "ASSUMPTIONS_PER_BATCH", "REPLACE_SENSITIVITY", "PUBLIC_SUBSPACE",
+            "BALLS_IN_BINS_SAMPLING", "POISSON_SAMPLING", "FIXED_SIZE_SAMPLING",
+            "FIXED_SCHEDULE_EXCEPT_CLIP")  # fmt: skip
 
 
 def present(found):
@@ -86,22 +92,22 @@ def expected(mechanism, words, relation):
     partition, bins = "partition" in words or "shuffle" in words, "bins" in words
     epochs, sampled = partition or bins, partition or bins or "--sampling-rate" in words
     triggers = {
-        "CLIPPED_AND_NOISED": mechanism.startswith("gaussian"),
-        "WHOLE_GRADIENT_CLIPPED": mechanism.split()[0] in ("m1", "m2"),
-        "CLIP_OF_ALL_LAYERS": "per-layer" in mechanism,
-        "ADAPTED_CLIP": "adaptive" in mechanism,
-        "COUNT_OF_SIGNS": "adaptive" in mechanism,
-        "POISSON_BATCHES": "--sampling-rate" in words and "fixed" not in words,
-        "FIXED_SIZE_BATCHES": "fixed" in words,
+        "PER_RECORD_CLIPPING": mechanism.startswith("gaussian"),
+        "FULL_GRADIENT_CLIPPING": mechanism.split()[0] in ("m1", "m2"),
+        "PER_LAYER_CLIPPING": "per-layer" in mechanism,
+        "ADAPTIVE_CLIPPING": "adaptive" in mechanism,
+        "CENTERED_COUNT": "adaptive" in mechanism,
+        "POISSON_SAMPLING": "--sampling-rate" in words and "fixed" not in words,
+        "FIXED_SIZE_SAMPLING": "fixed" in words,
         "KNOWN_PROJECTION": KNOWN in kind,
         "INDEPENDENT_LAYER_PROJECTIONS": APART in kind,
-        "PARTITION_OF_POSITIONS": partition,
-        "BATCHES_PICKED_BY_RECORDS": bins,
+        "FIXED_POSITIONS": partition,
+        "BALLS_IN_BINS_SAMPLING": bins,
         "FRESH_PROJECTION_PER_BATCH": epochs and PROJECTS in kind,
-        "PUBLIC_RECORD_COUNT": "dataset-size" in words,
-        "PLAN_FIXED_IN_ADVANCE": epochs and "adaptive" not in mechanism,
-        "PLAN_BUT_FOR_THE_CLIP": epochs and "adaptive" in mechanism,
-        "PROMISE_OF_EVERY_BATCH": sampled and VALUES in kind,
+        "PUBLIC_DATASET_SIZE": "dataset-size" in words,
+        "FIXED_SCHEDULE": epochs and "adaptive" not in mechanism,
+        "FIXED_SCHEDULE_EXCEPT_CLIP": epochs and "adaptive" in mechanism,
+        "ASSUMPTIONS_PER_BATCH": sampled and VALUES in kind,
         "REPLACE_SENSITIVITY": relation == "replace" and NOISY in kind and VALUES not in kind,
     }
     return {name for name, there in triggers.items() if there}
@@ -109,7 +115,7 @@ def expected(mechanism, words, relation):
 
 @pytest.mark.parametrize("bound", GUARANTEES, ids=lambda bound: f"{bound.mechanism.name}.{bound.name}")
 def test_no_answer_leaves_unsaid_what_its_mechanism_has_done(bound):
-    assert bound.assumes(bound.mechanism)
+    assert bound.requirements(bound.mechanism)
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian --noise-multiplier 5", pytest.param(M2_SHAPE, marks=pytest.mark.slow)])
@@ -123,24 +129,13 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
     path.write_text(json.dumps({"phase": phases}))
     lines = [f"epsilon {words} --delta 1e-3", f"delta {words} --epsilon 1", f"curve {words} --points 2",
              f"compare {words} --delta 1e-3", f"report {words} --delta 1e-3", f"run {path} --delta 1e-3",
-             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3",
-             f"select {words} --trials 3 --delta 1e-3"]  # fmt: skip
+             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3"]  # fmt: skip
     for line in lines:
         code, out, err = run(line)
         assert code == 0, err
         found = present([words for words in WORDS.values() if words in " ".join(out.split())])
-        assert {"ADAPTED_CLIP", "COUNT_OF_SIGNS", "PLAN_BUT_FOR_THE_CLIP"} <= found, line
-        assert "PLAN_FIXED_IN_ADVANCE" not in found, line
-
-
-def test_what_dp_accounting_composes_is_conditional_on_its_rounding():
-    from dp_accounting import dp_event
-
-    from privproj.schedule import Schedule, event_phase
-
-    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
-    found = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
-    assert found.status == "conditional" and WORDS["ROUNDING_AS_MEASURED"] in found.promises
+        assert {"ADAPTIVE_CLIPPING", "CENTERED_COUNT", "FIXED_SCHEDULE_EXCEPT_CLIP"} <= found, line
+        assert "FIXED_SCHEDULE" not in found, line
 
 
 def test_a_grid_that_has_no_effect_is_said(run):
@@ -208,13 +203,13 @@ def test_text_curves_and_statements_say_what_json_says(run, mechanism, words):
 
 def test_several_releases_and_several_phases_are_planned_in_advance(run):
     shown = json.loads(run("epsilon gaussian --noise-multiplier 5 --steps 3 --delta 1e-3 --json")[1])
-    assert present(shown["run"]["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    assert present(shown["run"]["assumes"]) == {"FIXED_SCHEDULE"}
     steps = privproj.steps(Gaussian(noise_multiplier=5.0), epsilon=1.0, delta=1e-3)
-    assert present(steps.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    assert present(steps.run["assumes"]) == {"FIXED_SCHEDULE"}
     one = {"mechanism": "gaussian", "noise_multiplier": 5}
     assert from_data({"phase": [one]}).epsilon(delta=1e-3).run["assumes"] == ()
     both = from_data({"phase": [one, one]}).epsilon(delta=1e-3)
-    assert present(both.run["assumes"]) == {"PLAN_FIXED_IN_ADVANCE"}
+    assert present(both.run["assumes"]) == {"FIXED_SCHEDULE"}
 
 
 @pytest.mark.full
@@ -234,7 +229,7 @@ def test_a_run_file_keeps_what_its_numbers_assume():
     first = from_data({"phase": [entry]})
     again = from_data({"phase": [phase.as_dict() for phase in first.phases]})
     assert first.delta(epsilon=1.0).run == again.delta(epsilon=1.0).run
-    assert WORDS["PUBLIC_RECORD_COUNT"] in again.delta(epsilon=1.0).run["assumes"]
+    assert WORDS["PUBLIC_DATASET_SIZE"] in again.delta(epsilon=1.0).run["assumes"]
     parted = from_data({"phase": [{"mechanism": "gaussian", "noise_multiplier": 5, "sampling": "partition"}]})
     again = from_data({"phase": [phase.as_dict() for phase in parted.phases]})
     assert again.delta(epsilon=1.0).run["sampling"] == "partition"
@@ -292,7 +287,7 @@ def test_training_says_that_the_number_of_records_is_public():
             optimizer.backward_on(own(module), batch)
             optimizer.step()
         said = present(optimizer.epsilon(1e-3).assumes)
-        assert "PUBLIC_RECORD_COUNT" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
+        assert "PUBLIC_DATASET_SIZE" in said and ("PUBLIC_SUBSPACE" in said) == (subspace is not None)
         optimizer.close()
 
 
@@ -317,9 +312,9 @@ def said_of(run, path, line):
     code, out, err = run(line)
     assert code == 0, err
     flat = " ".join(out.split())
-    found = present([words for words in WORDS.values() if words in flat]) - {"ONE_RECORD_OF_A_PERSON"}
+    found = present([words for words in WORDS.values() if words in flat]) - {"ONE_RECORD_PER_USER"}
     if line.split()[0] in ("ledger", "verify"):
-        assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_OF_A_PERSON"} == found
+        assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_PER_USER"} == found
     return found
 
 
@@ -354,8 +349,8 @@ def test_report_ledger_verify_and_run_of_one_run_list_the_same_assumptions(run, 
         flat = " ".join(text.split())
         sets[door] = {key for key, words in WORDS.items() if f"assumed of the program: {words}" in flat}
     of_plan = {door: sets.pop(door) for door in ("run", "report run", "verify of run")}
-    assert all("THIS_LEDGER_ALONE" in found for found in sets.values())
-    whole = {frozenset(found - {"THIS_LEDGER_ALONE"}) for found in sets.values()}
+    assert all("ONLY_THIS_LEDGER" in found for found in sets.values())
+    whole = {frozenset(found - {"ONLY_THIS_LEDGER"}) for found in sets.values()}
     assert len(whole) == 1 and whole == {frozenset(found) for found in of_plan.values()}, (sets, of_plan)
 
 
@@ -377,7 +372,7 @@ def test_a_ledger_knows_all_that_its_training_assumes(run, tmp_path):
             optimizer.step()
         known = present(optimizer.epsilon(1e-3).assumes)
         optimizer.close()
-        assert "PUBLIC_RECORD_COUNT" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
+        assert "PUBLIC_DATASET_SIZE" in known and ("PUBLIC_SUBSPACE" in known) == (subspace is not None)
         for door in ("ledger", "verify"):
             assert said_of(run, path, f"{door} {path} --delta 1e-3") == known
         text = written(statement_from(account_data(read_ledger(path)), 1e-3, "text"))

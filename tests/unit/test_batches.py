@@ -9,7 +9,7 @@ import pytest
 import privproj
 from privproj import M2, Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
-from privproj.assumptions import PUBLIC_RECORD_COUNT
+from privproj.assumptions import Requirement
 from privproj.run import POISSON_UNLESS_SAID, Run, run_from
 from privproj.sampling import Sampling
 
@@ -42,7 +42,7 @@ def test_a_largest_batch_takes_the_number_of_records_with_it():
     assert run_from(given) == {**given, "public_size": True}
     assert run_from({**SIZES, "epochs": 1, "max_batch_size": 20})["dataset_size"] == 95
     answer = privproj.epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5, **given)
-    assert Run(**given).public_size and PUBLIC_RECORD_COUNT in answer.run["assumes"]
+    assert Run(**given).public_size and Requirement.PUBLIC_DATASET_SIZE in answer.run["assumes"]
 
 
 CONTRADICTIONS = [

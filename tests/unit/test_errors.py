@@ -8,7 +8,7 @@ import pytest
 import privproj
 from privproj import errors
 from privproj.accounting.config import QUERIES
-from privproj.mechanisms.registry import LINES
+from privproj.mechanisms.registry import bound_names
 
 M2 = privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
 
@@ -22,9 +22,9 @@ def misspelt(word):
         yield word[:i] + word[i + 1 : i + 2] + word[i : i + 1] + word[i + 2 :]
 
 
-@pytest.mark.parametrize("mechanism", sorted({kind for kind, _ in LINES}))
+@pytest.mark.parametrize("mechanism", sorted({kind for kind, _ in bound_names()}))
 def test_a_bound_with_one_wrong_letter_is_suggested(mechanism):
-    known = [name for kind, name in LINES if kind == mechanism]
+    known = [name for kind, name in bound_names() if kind == mechanism]
     for name in known:
         for word in misspelt(name):
             assert word in known or name in errors.nearest_names(word, known), word

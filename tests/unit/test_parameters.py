@@ -6,12 +6,12 @@ from importlib.resources import files
 
 import pytest
 from privproj_cli.options import Number, option_of
-from privproj_cli.query import MECHANISMS, mechanism_options
+from privproj_cli.query import mechanism_options
 
 from privproj.accounting.config import KINDS, keys_of
 from privproj.errors import InvalidParameter
 from privproj.mechanisms import Gaussian
-from privproj.mechanisms.registry import mechanism_named
+from privproj.mechanisms.registry import mechanism_named, mechanism_names
 from privproj.parameters import (
     TRUTH,
     flag,
@@ -66,7 +66,7 @@ def test_a_value_outside_the_declared_range_is_refused(wrong, words):
         Toy(**{"needed": 1, **wrong})
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", mechanism_names())
 def test_every_parameter_is_an_option_a_key_and_in_the_schema(name):
     kind = mechanism_named(name)
     offered = {option.opts[0] for option in mechanism_options(name, "compare")}

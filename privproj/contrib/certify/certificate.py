@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from privproj.accounting.config import check_keys
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Schedule, build_result, composition_of_phase
-from privproj.assumptions import ROUNDING_AS_MEASURED
+from privproj.assumptions import Requirement
 from privproj.composition.compose import releases_of
+from privproj.contrib.certify.ball_profiles import ball_entry, provable_names
 from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
 from privproj.io import files
 from privproj.io.run_file import from_data, without_names
@@ -189,7 +190,8 @@ def is_run(phases: Sequence[Phase]) -> bool:
     run, bound = phases[0].run, phases[0].bound
     if len(phases) > 1 or run.sampling_rate != 1.0 or _in_epochs(phases[0]):
         return True
-    return run.steps > 1 and not bound.certifies_runs
+    entry = ball_entry(bound)
+    return run.steps > 1 and not (entry is not None and entry.runs)
 
 
 def check_provable(phases: Sequence[Phase]) -> None:
@@ -205,7 +207,7 @@ def check_provable(phases: Sequence[Phase]) -> None:
             f"batches, and at most {MOST_IN_GROUP} records": run.group_size > 1 and not group_in_balls,
             "certificates are about whole batches; expected no max_batch_size": run.max_batch_size is not None,
             "certificates are about a fixed clip; expected no adaptive_clipping_sigma": phase.mechanism.adapts_clip,
-            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": bound.ball_profile
+            f"no enclosure for {bound.name}; certificates cover {', '.join(provable_names())}": ball_entry(bound)
             is None,
             "certificates are about one projected layer, or layers of one shape under a joint clip; expected dim and "
             "rank, or one layer": isinstance(alike, M2) and bool(alike.layers) and not alike.unprojected,
@@ -215,20 +217,14 @@ def check_provable(phases: Sequence[Phase]) -> None:
                 raise Refused(reason)
 
 
-def provable_names() -> list[str]:
-    """The names ``mechanism.bound`` of all bounds that can be certified."""
-    from privproj.mechanisms.registry import registry
-
-    return [f"{bound.mechanism.name}.{bound.name}" for bound in registry() if bound.ball_profile is not None]
-
-
 def ball_profile(phase: Phase, steps: int = 1) -> "BallProfile":
     """The profile of one release (or of several, where a closed form is known) in balls, as the relation has it."""
-    assert phase.bound.ball_profile is not None
+    entry = ball_entry(phase.bound)
+    assert entry is not None
     built: Mechanism = phase.mechanism
     if phase.run.relation is NeighbouringRelation.REPLACE:
         built = built.for_replacement()
-    return phase.bound.ball_profile(_one_layer(built), steps)
+    return entry.build(_one_layer(built), steps)
 
 
 def _one_layer(mechanism: Mechanism) -> Mechanism:
@@ -416,8 +412,8 @@ def prove(result: Result) -> tuple[Result, Certificate]:
     _check_answered(result)
     flint = import_extra("flint", "a certificate", "certify")
     # A proof in balls does not rest on the rounding of floats.
-    if ROUNDING_AS_MEASURED in result.promises:
-        promises = tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED)
+    if Requirement.MEASURED_ROUNDING in result.promises:
+        promises = tuple(words for words in result.promises if words != Requirement.MEASURED_ROUNDING)
         result = replace(result, promises=promises, status=result.status if promises else Status.PROVED)
     question = _question_of(result)
     if is_run(question.phases):

@@ -138,20 +138,6 @@ class BallRandomSensitivity(BallMean):
         return self.law().expected_delta(eps, goal=goal)
 
 
-class BallRandomClip(BallMean):
-    """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
-
-    effort: int = 8
-
-    def __init__(self, probes: int, noise_multiplier: float) -> None:
-        self.probes, self.noise = probes, noise_multiplier
-
-    def mean(self, eps: arb, goal: int) -> arb:
-        """Return the mean of ``h_eps`` under the law."""
-        half = arb(self.probes) / 2
-        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
-
-
 class BallAnyRank(BallRandomSensitivity):
     """The bound ``delta(eps) <= E[g_p(X)]`` for a change of any rank, at a tangent point ``p >= x0(eps)`` (C5).
 

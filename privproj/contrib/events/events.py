@@ -12,12 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 from privproj.accounting.phase import Phase, phase_for
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.assumptions import Requirement
 from privproj.errors import within
+from privproj.io.run_file import PhaseKind
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
+from privproj.parameters import TABLE, TEXT, TRUTH
 from privproj.profiles.privacy_profile import Curve
-from privproj.run import Run, RunOptions
+from privproj.run import RUN_PARAMETERS, Run, RunOptions
 from privproj.sampling import NeighbouringRelation
 
 COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
@@ -35,8 +37,12 @@ class Event(Mechanism):
     """The event as JSON in one spelling, so that equal events are equal."""
 
     name = "dp-accounting"
-    assumes = (EVENT_AS_RUN,)
+    assumes = (Requirement.EVENT_MATCHES_PROGRAM,)
     remedy = "more noise in its events"
+
+    def notes(self) -> list[str]:
+        """Return that dp-accounting accounts for the event."""
+        return [COMPOSED_ELSEWHERE]
 
     @property
     def data(self) -> dict[str, Any]:
@@ -69,7 +75,7 @@ class _EventPhase(Phase):
         """What the run takes for granted, and what it does of the noise of the event, in words."""
         replaces = self.run.relation is NeighbouringRelation.REPLACE
         over_clip = replaces and '"noise_multiplier"' in vars(self.mechanism)["text"]
-        return (*super().run_assumes, *((NOISE_OVER_CLIP,) if over_clip else ()))
+        return (*super().run_assumes, *((Requirement.NOISE_OVER_CLIP,) if over_clip else ()))
 
     def as_dict(self) -> dict[str, object]:
         """The phase as an entry of a run file, keys and plain values."""
@@ -92,8 +98,7 @@ def _bound_of(kind: str) -> Bound:
         source=f"dp-accounting {version('dp-accounting')}, {kind}",
         example="privproj run FILE",
         representation=lambda event: event,
-        groups=False,
-        notes=lambda event: (COMPOSED_ELSEWHERE,),
+        of_group=None,
     )
 
 
@@ -141,10 +146,24 @@ def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str |
         InvalidParameter: The event is not one of dp-accounting, or a value is outside its domain.
 
     >>> from dp_accounting import dp_event
-    >>> from privproj.schedule import Schedule, event_phase
+    >>> from privproj.contrib.events import event_phase
+    >>> from privproj.schedule import Schedule
     >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
     >>> answer = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
     >>> round(answer.value, 2), answer.numerics["composer"]
     (1.99, 'dp-accounting')
     """
     return event_from_data(event, "event", {"steps": steps, "relation": relation}, name)  # pyright: ignore[reportArgumentType]
+
+
+EVENT_KIND = PhaseKind(
+    keys={
+        "name": TEXT,
+        "event": TABLE,
+        **{name: RUN_PARAMETERS[name].kind for name in ("steps", "relation", "public_size")},
+        "planned": TRUTH,
+    },
+    read=lambda event, run, name: event_from_data(event, "event", run, name),
+    text=event_words,
+)
+"""Phases of run files that have an ``event`` in place of a mechanism."""

@@ -2,8 +2,27 @@
 
 from dataclasses import dataclass
 
+from privproj.assumptions import RequirementText
 from privproj.mechanisms.base import NoisyMechanism
 from privproj.parameters import NOISE, parameter, whole_number
+
+
+class _ProbeRequirement(RequirementText):
+    """What the program must have done with its probes."""
+
+    FRESH_PROBES = (
+        "fresh-probes",
+        "the probes are drawn afresh for each release, independently of the data and of all that shaped the gradients; "
+        "the records of a batch may share them",
+    )
+    FULL_GRADIENT_NORM = (
+        "full-gradient-norm",
+        "the norm that is estimated is that of the record's whole gradient, over all that is released",
+    )
+    SECRET_PROBE_SEED = (
+        "secret-probe-seed",
+        "the seed of the probes cannot be guessed by anyone who can shape the data",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +40,8 @@ class JLClip(NoisyMechanism):
     Raises:
         InvalidParameter: A value is outside its range, or ``probes`` is missing.
 
-    >>> from privproj import JLClip, epsilon
+    >>> from privproj import epsilon
+    >>> from privproj.contrib.jl_clip import JLClip
     >>> round(epsilon(JLClip(probes=30, noise_multiplier=1.0), delta=1e-5).value, 3)
     5.585
     """
@@ -29,12 +49,7 @@ class JLClip(NoisyMechanism):
     name = "jl-clip"
     summary = "Clip by norms that Gaussian probes estimate, then add noise (DP-SGD-JL)."
     example = "probes=30 noise_multiplier=2"
-    assumes = (
-        "the probes are drawn afresh for each release, independently of the data and of all that shaped the gradients; "
-        "the records of a batch may share them",
-        "the norm that is estimated is that of the record's whole gradient, over all that is released",
-        "the seed of the probes cannot be guessed by anyone who can shape the data",
-    )
+    assumes = tuple(_ProbeRequirement)
     remedy = "more noise or more probes"
     probes: int | None = parameter(
         whole_number(high=10**6), "Gaussian vectors from which one norm is estimated.", "R", is_needed=True

@@ -9,10 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from privproj.contrib.jl_clip import JLClip
 from privproj.distributions.mixture_profile import any_rank_profile, rank_one_profile
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at, log_gaussian_delta_slope
-from privproj.mechanisms import JLClip
-from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
+from privproj.errors import Refused
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
@@ -122,17 +123,17 @@ EXACT = Bound(
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     version=4,
     worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
-    ball_profile=in_balls("BallRandomClip", lambda mechanism, steps: (mechanism.probes, mechanism.z)),
     exact=True,
     **OF_ONE_RECORD,
 )
 
 
-def refuses(mechanism: JLClip) -> str | None:
-    """Why there is no bound for one or two probes: the squared shift has no mean."""
+def _check_probes(mechanism: JLClip) -> None:
+    """Raise :class:`Refused` for one or two probes, where the squared sensitivity has no mean."""
     if (mechanism.probes or 0) < 3:
-        return f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
-    return None
+        raise Refused(
+            f"any-records needs a mean of the squared shift, which takes 3 probes, got probes={mechanism.probes}"
+        )
 
 
 ANY_RECORDS = Bound(
@@ -142,10 +143,10 @@ ANY_RECORDS = Bound(
     formula="delta(eps) = min_p E[g_p(mu^2 r / chi2_r)], g_p the convex majorant of the Gaussian delta",
     source="privproj: Jensen's inequality on a convex majorant",
     proof="C32",
-    options="--group-size 2 --probes 30 --noise-multiplier 2",
+    example="--group-size 2 --probes 30 --noise-multiplier 2",
     # delta(eps) = min_p E[g_p(mu^2 r / chi2_r)] (C32, several records).
     representation=lambda mechanism: any_rank_profile(law(mechanism)),
     version=6,
     worst_changes=lambda mechanism: (rank_one_profile(law(mechanism)),),
-    refuses=refuses,
+    check=_check_probes,
 )

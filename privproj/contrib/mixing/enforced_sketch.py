@@ -12,9 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
+from privproj.mechanisms.sketch.exact_rank1 import log_sketch_profile
 from privproj.numerics import kernels
 from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
-from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
 
 NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value. Speed only."""
@@ -31,12 +32,6 @@ WINDOW = 39.0
 
 TAIL_ERROR = 1e-12
 """Relative error allowed to the mass beyond, and as much per nat of it. Soundness."""
-
-LEAST_START = 1e-8
-"""Least start of a hockey stick over its ``k`` that is told apart, as the nodes of a shorter range have no digits.
-
-A smaller start is raised to it, which adds a relative 1e-11 at most. Soundness.
-"""
 
 LOG_TAIL_OF_WINDOW = -750.0
 """``ln`` of a probability above that of more than :data:`WINDOW` deviations. Soundness."""
@@ -222,7 +217,7 @@ class EnforcedSketch:
         left = eps - ratio if present else eps + ratio
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
         parts = [slice(i, i + NODES_AT_ONCE) for i in range(0, len(u), NODES_AT_ONCE)]
-        log_h = np.concatenate([log_sketch(0.5 * self.rank, nu[part], left[part], present) for part in parts])
+        log_h = np.concatenate([log_sketch_profile(0.5 * self.rank, nu[part], left[part], present) for part in parts])
         return -0.5 * u * u - kernels.LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
 
 
@@ -232,22 +227,3 @@ def _steps(first: float) -> list[float]:
     while steps[-1] < WIDEST_PANEL:
         steps.append(4.0 * steps[-1])
     return steps
-
-
-def log_sketch(half_rank: float, nu: Array, eps: Array, present: bool) -> Array:
-    """Return ``ln H_eps`` of a sketch of rank ``2 half_rank`` for each ``nu`` and real ``eps`` (C14), in one order.
-
-    Its relative error is that of the quadrature. With ``present`` it is the record against none, else the other way.
-    """
-    size, half, k = np.abs(eps), half_rank * np.log1p(nu), nu / (1.0 + nu)
-    rises, logs = (eps >= 0.0) == present, np.empty_like(nu)
-    with np.errstate(all="ignore"):
-        for rows, rate, start, sign in (
-            (rises, nu, (half + size) / nu, 1.0),
-            (~rises, k, np.where(size < half, np.maximum((half - size) / k, LEAST_START * half_rank), 0.0), -1.0),
-        ):
-            if rows.any():
-                logs[rows] = log_gamma_hockey_stick(half_rank, rate[rows], start[rows], sign)
-        # H_-e(A||B) = 1 - e^-e + e^-e H_e(B||A) (C1)
-        mirrored = np.logaddexp(np.log(-np.expm1(-size)), logs - size)
-    return np.where(eps >= 0.0, logs, mirrored)

@@ -1,6 +1,6 @@
 """Gaussian mixing in two stages: one integral over the noise of the eigenvalue, without a promise (C33)."""
 
-from privproj.mechanisms import Mixing
+from privproj.contrib.mixing import Mixing
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
@@ -29,7 +29,7 @@ def representation(mechanism: Mixing) -> PrivacyProfile:
     )
 
 
-BOUND = Bound(
+TWO_STAGE = Bound(
     name="two-stage",
     mechanism=Mixing,
     summary="nothing promised: the noise of the sketch follows a private look at the least eigenvalue",

@@ -31,12 +31,7 @@ from privproj.accounting.query import (
     solve_delta,
     solve_epsilon,
 )
-from privproj.assumptions import (
-    CANDIDATES_DRAWN_AT_RANDOM,
-    NUMBER_OF_TRIALS_DRAWN,
-    ONLY_THE_BEST_RELEASED,
-    SCORE_FROM_PRIVATE_OUTPUT,
-)
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
@@ -360,7 +355,12 @@ class _SelectedQuestion(Schedule):
     @property
     def run_assumes(self) -> tuple[str, ...]:
         """What the number takes for granted about the run and the selection, in words."""
-        chosen = (NUMBER_OF_TRIALS_DRAWN, ONLY_THE_BEST_RELEASED, SCORE_FROM_PRIVATE_OUTPUT, CANDIDATES_DRAWN_AT_RANDOM)
+        chosen = (
+            Requirement.RANDOM_NUMBER_OF_TRIALS,
+            Requirement.ONLY_BEST_RELEASED,
+            Requirement.PRIVATE_SCORE,
+            Requirement.RANDOM_CANDIDATES,
+        )
         return (*super().run_assumes, *chosen)
 
     def named(self) -> dict[str, Any]:
@@ -410,7 +410,8 @@ def select(
         NotConverged: A quadrature or a search did not reach its accuracy.
         PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
-    >>> from privproj import Gaussian, select
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.selection import select
     >>> found = select(Gaussian(noise_multiplier=4.0), trials=10, delta=1e-5)
     >>> round(found.value, 3), round(found.numerics["epsilon_of_one_run"], 3)
     (1.51, 0.926)
@@ -445,7 +446,7 @@ def _with_comparison(question: _SelectedQuestion, result: Result, target: Target
 
 
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
-    """Draw the number of runs of a selection from the law that :func:`privproj.select` accounts for.
+    """Draw the number of runs of a selection from the law that :func:`privproj.contrib.selection.select` accounts for.
 
     The bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)`` for a negative binomial
     law, and ``P(k) = exp(-m) m^k / k!`` for a Poisson law; sums have 80 digits. Keep the number secret: it is no part
@@ -453,7 +454,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.
-        distribution: The law, as for :func:`privproj.select`.
+        distribution: The law, as for :func:`privproj.contrib.selection.select`.
         shape: The shape of a negative binomial law, from -0.9 to 100.
 
     Returns:
@@ -462,7 +463,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
     Raises:
         InvalidParameter: A value is outside its domain.
 
-    >>> from privproj import draw_trials
+    >>> from privproj.contrib.selection import draw_trials
     >>> draw_trials(10) >= 1
     True
     """

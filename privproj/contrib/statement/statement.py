@@ -38,7 +38,7 @@ from privproj.accounting.comparison import compare
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import composition_of, solve_epsilon
 from privproj.accounting.schedule import Schedule
-from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, ROUNDING_AS_MEASURED, THIS_LEDGER_ALONE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, within
 from privproj.io.files import Verdict, read_json, read_table, text_like
 from privproj.io.ledger import CUT_SHORT, INSECURE, MARKS, Account, LedgerVerdict, planned_releases
@@ -169,7 +169,7 @@ def account_data(account: Account) -> dict[str, Any]:
     """What a training run has released as the data of a statement: its phases, and how many releases each made."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
-    target = dict(account.target or {}) if account.filtered else {}
+    target = dict(account.target or {}) if account.is_adaptive else {}
     return {"run": {"phase": without_names(entries)}, "ledger": {**ledger, "filter": target}}
 
 
@@ -277,8 +277,8 @@ def _fields(statement: Statement) -> dict[str, Any]:
         "done": (*done, *((f"a filter fixed in advance: {listed(filter_parameters)}",) if filter_parameters else ())),
         **{name: getattr(result, name) for name in ("bound", "source", "assumes", "warnings")},
         "strength": WORDS["strength"].get(str(result.status), str(result.status)),
-        "promises": tuple(words for words in result.promises if words != ROUNDING_AS_MEASURED),
-        "rounding": tuple(words for words in result.promises if words == ROUNDING_AS_MEASURED),
+        "promises": tuple(words for words in result.promises if words != Requirement.MEASURED_ROUNDING),
+        "rounding": tuple(words for words in result.promises if words == Requirement.MEASURED_ROUNDING),
         "persons": assumed_of_persons(result),
         "said": tuple(f"{'SHA-256 of the ' * (name in DIGESTS)}{name}: {words}" for name, words in texts.items()),
         "missing": (", ".join(name for name in AUTHOR_WORDS if name not in texts),) * (len(texts) < len(AUTHOR_WORDS)),
@@ -331,7 +331,7 @@ def claim_of(statement: Statement) -> str:
 
 def assumed_of_persons(result: Result) -> tuple[str, ...]:
     """What a reader assumes of persons who takes a number about records for one about them; a group is a promise."""
-    return (ONE_RECORD_OF_A_PERSON,) if result.run["group_size"] == 1 else ()
+    return (Requirement.ONE_RECORD_PER_USER,) if result.run["group_size"] == 1 else ()
 
 
 # --- a statement checked ------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ It need not name :data:`OF_THE_LEDGER`.
 SAME_FILE = "the {name} is the file whose SHA-256 the statement names"
 """The claim about each file that was given and has to be the one that the statement means."""
 
-OF_THE_LEDGER = (PUBLIC_RECORD_COUNT, THIS_LEDGER_ALONE)
+OF_THE_LEDGER = (Requirement.PUBLIC_DATASET_SIZE, Requirement.ONLY_THIS_LEDGER)
 """Assumptions of a ledger that a statement may leave out.
 
 A statement of a plan gives rate and steps as constants, which is the other half of the first sentence, and it is about
@@ -536,7 +536,7 @@ def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
 
 def _differences(account: Account, stated: Account) -> Iterator[str]:
     """Where the ledger is not that of the statement's run, in words."""
-    filters = [dict(one.target or {}) if one.filtered else None for one in (account, stated)]
+    filters = [dict(one.target or {}) if one.is_adaptive else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"
     counted = _made(stated)

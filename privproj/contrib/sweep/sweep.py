@@ -160,7 +160,7 @@ class Grid:
         They are those of :meth:`_row_alone`, but for the margins of the numbers.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
-        from privproj.numerics.compiled import rows_to_come
+        from privproj.numerics.jit import expect_rows
 
         def phase_at(i: int) -> Phase:
             keys = self.keys(numbers[i])
@@ -168,7 +168,7 @@ class Grid:
 
         axes = self.columns(numbers)
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
-        with rows_to_come(len(self) * ROW_WEIGHTS[self.query], may_load=False):
+        with expect_rows(len(self) * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(self.query, self.fixed, axes, len(numbers), phase_at)
             if not read.phases:
                 return [None] * len(numbers)

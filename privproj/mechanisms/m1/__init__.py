@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from privproj.assumptions import WHOLE_GRADIENT_CLIPPED
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import Lift, NoisyMechanism
 from privproj.parameters import WHOLE, flag, integer, number, parameter, whole_number
@@ -54,11 +54,7 @@ class M1(NoisyMechanism):
     summary = "Clip and project first, then add noise (large rank)."
     example = "dim=1000 rank=256 noise_multiplier=20"
     finds_rank = True
-    assumes = (
-        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
-        WHOLE_GRADIENT_CLIPPED,
-        "the seed of the matrix cannot be guessed by anyone who can shape the data",
-    )
+    assumes = (Requirement.FRESH_MATRIX, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_MATRIX_SEED)
     with_rank = "falls"
     dim: int | None = parameter(whole_number(high=10**7), "Side of the layer that is projected.", "D", is_needed=True)
     rank: int | None = parameter(whole_number(high=10**7), "Rank of the projection (may exceed D).", "R")

@@ -15,10 +15,11 @@ import math
 from functools import partial
 from typing import Any
 
+from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Bound
+from privproj.mechanisms.bound import Bound, Flaw
 from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
 from privproj.numerics.interval import Enclosure, next_up
 from privproj.numerics.kernels import log_add
@@ -153,26 +154,30 @@ def chained_log_delta(log_delta: float, link: float, count: int) -> float:
     return log_delta - total
 
 
-def promises(mechanism: M1) -> tuple[str, ...]:
-    """What the data must keep for the bounds on one changed column, in words."""
+def _column_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
+    """Return the assumptions of the bounds on changed columns."""
     k, *limits, beta = mechanism.span_residual
     m, alpha = (limit_words(limit, up=False) for limit in limits)
     # s = sqrt(c (alpha^2 + beta^2)), which the noise multiplier counts.
     size = math.hypot(limits[1], beta) * math.sqrt(mechanism.changed_columns)
-    first, second = mechanism.norms
+    first, second = (f"{norm:g}" for norm in mechanism.norms)
     several = mechanism.changed_columns > 1
     changed = f"at most {mechanism.changed_columns} columns" if several else "one column"
     links = ", also while they are changed one after the other" if several else ""
     return (
-        f"a record changes {changed} of the query, and the other columns span {k} dimensions{links}",
-        f"orthogonal to that span it has norm {first:g} before and {second:g} after, with 1 - cos at most {m}; "
-        f"within it the change is at most {alpha}: the sensitivity is {limit_words(size, up=True)}",
-        "the projection stays secret",
+        DataAssumption.CHANGED_COLUMNS.at(changed=changed, k=k, links=links),
+        DataAssumption.RESIDUAL.at(first=first, second=second, m=m, alpha=alpha, size=limit_words(size, up=True)),
+        DataAssumption.SECRET_PROJECTION.at(),
     )
 
 
-OF_COLUMN: dict[str, Any] = {"mechanism": M1, "groups": False, "status": Status.CONDITIONAL, "promises_of": promises}
-"""What all bounds on changed columns have."""
+OF_COLUMN: dict[str, Any] = {
+    "mechanism": M1,
+    "of_group": None,
+    "status": Status.CONDITIONAL,
+    "assumptions": _column_assumptions,
+}
+"""Fields of the bounds on changed columns."""
 
 
 def _epsilon(mechanism: M1, split: float | str, log_delta: float) -> float:
@@ -238,11 +243,11 @@ COLUMN = Bound(
     "(1/r)(sqrt(d+r-k) + sqrt k + t1)(alpha(sqrt r + t2) + beta(sqrt k + t3))/sigma; c columns: a chain",
     source="arXiv 2601.21719, Theorems 3 and 4, with Lemma 14 corrected by privproj",
     proof="C13",
-    options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
+    example="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     # eps_R + eps_C (C13): the largest residual loss within quantiles, and the Gaussian epsilon at a bound on |C x|. The
     # shares of delta among its events are optimised unless they are given.
     representation=lambda mechanism: split_rule(partial(_epsilon, mechanism), "optimal", margin=1.0),
-    splits=True,
+    supports=("split",),
     version=4,
     **OF_COLUMN,
 )
@@ -270,9 +275,9 @@ def _published_epsilon(mechanism: M1, log_delta: float) -> float:
     return loss + gauss if gauss <= 1.0 or there else math.inf
 
 
-def status_of(mechanism: M1) -> Status:
-    """Refuted, but for ``r <= k``: without a residual the radius is right (C13)."""
-    return Status.CONDITIONAL if mechanism.shape[1] <= mechanism.span_residual[0] else Status.REFUTED
+def _has_wrong_radius(mechanism: M1) -> bool:
+    """Return True unless ``r <= k``: without a residual the published radius is right (C13)."""
+    return mechanism.shape[1] > mechanism.span_residual[0]
 
 
 COLUMN_PUBLISHED = Bound(
@@ -281,13 +286,15 @@ COLUMN_PUBLISHED = Bound(
     formula="eps_R + sqrt(2 ln(1.25/delta_C)) (1/r)(sqrt d + sqrt(min(k,r)) + t)(sqrt(min(k,r)) + t) s/sigma, "
     "delta = delta_R + delta_C + 2 d0, t = sqrt(2 ln(1/d0))",
     source="arXiv 2601.21719, Theorem 4 and Lemma 14, reconstructed from their proofs",
-    options="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
+    example="--dim 40 --rank 2 --span-dim 4 --residual-misalignment 1e-6 --noise-multiplier 1e4",
     representation=lambda mechanism: EpsilonDeltaRule(partial(_published_epsilon, mechanism), margin=1.0),
-    status_of=status_of,
-    reason="it treats rows that depend on the data as independent. Let the rank grow: M tends to the identity, so M1 "
-    "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
-    "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
-    "column, or known-projection, which asks nothing of the data",
+    flaw=Flaw(
+        "it treats rows that depend on the data as independent. Let the rank grow: M tends to the identity, so M1 "
+        "becomes the plain Gaussian mechanism at the full sensitivity, yet the claimed sensitivity tends to 0 (dim 40, "
+        "span 2, rank 1000: it claims epsilon 0.459 at delta 3e-6 where delta is at least 0.248). Use column-exact or "
+        "column, or known-projection, which asks nothing of the data",
+        affects=_has_wrong_radius,
+    ),
     version=4,
     **{**OF_COLUMN, "status": Status.REFUTED},
 )

@@ -50,23 +50,22 @@ COLUMN_EXACT = Bound(
     "Y_(d+r-k-1))/r^2 orthogonal to the span, |x|^2 X_r (X_r + Y_(d-1))/r^2 within it",
     source="privproj: exact law of the correlated part, in place of arXiv 2601.21719, Lemma 14",
     proof="C13",
-    options="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
+    example="--dim 1000 --rank 64 --span-dim 4 --residual-misalignment 8e-6 --noise-multiplier 20",
     representation=_column_exact_of,
     version=7,
     **OF_COLUMN,
 )
 
 
-def refuses(mechanism: M1) -> str | None:
-    """Why the residual alone is no bound on the release: there is a correlated part, or several columns change."""
+def _check_residual(mechanism: M1) -> None:
+    """Raise an error if the residual is not the whole loss: other columns are there, or several columns change."""
     if mechanism.span_residual[0] > 0:
-        return (
+        raise Refused(
             "the residual is one of two parts of the loss where other columns are there (span_dim > 0): use "
             "column-exact or column, which add the correlated part"
         )
     if mechanism.changed_columns > 1:
         raise InvalidParameter("changed_columns", mechanism.changed_columns, "1 for residual; column chains several")
-    return None
 
 
 RESIDUAL = Bound(
@@ -76,10 +75,10 @@ RESIDUAL = Bound(
     "/sqrt(r-k), W ~ chi2_2q",
     source="arXiv 2601.21719, Lemma 2, averaged exactly",
     proof="C9",
-    options="--dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 --noise-multiplier 20",
+    example="--dim 1000 --rank 64 --span-dim 0 --residual-misalignment 8e-6 --noise-multiplier 20",
     # A vector Wishart release with (d, r) -> (d - k, r - k) (C13), whose profile is exact (C9).
     representation=lambda mechanism: residual_profile(mechanism) or NOTHING_LOST,
-    refuses=refuses,
+    check=_check_residual,
     version=7,
     **OF_COLUMN,
 )

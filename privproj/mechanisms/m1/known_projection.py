@@ -53,9 +53,9 @@ KNOWN_PROJECTION_RANK1 = Bound(
     # delta(eps) = E[h_eps(mu^2 U (U + Y)/r^2)] (C4, C7).
     representation=lambda mechanism: rank_one_profile(law(mechanism)),
     # Changes of rank one of several records add up to one of any rank.
-    of_several=KNOWN_PROJECTION.representation,
+    of_group=KNOWN_PROJECTION.representation,
     worst_changes=worst_changes,
-    adversary_sees_projection=True,
+    exact="given-projection",
     version=8,
     **OF_RANK_ONE,
 )

@@ -4,7 +4,7 @@ import math
 
 from privproj.composition.good_event import GoodEvent
 from privproj.mechanisms import M1
-from privproj.mechanisms.bound import Baseline, Bound
+from privproj.mechanisms.bound import Bound
 from privproj.numerics.interval import next_up
 
 
@@ -23,7 +23,7 @@ def representation(mechanism: M1) -> GoodEvent:
     return GoodEvent(mechanism.mu, radius, once=mechanism.fixed_projection, default_split=0.5)
 
 
-BOUND = Bound(
+OPERATOR_NORM = Bound(
     name="operator-norm",
     mechanism=M1,
     summary="published Gaussian baseline: norm of the projection, then a Gaussian run; loose, for any projection",
@@ -32,8 +32,6 @@ BOUND = Bound(
     source="arXiv 2601.21719, Equation 5, with the exact Gaussian profile",
     proof="C16",
     representation=representation,
-    holds_for_fixed_projection=True,
-    splits=True,
-    baseline=Baseline("published operator norm", "unsampled"),
+    supports=("split", "fixed-projection"),
     version=5,
 )

@@ -1,7 +1,8 @@
 """M1 on a vector whose projection stays secret: a Gaussian pair once the length of the projected vector is revealed."""
 
+from privproj.assumptions import Assumption, DataAssumption
 from privproj.distributions.mixture_profile import rank_one_profile
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
 from privproj.profiles.privacy_profile import PrivacyProfile
@@ -22,26 +23,21 @@ def representation(mechanism: M1) -> PrivacyProfile:
     return rank_one_profile(ScaledEnergy(SecretShift(rank, sigma, mechanism.misalignment), 1.0))
 
 
-def promises(mechanism: M1) -> tuple[str, ...]:
-    """The promise of unit vectors within the distance that the sensitivity is."""
+def _unit_vector_assumptions(mechanism: M1) -> tuple[Assumption, ...]:
+    """Return the assumption of unit vectors, whose distance is the sensitivity."""
     most = limit_words(mechanism.misalignment or 0.0, up=False)
-    return (
-        "the query is a unit vector (for every batch that is sampled), and neighbouring ones have "
-        f"1 - cos(v, v') <= {most}: the sensitivity is sqrt(2 misalignment)",
-        "the projection stays secret",
-    )
+    return (DataAssumption.UNIT_VECTOR.at(most=most), DataAssumption.SECRET_PROJECTION.at())
 
 
-def refuses(mechanism: M1) -> str | None:
-    """Why the argument does not hold: it is about one vector in two dimensions or more, and neighbours that differ."""
+def _check_vector(mechanism: M1) -> None:
+    """Raise :class:`Refused` unless the query is one vector in two dimensions or more and neighbors differ."""
     if mechanism.columns != 1 or mechanism.dim == 1:
-        return "secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection"
+        raise Refused("secret-projection is about vectors (columns=1) in two dimensions or more; use known-projection")
     if mechanism.misalignment == 0.0:
-        return "expected a misalignment above 0: at 0 neighbours do not differ"
-    return None
+        raise Refused("expected a misalignment above 0: at 0 neighbours do not differ")
 
 
-BOUND = Bound(
+SECRET_PROJECTION = Bound(
     name="secret-projection",
     mechanism=M1,
     summary="unit vectors, secret and fresh projection: dimension free, close to the noise alone",
@@ -49,11 +45,11 @@ BOUND = Bound(
     "(g/r) cos eta xi], g ~ chi2_r/r, xi ~ N(0,1), tau^2 = sigma^2 + g/r, s = 2 sin eta",
     source="privproj: given the projected length the release is a Gaussian pair",
     proof="C8",
-    options="--dim 1000 --rank 64 --columns 1 --misalignment 1.25e-3 --noise-multiplier 20",
+    example="--dim 1000 --rank 64 --columns 1 --misalignment 1.25e-3 --noise-multiplier 20",
     representation=representation,
     version=5,
     status=Status.CONDITIONAL,
-    promises_of=promises,
-    groups=False,
-    refuses=refuses,
+    assumptions=_unit_vector_assumptions,
+    of_group=None,
+    check=_check_vector,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from privproj.assumptions import CLIP_OF_ALL_LAYERS, WHOLE_GRADIENT_CLIPPED
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter
 from privproj.mechanisms.base import ClippedSum, Lift
 from privproj.parameters import LAYERS, flag, integer, one_of, parameter, real, whole_number
@@ -134,11 +134,7 @@ class M2(ClippedSum):
     summary = "Clip the whole gradient, add noise, then project it to a fresh small subspace."
     example = "dim=2048 rank=16 noise_multiplier=0.3814"
     finds_rank = True
-    assumes = (
-        "the projection is drawn afresh for each release, independently of the data and of all that shaped the query",
-        WHOLE_GRADIENT_CLIPPED,
-        "the seed of the projection cannot be guessed by anyone who can shape the data",
-    )
+    assumes = (Requirement.FRESH_PROJECTION, Requirement.FULL_GRADIENT_CLIPPING, Requirement.SECRET_SEED)
     dim: int | None = parameter(whole_number(high=10**12), "Side of the layer that is projected.", "D")
     rank: int | None = parameter(whole_number(), "Rank of the projection.", "R")
     layers: tuple[Layer, ...] = parameter(
@@ -195,7 +191,7 @@ class M2(ClippedSum):
     @property
     def assumes_of_clips(self) -> tuple[str, ...]:
         """With a clip for each layer, what the noise multiplier is relative to."""
-        of_layers = (CLIP_OF_ALL_LAYERS,) if self.clipping == "per-layer" else ()
+        of_layers = (Requirement.PER_LAYER_CLIPPING,) if self.clipping == "per-layer" else ()
         return (*of_layers, *super().assumes_of_clips)
 
     def notes(self) -> list[str]:

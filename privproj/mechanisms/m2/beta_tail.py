@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from privproj.assumptions import Assumption, DataAssumption
+from privproj.errors import InvalidParameter
 from privproj.mechanisms import M2
-from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound, in_balls
+from privproj.mechanisms.bound import Bound
 from privproj.numerics import kernels
 from privproj.numerics.interval import (
     LOG_OF_ZERO_FROM_ABOVE,
@@ -27,11 +29,11 @@ from privproj.numerics.kernels import (
     tail_profile_epsilon_slope,
 )
 from privproj.numerics.root_finding import find_crossing, minimise
-from privproj.profiles.columns import KernelColumns, LawRow, profile_of_kernels
+from privproj.profiles.columns import KernelColumns, profile_of_kernels
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 
-def _rank_of_change(mechanism: M2) -> int:
+def rank_of_difference(mechanism: M2) -> int:
     """The rank ``k`` of the change by one record: as promised, or else the largest that ``d`` and ``m`` allow."""
     return mechanism.change_rank or mechanism.largest_rank
 
@@ -92,7 +94,7 @@ def _beta_tail_law(row: Sequence[float]) -> tuple[float, ...]:
 
 
 def _beta_tail_log_delta(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`_beta_tail_row`."""
+    """The enclosure of ``ln delta`` over one layer, as a kernel; the row is that of :func:`beta_tail_row`."""
     lower, upper, _, _ = _beta_tail_ends(eps, _beta_tail_law(row), (0.0, 0.0, math.inf))
     return lower, upper
 
@@ -107,16 +109,9 @@ BETA_TAIL_COLUMNS = KernelColumns(_beta_tail_log_delta, _beta_tail_root)
 """The bound over columns, a row ``(a, b, k, mu, sharp)`` for each release."""
 
 
-def _beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
+def beta_tail_row(mechanism: M2, mu: Any, sharp: bool) -> tuple[Any, ...]:
     """The row of a release of one projected layer: both shapes, the rank of the change, ``mu``, and 1 if ``sharp``."""
-    return *mechanism.beta_shape, float(_rank_of_change(mechanism)), mu, float(sharp)
-
-
-def _law_row(mechanism: M2, mu: Any, sharp: bool) -> LawRow | None:
-    """The profile over columns and the row of one release; none over several layers, or where nothing is projected."""
-    if mechanism.unprojected or mechanism.layers:
-        return None
-    return BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp)
+    return *mechanism.beta_shape, float(rank_of_difference(mechanism)), mu, float(sharp)
 
 
 def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
@@ -133,7 +128,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
         return PrivacyProfile(lambda eps: _layered_log_delta(mechanism.mu, tail, eps, sharp))
     # delta(eps) = min over tau in (0, 1] of G(eps; mu sqrt(tau)) + k P(B > tau) (C16).
-    return profile_of_kernels(BETA_TAIL_COLUMNS, _beta_tail_row(mechanism, mu, sharp))
+    return profile_of_kernels(BETA_TAIL_COLUMNS, beta_tail_row(mechanism, mu, sharp))
 
 
 def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float, sharp: bool) -> Enclosure:
@@ -162,36 +157,33 @@ def captured_energy_radius(mechanism: M2) -> Callable[[float], float]:
     return radius
 
 
-def promises(mechanism: M2) -> tuple[str, ...]:
-    """The promise on the rank of the change; none if the shape allows no larger rank."""
-    k = _rank_of_change(mechanism)
-    return () if k >= mechanism.largest_rank else (RANK_PROMISE.format(k=k),)
+def _rank_assumptions(mechanism: M2) -> tuple[Assumption, ...]:
+    """Return the assumption on the rank of the difference, unless the shape allows no larger rank."""
+    k = rank_of_difference(mechanism)
+    return () if k >= mechanism.largest_rank else (DataAssumption.DIFFERENCE_RANK.at(k=k),)
 
 
-def needs(mechanism: M2) -> str | None:
-    """What is missing where neither the rank of the change nor the number of columns is given."""
+def _check_rank(mechanism: M2) -> None:
+    """Raise :class:`InvalidParameter` if neither the rank of the difference nor the number of columns is given."""
     if mechanism.change_rank is None and mechanism.columns is None:
-        return "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
-    return None
+        raise InvalidParameter(
+            "columns", "nothing", "change_rank (a promise) or columns (the change has rank at most min(dim, columns))"
+        )
 
 
-OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "promises_of": promises, "needs": needs}
+OF_CHANGE_RANK: dict[str, Any] = {"mechanism": M2, "assumptions": _rank_assumptions, "check": _check_rank}
 """What all bounds by a union over the directions of the change have."""
 
 
 def _fields_of(sharp: bool) -> dict[str, Any]:
     """What both bounds at the best ``tau`` have; in balls it is the witness of the certificate."""
     return {
-        "options": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
+        "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.7787",
         # delta(eps) = min over tau of G(eps; mu sqrt(tau)) + k P(B > tau), B ~ Beta(r/2, (d-r)/2) (2601.21719, Theorem
         # 5; C16).
         "representation": partial(_profile, sharp=sharp),
         "version": 4,
-        "ball_profile": in_balls(
-            "BallBetaTail",
-            lambda mechanism, steps: (*mechanism.shape, _rank_of_change(mechanism), mechanism.z, sharp),
-        ),
-        "law_row": partial(_law_row, sharp=sharp),
+        "supports": ("shared-projection",),
         **OF_CHANGE_RANK,
     }
 
@@ -201,7 +193,6 @@ BETA_TAIL = Bound(
     summary="the published bound, tau optimised; union over the k directions of the change",
     formula="delta(eps) = min_tau T(eps; mu sqrt(tau)) + k P(Beta(r/2, (d-r)/2) > tau)",
     source="arXiv 2601.21719, Theorem 5",
-    baseline=Baseline("published (k={k})", "single"),
     **_fields_of(sharp=False),
 )
 

@@ -4,14 +4,14 @@ Under Poisson sampling a failure matters only where the record is sampled.
 """
 
 from privproj.composition.good_event import GoodEvent
-from privproj.mechanisms.bound import Baseline, Bound
+from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.m2.beta_tail import OF_CHANGE_RANK, captured_energy_radius
 from privproj.sampling import NeighbouringRelation
 
 OF_GOOD_EVENT = {
     "proof": "C16",
-    "options": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
-    "splits": True,
+    "example": "--dim 2048 --rank 16 --change-rank 10 --noise-multiplier 0.155974 --sampling-rate 0.01 --steps 2000",
+    "supports": ("split", "shared-projection"),
     "version": 6,
     **OF_CHANGE_RANK,
 }
@@ -25,7 +25,6 @@ GOOD_EVENT = Bound(
     source="arXiv 2601.21719, Appendix F.2",
     # delta = T p + delta of the Gaussian run at mu sqrt(tau), p = k P(B > tau) (C16).
     representation=lambda mechanism: GoodEvent(mechanism.mu, captured_energy_radius(mechanism)),
-    baseline=Baseline("published (k={k})", "composed", "even"),
     **OF_GOOD_EVENT,
 )
 

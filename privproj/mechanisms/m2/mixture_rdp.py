@@ -5,7 +5,7 @@ import math
 from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.gaussian.rdp import rdp_of as gaussian_form
+from privproj.mechanisms.gaussian import rdp_of as gaussian_form
 from privproj.mechanisms.m2.rank_free import worst_changes
 from privproj.numerics.interval import FUNCTION_RELATIVE_ERROR, next_up
 from privproj.numerics.quadrature import log_integral
@@ -84,7 +84,7 @@ def representation(mechanism: M2) -> RenyiCurve:
     return RenyiCurve(lambda alpha: log_moment(alpha) / (alpha - 1.0), poisson=poisson_curve(log_moment))
 
 
-BOUND = Bound(
+MIXTURE_RDP = Bound(
     name="mixture-rdp",
     mechanism=M2,
     summary="closed form in Renyi terms; any rank, fast for very long runs",
@@ -93,8 +93,6 @@ BOUND = Bound(
     proof="C15",
     representation=representation,
     worst_changes=worst_changes,
-    independent_layers=lambda mechanism: mechanism.projects_apart,
-    renyi=True,
     version=5,
-    supports_adaptive_clipping=True,
+    supports=("adaptive-clipping",),
 )

@@ -5,9 +5,8 @@
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from privproj.distributions.density_kernels import SHIFT_COLUMNS
 from privproj.distributions.mixture_profile import (
     LOWER_END_REFINEMENT,
     any_rank_profile,
@@ -16,14 +15,14 @@ from privproj.distributions.mixture_profile import (
     rank_one_profile_of_bins,
 )
 from privproj.distributions.squared_sensitivity import HillLaw, ScaledBeta
+from privproj.errors import Refused
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import OF_RANK_ONE, Bound
-from privproj.profiles.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
+from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.contrib.certify.profiles import BallProfile
-    from privproj.profiles.columns import LawRow
+    pass
 
 
 def law(mechanism: M2) -> HillLaw | ScaledBeta:
@@ -46,15 +45,6 @@ def representation(mechanism: M2) -> PrivacyProfile:
         return _layered_profile(mechanism)
     # delta(eps) = min_p E[g_p(X)] (C5).
     return any_rank_profile(law(mechanism.alike))
-
-
-def law_row(mechanism: M2, mu: Any, any_rank: float = 1.0) -> "LawRow | None":
-    """The profile over columns and the row of one release; none for layers of several shapes, or with a count."""
-    if mechanism.unprojected:
-        return GAUSSIAN_COLUMNS, (mechanism.mus_with_count(mu),)
-    if mechanism.alike.layers or mechanism.adaptive_count_shift:
-        return None
-    return SHIFT_COLUMNS, (*mechanism.alike.beta_shape, mu**2, any_rank)
 
 
 def _layered_profile(mechanism: M2) -> PrivacyProfile:
@@ -114,15 +104,6 @@ def _spread_evenly(mechanism: M2) -> tuple[PrivacyProfile, ...]:
     return (gaussian_profile(math.hypot(mechanism.mu * math.sqrt(captured), count) * (1.0 - 1e-15)),)
 
 
-def ball_profile(mechanism: M2, steps: int, *, rank_one: bool = False) -> "BallProfile":
-    """The bound in balls, its tangent the witness, or that of rank one; Gaussian where nothing is projected."""
-    from privproj.contrib.certify.profiles import BallAnyRank, BallGaussianProfile, BallRandomSensitivity
-
-    if mechanism.unprojected:
-        return BallGaussianProfile(mechanism.z)
-    return (BallRandomSensitivity if rank_one else BallAnyRank)(mechanism.shape, mechanism.z)
-
-
 RANK_FREE = Bound(
     name="rank-free",
     mechanism=M2,
@@ -132,11 +113,8 @@ RANK_FREE = Bound(
     proof="C5",
     representation=representation,
     worst_changes=worst_changes,
-    ball_profile=ball_profile,
-    law_row=law_row,
-    independent_layers=lambda mechanism: mechanism.projects_apart,
     version=8,
-    supports_adaptive_clipping=True,
+    supports=("adaptive-clipping",),
 )
 
 
@@ -148,20 +126,12 @@ def _rank_one_of(mechanism: M2) -> PrivacyProfile:
     return rank_one_profile(law(mechanism.alike))
 
 
-def refuses(mechanism: M2) -> str | None:
-    """Why there is no bound for several layers: rank one in one of them need not be the worst case."""
+def _check_one_layer(mechanism: M2) -> None:
+    """Raise :class:`Refused` for several layers, where rank one in one of them need not be the worst case."""
     if sum(layer.count for layer in mechanism.layers) > 1:
-        return "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
-    return None
-
-
-def notes(mechanism: M2) -> tuple[str, ...]:
-    """A note where a change of higher rank was promised than this bound is about."""
-    if (mechanism.change_rank or 1) > 1:
-        return (
-            f"change_rank={mechanism.change_rank} is given, but this bound holds only if every change has rank one",
+        raise Refused(
+            "exact-rank1 is about one projected layer: over several, a spread change can cost more; use rank-free"
         )
-    return ()
 
 
 EXACT_RANK1 = Bound(
@@ -173,14 +143,11 @@ EXACT_RANK1 = Bound(
     proof="C4",
     representation=_rank_one_of,
     # Changes of rank one of several records add up to one of any rank.
-    of_several=representation,
+    of_group=representation,
     worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
-    ball_profile=lambda mechanism, steps: ball_profile(mechanism, steps, rank_one=True),
-    law_row=lambda mechanism, mu: law_row(mechanism, mu, any_rank=0.0),
-    adversary_sees_projection=True,
-    refuses=refuses,
-    notes=notes,
+    exact="given-projection",
+    check=_check_one_layer,
     version=8,
-    supports_adaptive_clipping=True,
+    supports=("adaptive-clipping",),
     **OF_RANK_ONE,
 )

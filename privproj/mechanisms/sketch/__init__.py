@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from privproj.errors import InvalidParameter
+from privproj.assumptions import Assumption, DataAssumption, Requirement
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms.base import Mechanism
 from privproj.parameters import flag, number, parameter, whole_number
 from privproj.result import limit_words
@@ -51,11 +52,7 @@ class Sketch(Mechanism):
     example = "rank=16 gamma=1000"
     finds_rank = True
     can_be_sampled = False
-    assumes = (
-        "the sketching matrix is secret, drawn afresh for each release and used once: nothing else that was computed "
-        "from it is released",
-        "the query is not a function of the sketching matrix",
-    )
+    assumes = (Requirement.SECRET_SKETCH, Requirement.QUERY_INDEPENDENT_OF_SKETCH)
     default_relation = "replace"
     poisson = False
     remedy = "more noise (a larger gamma)"
@@ -81,6 +78,11 @@ class Sketch(Mechanism):
     )
     enforced: bool = flag("Clipping enforces both norms (no promise then, at eigen floor 0).")
     fixed_projection: bool = flag("One sketching matrix for all steps.")
+
+    @property
+    def projects_apart(self) -> bool:
+        """Whether one release has several sketches, whose losses add only if the sketches are independent."""
+        return self.layer_count > 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,39 +141,30 @@ class Sketch(Mechanism):
         return self.ratio(None if self.sensitivity is None else self.sensitivity**2)
 
 
-def matrix_promises(mechanism: Sketch) -> tuple[str, ...]:
-    """The promises on norms and on the eigenvalue floor; none where clipping enforces them and no floor is used."""
+def matrix_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
+    """Return the assumptions on norms and on the least eigenvalue, without those that clipping enforces."""
     if mechanism.gamma is not None:
-        return (
-            "(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / |Q Q^T - Q' Q'^T|_F >= "
-            f"{limit_words(mechanism.gamma, up=True)} for all neighbours",
-        )
-    limits = [("lambda_min(Q Q^T) >= {} for every data set", mechanism.eigen_floor or None, True)]
+        return (DataAssumption.EIGENVALUE_RATIO.at(least=limit_words(mechanism.gamma, up=True)),)
+    limits = [(DataAssumption.EIGENVALUE_FLOOR, mechanism.eigen_floor or None, True)]
     if not mechanism.enforced:
-        limits += [("|Q - Q'|_F <= {} for all neighbours", mechanism.sensitivity, False)]
-        limits += [("|Q|_F <= {} for every data set", mechanism.frobenius_bound, False)]
-    return tuple(words.format(limit_words(size, up=up)) for words, size, up in limits if size is not None)
+        limits += [(DataAssumption.SENSITIVITY, mechanism.sensitivity, False)]
+        limits += [(DataAssumption.FROBENIUS_NORM, mechanism.frobenius_bound, False)]
+    return tuple(kind.at(limit=limit_words(size, up=up)) for kind, size, up in limits if size is not None)
 
 
-def column_promises(mechanism: Sketch) -> tuple[str, ...]:
-    """The promise that one record is one column of ``Q``, and those on norms and on the eigenvalue floor."""
-    one = "a record is one column of Q, so that Q Q^T - Q' Q'^T has rank one"
+def column_assumptions(mechanism: Sketch) -> tuple[Assumption, ...]:
+    """Return the assumption that one record is one column of ``Q``, and those on norms and on the least eigenvalue."""
+    column = DataAssumption.RECORD_IS_COLUMN.at()
     if mechanism.gamma is not None:
-        least = limit_words(mechanism.gamma, up=True)
-        return (one, f"(lambda_min(Q Q^T) + sigma_g^2/sigma_A^2) / B_S^2 >= {least}, B_S the column's norm")
-    return (one, *matrix_promises(mechanism))
+        ratio = DataAssumption.EIGENVALUE_RATIO_OF_COLUMN.at(least=limit_words(mechanism.gamma, up=True))
+        return (column, ratio)
+    return (column, *matrix_assumptions(mechanism))
 
 
-def refuses_infinite_divergence(mechanism: Sketch) -> str | None:
-    """Why there is no bound at ``Gamma <= 1``: the divergence may be infinite; None above."""
+def check_finite_divergence(mechanism: Sketch) -> None:
+    """Raise :class:`Refused` for ``Gamma <= 1``, where the Renyi divergence may be infinite."""
     if mechanism.gamma_of_matrices <= 1.0:
-        return (
+        raise Refused(
             f"expected gamma above 1, got {mechanism.gamma_of_matrices:.4g}: the Renyi divergence may be infinite; "
             "use more noise, or exact-rank1 where a record is one column"
         )
-    return None
-
-
-def has_several_layers(mechanism: Sketch) -> bool:
-    """True if one release has several sketches, whose losses add only if they are independent."""
-    return mechanism.layer_count > 1

@@ -1,15 +1,48 @@
 """The exact profile of the secret sketch when one record is one column of the query."""
 
 import math
+from typing import TYPE_CHECKING
 
 from privproj.errors import NotConverged
 from privproj.mechanisms import Sketch
-from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
-from privproj.mechanisms.sketch import column_promises, has_several_layers
+from privproj.mechanisms.bound import OF_ONE_RECORD, Bound
+from privproj.mechanisms.sketch import column_assumptions
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.result import Status
-from privproj.sampling import NeighbouringRelation
+
+if TYPE_CHECKING:
+    from privproj.numerics.arrays import Array
+
+
+LEAST_START = 1e-8
+"""Smallest start of a hockey stick over its ``k``; nodes of a shorter range have no correct digits.
+
+# soundness: a smaller start is raised to it, which adds a relative error of at most 1e-11.
+"""
+
+
+def log_sketch_profile(half_rank: float, nu: "Array", eps: "Array", present: bool) -> "Array":
+    """Return ``ln H_eps`` of a sketch of rank ``2 half_rank`` for each ``nu`` and each real ``eps`` (C14).
+
+    The order is with the record against without it if ``present``. The relative error is that of the quadrature.
+    """
+    import numpy as np
+
+    from privproj.numerics.gamma_gain import log_gamma_hockey_stick
+
+    size, half, k = np.abs(eps), half_rank * np.log1p(nu), nu / (1.0 + nu)
+    rises, logs = (eps >= 0.0) == present, np.empty_like(nu)
+    with np.errstate(all="ignore"):
+        for rows, rate, start, sign in (
+            (rises, nu, (half + size) / nu, 1.0),
+            (~rises, k, np.where(size < half, np.maximum((half - size) / k, LEAST_START * half_rank), 0.0), -1.0),
+        ):
+            if rows.any():
+                logs[rows] = log_gamma_hockey_stick(half_rank, rate[rows], start[rows], sign)
+        # H_-e(A||B) = 1 - e^-e + e^-e H_e(B||A) (C1)
+        mirrored = np.logaddexp(np.log(-np.expm1(-size)), logs - size)
+    return np.where(eps >= 0.0, logs, mirrored)
 
 
 def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
@@ -18,11 +51,10 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
     def log_delta(eps: float) -> Enclosure:
         import numpy as np
 
-        from privproj.contrib.mixing.enforced_sketch import log_sketch
         from privproj.numerics.arrays import widen_outward_each
         from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
 
-        orders = (log_sketch(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
+        orders = (log_sketch_profile(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
         logs = np.maximum(*orders)
         lower, upper = widen_outward_each(logs, QUADRATURE_RELATIVE_ERROR, 4.0 * np.abs(logs) + 40.0)
         if upper[0] == math.inf:
@@ -38,14 +70,14 @@ def representation(mechanism: Sketch) -> PrivacyProfile:
     return sketch_profile(float(mechanism.needed_rank * mechanism.layer_count), 1.0 / mechanism.gamma_of_one_column)
 
 
-def is_attained(mechanism: Sketch) -> bool:
+def _is_attained(mechanism: Sketch) -> bool:
     """True if a column of norm ``B_S`` over the eigenvalue floor fits within ``|Q|_F <= B_F`` (C4, "Which sides")."""
     total, step = mechanism.frobenius_bound, mechanism.sensitivity or 0.0
     # B_F^2 >= lam + B_S^2.
     return total is None or total**2 >= mechanism.eigen_floor + step**2
 
 
-BOUND = Bound(
+EXACT_RANK1 = Bound(
     name="exact-rank1",
     mechanism=Sketch,
     summary="exact where one record is one column; any number of releases in closed form",
@@ -55,20 +87,8 @@ BOUND = Bound(
     proof="C14",
     representation=representation,
     version=4,
-    # T releases are one of rank T r (C14).
-    ball_profile=in_balls(
-        "BallSecretSketch",
-        lambda mechanism, steps: (
-            steps * mechanism.needed_rank * mechanism.layer_count,
-            mechanism.gamma_of_one_column,
-        ),
-    ),
-    certifies_runs=True,
-    independent_layers=has_several_layers,
     status=Status.CONDITIONAL,
-    exact=True,
-    is_attained=is_attained,
-    promises_of=column_promises,
-    default_relation=NeighbouringRelation.ZERO_OUT,
+    exact=_is_attained,
+    assumptions=column_assumptions,
     **OF_ONE_RECORD,
 )

@@ -23,7 +23,7 @@ from typing import Any
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound, OverRun
-from privproj.mechanisms.sketch import has_several_layers, matrix_promises, refuses_infinite_divergence
+from privproj.mechanisms.sketch import check_finite_divergence, matrix_assumptions
 from privproj.numerics.kernels import log_residual
 from privproj.profiles.rdp import BestCurve, ConcentratedCurve, RenyiCurve
 from privproj.result import Status
@@ -78,12 +78,11 @@ OF_MATRICES: dict[str, Any] = {
     "mechanism": Sketch,
     "proof": "C14",
     "status": Status.CONDITIONAL,
-    "groups": False,
-    "promises_of": matrix_promises,
-    "refuses": refuses_infinite_divergence,
-    "independent_layers": has_several_layers,
+    "of_group": None,
+    "assumptions": matrix_assumptions,
+    "check": check_finite_divergence,
 }
-"""What all these bounds have; tcdp refuses more."""
+"""Fields that all these bounds have; tcdp has a stricter check."""
 
 
 def _eigenvalues_of(mechanism: Sketch) -> int:
@@ -100,7 +99,7 @@ RDP = Bound(
     summary="the published Renyi curve, with a factor for the number of eigenvalues",
     formula="D(alpha) = r n_eig/(2(alpha-1)) [alpha ln(1-1/Gamma) - ln(1-alpha/Gamma)], 1 < alpha < Gamma",
     source="arXiv 2409.17538v9, Lemma 7.1",
-    options="--rank 16 --gamma 1000 --eigenvalues 768",
+    example="--rank 16 --gamma 1000 --eigenvalues 768",
     # D(alpha) = r n_eig/(2 (alpha-1)) [alpha ln(1 - 1/Gamma) - ln(1 - alpha/Gamma)] (2409.17538v9, Lemma 7.1; C14).
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices, _eigenvalues_of(mechanism)),
     version=2,
@@ -117,7 +116,6 @@ RDP_TIGHT = Bound(
     representation=lambda mechanism: tight_curve(mechanism, mechanism.gamma_of_matrices),
     version=2,
     **OF_MATRICES,
-    renyi=True,
 )
 
 
@@ -147,11 +145,10 @@ def _tcdp_of(mechanism: Sketch) -> ConcentratedCurve:
     return ConcentratedCurve(0.5 * mechanism.needed_rank * count / gamma**2, 0.4 * gamma)
 
 
-def refuses(mechanism: Sketch) -> str | None:
-    """Why there is no bound at ``Gamma <= 5/2``; None above."""
+def _check_tcdp(mechanism: Sketch) -> None:
+    """Raise :class:`Refused` for ``Gamma <= 5/2``."""
     if mechanism.gamma_of_matrices <= 2.5:
-        return f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best"
-    return None
+        raise Refused(f"tcdp is proved for gamma above 5/2, got {mechanism.gamma_of_matrices:.4g}; use rdp-best")
 
 
 TCDP = Bound(
@@ -159,9 +156,9 @@ TCDP = Bound(
     summary="truncated concentrated DP, closed-form conversion",
     formula="(rho, omega) = (r L n_eig/(2 Gamma^2), 2 Gamma/5), Gamma > 5/2",
     source="arXiv 2409.17538v9, Corollary 7.3; conversion Bun, Dwork, Rothblum, Steinke 2018",
-    options="--rank 16 --gamma 1000 --eigenvalues 768",
+    example="--rank 16 --gamma 1000 --eigenvalues 768",
     representation=_tcdp_of,
-    **{**OF_MATRICES, "refuses": refuses},
+    **{**OF_MATRICES, "check": _check_tcdp},
     version=3,
 )
 
@@ -181,7 +178,7 @@ LORA_ONE_STEP = Bound(
     summary="one LoRA step: the noisy sketch G A^T is released and A is discarded",
     formula="rdp-best at Gamma = b (lam + r sigma_g^2)/(4 C^2): B_F = C, B_S = 2C/b, sigma_A^2 = 1/r; D times L layers",
     source="arXiv 2409.17538v9, Lemma 7.2 restricted to one released sketch",
-    options="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
+    example="--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --enforced",
     # Gamma = b (lam + r sigma_g^2) / (4 C^2), since B_F = C and B_S = 2C/b (C14).
     representation=lambda mechanism: OverRun(partial(_one_step_over_run, mechanism)),
     version=2,

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from privproj.errors import InvalidParameter
+from privproj.assumptions import Assumption, DataAssumption, Requirement
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms.base import Mechanism
 from privproj.parameters import NUMBER, flag, number, parameter, real, whole_number
 from privproj.result import Status, limit_words
@@ -38,10 +39,7 @@ class Wishart(Mechanism):
     summary = "A vector multiplied by a fresh Wishart matrix, no noise added."
     example = "dim=1000 rank=16 misalignment=8e-6"
     finds_rank = True
-    assumes = (
-        "the matrix is drawn afresh for each release, independently of the data and of all that shaped the query",
-        "the matrix itself is never released, nor anything else that was computed from it",
-    )
+    assumes = (Requirement.FRESH_MATRIX, Requirement.SECRET_MATRIX)
     default_relation = "replace"
     poisson = False
     remedy = "a smaller misalignment"
@@ -86,27 +84,26 @@ class Wishart(Mechanism):
         return self.dim, self.rank, self.misalignment
 
 
-def _alignment_promises(mechanism: Wishart) -> tuple[str, ...]:
-    """The promise on the angle and on the norms of neighbouring vectors, in words."""
+def _alignment_assumptions(mechanism: Wishart) -> tuple[Assumption, ...]:
+    """Return the assumption on the angle and on the norms of neighboring vectors."""
     m, ratio = mechanism.misalignment, limit_words(mechanism.norm_ratio, up=False)
     most = "at most the misalignment that is found" if m is None else f"<= {limit_words(m, up=False)}"
     norms = f"norms within a factor {ratio}" if mechanism.norm_ratio != 1.0 else "equal norm"
-    return (
-        f"neighbouring data sets give vectors of {norms} with 1 - cos(v, v') {most}: an average alignment does not do",
-    )
+    return (DataAssumption.ALIGNMENT.at(norms=norms, most=most),)
 
 
 OF_ALIGNMENT: dict[str, Any] = {
     "mechanism": Wishart,
     "status": Status.CONDITIONAL,
-    "groups": False,
-    "promises_of": _alignment_promises,
+    "of_group": None,
+    "assumptions": _alignment_assumptions,
 }
-"""What all bounds under this promise have."""
+"""Fields of the bounds under this assumption."""
 
 
-def refuses_unequal_norms(mechanism: Wishart) -> str | None:
-    """Why there is no bound for norms that differ; None where they are equal."""
+def check_equal_norms(mechanism: Wishart) -> None:
+    """Raise :class:`Refused` for norms that differ."""
     if mechanism.norm_ratio != 1.0:
-        return f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalise the vector first"
-    return None
+        raise Refused(
+            f"this bound needs equal norms, got norm_ratio={mechanism.norm_ratio:g}: normalise the vector first"
+        )

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from privproj.errors import InvalidParameter
+from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
-from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
+from privproj.mechanisms.wishart import OF_ALIGNMENT, check_equal_norms
 from privproj.numerics.interval import log1m_exp
 from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.numerics.quadrature import log_integral
@@ -149,11 +149,11 @@ def _early_of(mechanism: Wishart) -> EpsilonDeltaRule:
     return _early_rule(mechanism, log_tail)
 
 
-def refuses(mechanism: Wishart) -> str | None:
-    """Why there is no bound: it is proved for ``rho > 0`` and equal norms; None there."""
+def _check_alignment(mechanism: Wishart) -> None:
+    """Raise :class:`Refused` unless ``rho > 0`` and the norms are equal."""
     if mechanism.shape[2] >= 1.0:
-        return f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact"
-    return refuses_unequal_norms(mechanism)
+        raise Refused(f"this bound needs an alignment above 0, got misalignment={mechanism.shape[2]:g}; use exact")
+    check_equal_norms(mechanism)
 
 
 EARLY = Bound(
@@ -164,9 +164,9 @@ EARLY = Bound(
     "sqrt((1-rho^2)(t+eta))",
     source="early version of arXiv 2601.21719, Theorem 1",
     proof="C11",
-    options="--dim 50 --rank 40 --misalignment 1e-12",
+    example="--dim 50 --rank 40 --misalignment 1e-12",
     representation=_early_of,
-    refuses=refuses,
+    check=_check_alignment,
     version=2,
     **OF_ALIGNMENT,
 )
@@ -215,10 +215,10 @@ EARLY_EXACT_TAIL = Bound(
     "of delta",
     source="early version of arXiv 2601.21719, proof of Theorem 1 and Figure 1a",
     proof="C11",
-    options="--dim 50 --rank 40 --misalignment 1e-12",
+    example="--dim 50 --rank 40 --misalignment 1e-12",
     # The early rule with the exact tail in place of its bound.
     representation=lambda mechanism: _early_rule(mechanism, cache(partial(log_mixed_tail, mechanism))),
-    refuses=refuses,
+    check=_check_alignment,
     version=3,
     **OF_ALIGNMENT,
 )

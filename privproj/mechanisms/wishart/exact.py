@@ -1,17 +1,12 @@
 """The default bound of the vector Wishart mechanism: its exact privacy profile."""
 
 import math
-from typing import TYPE_CHECKING
 
-from privproj.errors import Refused
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart import OF_ALIGNMENT
 from privproj.numerics.interval import next_up, widen_outward
 from privproj.profiles.privacy_profile import PrivacyProfile
-
-if TYPE_CHECKING:
-    from privproj.contrib.certify.profiles import BallProfile
 
 
 def representation(mechanism: Wishart) -> PrivacyProfile:
@@ -31,16 +26,7 @@ def representation(mechanism: Wishart) -> PrivacyProfile:
     return VectorWishart(dim, rank, misalignment).profile()
 
 
-def ball_profile(mechanism: Wishart, steps: int) -> "BallProfile":
-    """The integral in balls; raises :class:`Refused` for norms that differ."""
-    from privproj.contrib.certify.wishart import BallWishartProfile
-
-    if mechanism.norm_ratio != 1.0:
-        raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
-    return BallWishartProfile(*mechanism.shape)
-
-
-BOUND = Bound(
+EXACT = Bound(
     name="exact",
     summary="exact privacy profile at the promised misalignment; composes over fresh releases",
     formula="L = (d+1-r)/2 ln A + (W/2)(1/A - 1), A = rho + sqrt(1-rho^2) T_r/sqrt(r), W ~ chi2_(r+d-1); "
@@ -48,7 +34,6 @@ BOUND = Bound(
     source="privproj: the law of the privacy loss of 2601.21719, Theorem 1, averaged exactly",
     proof="C9",
     representation=representation,
-    ball_profile=ball_profile,
     exact=True,
     version=8,
     **OF_ALIGNMENT,

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from privproj.mechanisms import Wishart
-from privproj.mechanisms.bound import Baseline, Bound, OverRun
-from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
+from privproj.mechanisms.bound import Bound, OverRun
+from privproj.mechanisms.wishart import OF_ALIGNMENT, check_equal_norms
 from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.root_finding import minimise
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
@@ -135,9 +135,8 @@ QUANTILE = Bound(
     proof="C11",
     # eps = |d+1-r|/2 |ln a_-| + (w/2)(1/a_- - 1) (2601.21719, Theorem 1; C11).
     representation=lambda mechanism: _rule_of(mechanism, published_loss, margin=1e-10),
-    splits=True,
-    refuses=refuses_unequal_norms,
-    baseline=Baseline("published", "unsampled"),
+    supports=("split",),
+    check=check_equal_norms,
     version=4,
     **OF_ALIGNMENT,
 )
@@ -167,8 +166,8 @@ QUANTILE_SHARP = Bound(
     # eps = max over A in [a_-, a_+] and W within its quantiles of a ln A + (W/2)(1/A - 1) (C11).
     # The relative error is unknown, as the two ends nearly cancel.
     representation=lambda mechanism: _rule_of(mechanism, _largest_loss, margin=1.0),
-    splits=True,
-    refuses=refuses_unequal_norms,
+    supports=("split",),
+    check=check_equal_norms,
     version=4,
     **OF_ALIGNMENT,
 )

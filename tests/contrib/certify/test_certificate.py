@@ -19,7 +19,7 @@ import privproj
 from privproj.contrib.certify import certificate
 from privproj.errors import NotConverged
 from privproj.io import files
-from privproj.mechanisms.registry import LINES, find_bound, mechanism_named
+from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named
 
 needs("flint")
 sys.path.append(str(ROOT / "benchmarks"))
@@ -40,7 +40,7 @@ SETTINGS = {
     "jl-clip.exact": {"probes": 12, "noise_multiplier": 2.0},
     "laplace.exact": {"noise_multiplier": 0.2},
 }
-SETTINGS = {name: setting for name, setting in SETTINGS.items() if tuple(name.split(".")) in LINES}
+SETTINGS = {name: setting for name, setting in SETTINGS.items() if tuple(name.split(".")) in bound_names()}
 
 
 def answered(name, epsilon=1.0):

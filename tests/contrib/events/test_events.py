@@ -10,10 +10,11 @@ from dp_accounting import dp_event
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
 from privproj.accounting.lower_bound import EVENTS_LEFT_OUT
-from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.assumptions import Requirement
+from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import data_of
 from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_words
-from privproj.schedule import Schedule, event_phase, from_data, phase_of
+from privproj.schedule import Schedule, from_data, phase_of
 
 TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
 CONCENTRATED = dp_event.ZCDpEvent(0.1)
@@ -47,7 +48,11 @@ def test_an_event_beside_our_phase_costs_at_least_each_and_at_most_both(found):
     known = privproj.epsilon(ADAPTERS.mechanism, delta=1e-5, **RUN).lower
     assert max(alone[0].value * (1 - 1e-6), known) <= both.value <= (alone[1].value + ours) * (1 + 1e-2)
     assert both.numerics["composer"] == "dp-accounting" and "not proved" in str(both.numerics["rounding"])
-    assert both.side is Side.UPPER and COMPOSED_ELSEWHERE in both.warnings and EVENT_AS_RUN in both.assumes
+    assert (
+        both.side is Side.UPPER
+        and COMPOSED_ELSEWHERE in both.warnings
+        and Requirement.EVENT_MATCHES_PROGRAM in both.assumes
+    )
     assert both.lower_bound is None or both.lower_bound.gap in ("", EVENTS_LEFT_OUT)
     assert not any("(none)" in words for answer in alone for words in answer.warnings)
     assert both.bound == f"m2.{both.mechanism['phases'][0]['bound']} + dp-accounting.{type(found).__name__}"
@@ -119,7 +124,7 @@ def test_what_no_accountant_takes_is_refused_with_its_phase_and_its_reason(phase
 def test_noise_of_an_event_is_over_the_clip():
     one = event(dp_event.LaplaceDpEvent(2.0), relation="replace")
     found = Schedule((one,)).epsilon(delta=1e-9)
-    assert NOISE_OVER_CLIP in found.assumes
+    assert Requirement.NOISE_OVER_CLIP in found.assumes
     # pure epsilon 2C / b, read through Renyi divergences
     assert found.value == pytest.approx(1.0, rel=0.03, abs=0) and found.value >= 0.999
     assert Schedule((event(dp_event.LaplaceDpEvent(2.0)),)).epsilon(delta=1e-9).value == pytest.approx(

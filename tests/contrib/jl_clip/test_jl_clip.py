@@ -7,7 +7,8 @@ import pytest
 from helpers import full_if
 
 import privproj
-from privproj import Gaussian, JLClip, Refused
+from privproj import Gaussian, Refused
+from privproj.contrib.jl_clip import JLClip
 from privproj.profiles import gaussian_arrays
 
 CLIP = 0.7

@@ -8,8 +8,9 @@ import pytest
 from helpers import gaussian
 
 import privproj
-from privproj import InvalidParameter, Mixing, Refused
+from privproj import InvalidParameter, Refused
 from privproj.composition.compose import compose_phases
+from privproj.contrib.mixing import Mixing
 from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
 from privproj.run import Run
 
@@ -154,3 +155,8 @@ def test_bad_parameters_are_named(name):
             Mixing(**{**given, name: wrong})
     with pytest.raises(InvalidParameter, match="norm"):
         Mixing(**given).noise_variance(1.0, 0.0)
+
+
+def test_refused_poisson_sampling_advises_to_leave_it_out():
+    with pytest.raises(Refused, match="leave the sampling out"):
+        privproj.epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-5, sampling_rate=0.01, steps=2000)

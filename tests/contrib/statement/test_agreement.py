@@ -10,7 +10,7 @@ from unit.io.ledgers import spend
 
 import privproj
 from privproj.accounting.schedule import Schedule, phase_of
-from privproj.assumptions import PUBLIC_RECORD_COUNT
+from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import (
     COUNTED,
@@ -144,8 +144,8 @@ def test_what_the_ledger_alone_assumes_is_said(path, capsys):
         path.with_name("statement").write_text(stated(data))
         assert exit_code(["verify", str(path.with_name("statement")), str(path)]) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert (f"{PUBLIC_RECORD_COUNT} (named by the ledger alone)" in said) == alone
-        assert f"assumes: {PUBLIC_RECORD_COUNT}" in said
+        assert (f"{Requirement.PUBLIC_DATASET_SIZE} (named by the ledger alone)" in said) == alone
+        assert f"assumes: {Requirement.PUBLIC_DATASET_SIZE}" in said
 
 
 def test_another_bound_or_mechanism_does_not_agree(path):

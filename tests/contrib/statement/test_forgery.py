@@ -7,7 +7,7 @@ from unit.io.forgers import DIGITS, Document, edited, forgery_tests
 
 from privproj import Gaussian, Laplace
 from privproj.accounting.schedule import phase_of
-from privproj.assumptions import PUBLIC_SUBSPACE
+from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import account_data, question_data, statement_from
 from privproj.io.ledger import Account
@@ -47,7 +47,7 @@ def judge_statement(text, said):
         result = from_data({"phase": made}).epsilon(delta=delta)
         assert ("given seed" in text) == found["ledger"]["insecure"]
         assert all(words in text for words in found["ledger"]["notes"])
-        assert (PUBLIC_SUBSPACE in text) == found["ledger"]["public_subspace"]
+        assert (Requirement.PUBLIC_SUBSPACE in text) == found["ledger"]["public_subspace"]
         assert ("planned steps" in text) == any(phase["steps"] != steps for phase, steps in pairs if steps)
     else:
         made, result = phases, from_data(found["run"]).epsilon(delta=delta)

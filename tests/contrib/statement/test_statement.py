@@ -12,7 +12,7 @@ from unit.io.ledgers import spend
 
 import privproj
 from privproj import M2
-from privproj.assumptions import ONE_RECORD_OF_A_PERSON
+from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import sections, statement_from, verify_statement
 from privproj.errors import InvalidParameter
@@ -218,12 +218,14 @@ def test_how_many_records_a_person_has_is_assumed_or_promised_and_never_a_fact(c
     words = ("report", "gaussian", "--noise-multiplier", "9", "--steps", "2", "--delta", "1e-5", "--style", style)
     assert exit_code([*words, "--group-size", str(size)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert (f"assumed of the data: {ONE_RECORD_OF_A_PERSON}" in said) == (size == 1)
+    assert (f"assumed of the data: {Requirement.ONE_RECORD_PER_USER}" in said) == (size == 1)
     assert (f"promise on the data: one person contributes at most {size} records" in said) == (size > 1)
     assert (f"differ by at most {size} changes of this kind: one record added" in said) == (size > 1)
-    facts = said.replace(ONE_RECORD_OF_A_PERSON, "").replace(f"one person contributes at most {size} records", "")
+    facts = said.replace(Requirement.ONE_RECORD_PER_USER, "").replace(
+        f"one person contributes at most {size} records", ""
+    )
     assert not re.search(r"(?i)one person (has|contributes)", facts)
-    assert "--group-size" in ONE_RECORD_OF_A_PERSON
+    assert "--group-size" in Requirement.ONE_RECORD_PER_USER
 
 
 def test_a_statement_as_a_page_holds_its_picture(tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, PUBLIC_SUBSPACE
+from privproj.assumptions import Requirement
 from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import AS_WRITTEN, BEGIN, END, account_data, sections, statement_from
 from privproj.errors import InvalidParameter, Refused
@@ -110,7 +110,13 @@ def test_the_statement_of_a_training_run_says_what_its_account_says(tmp_path, ca
     assert code == 0 and found["result"]["value"] > 0
     flat = " ".join(text.split())
     assert "Nothing is protected here" in flat and "Protected is" not in flat
-    for words in ("given seed", "cut short by a crash", "2 of 5 planned steps", "stops early", PUBLIC_SUBSPACE):
+    for words in (
+        "given seed",
+        "cut short by a crash",
+        "2 of 5 planned steps",
+        "stops early",
+        Requirement.PUBLIC_SUBSPACE,
+    ):
         assert words in " ".join(text.split())
     for old, new in (('"made": [5, 2]', '"made": [5, 1]'), ('"insecure": true', '"insecure": false')):
         assert old in text and checked(tmp_path, capsys, text.replace(old, new))[0] == 1
@@ -309,7 +315,7 @@ def test_the_statement_of_a_run_under_a_filter_is_about_its_budget(tmp_path, cap
     code, found = checked(tmp_path, capsys, text)
     assert code == 0 and 3.999 < found["result"]["value"] == account.epsilon(1e-5).value <= 4.0
     said = " ".join(text.split())
-    assert FILTER_FIXED_IN_ADVANCE in said and PLAN_FIXED_IN_ADVANCE not in said and "order 6" in said
+    assert Requirement.FIXED_FILTER in said and Requirement.FIXED_SCHEDULE not in said and "order 6" in said
     for old, new in (
         ('"order": 6', '"order": 7'),
         ('"made": [3, 5]', '"made": [3, 4]'),

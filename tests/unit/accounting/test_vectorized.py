@@ -9,10 +9,11 @@ import pytest
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
+from privproj.accounting.kernel_rows import row_function
 from privproj.accounting.query import ask_by_name
 from privproj.accounting.vectorized_kernels import answers_of
 from privproj.mechanisms.registry import registry
-from privproj.numerics import compiled
+from privproj.numerics import jit
 from privproj.numerics.interval import ANSWER_STEP, digits_above, rounded_log_delta
 from privproj.profiles.columns import KernelColumns
 from privproj.profiles.conversion import delta_value
@@ -47,11 +48,11 @@ def with_columns(count, seed=0, runs=RUNS):
     """Every bound that some of its drawn parameters give columns, with such rows alone, and a run."""
     for bound in registry():
         kind = bound.mechanism.name
-        if bound.law_row is not None and kind in KINDS:
+        if row_function(bound) is not None and kind in KINDS:
             given, eps, deltas = drawn(kind, count, seed)
             for run in runs:
                 if run.get("relation", "add-remove") in bound.relations and not (
-                    run.get("group_size") and not bound.groups
+                    run.get("group_size") and bound.of_group != "same"
                 ):
                     yield pytest.param(
                         bound.mechanism, bound.name, run, given, eps, deltas, id=f"{kind}-{bound.name}-{run}"
@@ -163,7 +164,7 @@ def test_noise_multipliers_of_columns_are_asked_back_by_columns_at_large_deltas_
 
 @pytest.mark.parametrize(
     "bound",
-    [bound for bound in registry() if bound.law_row is not None],
+    [bound for bound in registry() if row_function(bound) is not None],
     ids=lambda bound: f"{bound.mechanism.name}-{bound.name}",
 )
 def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_the_noise(bound):
@@ -175,8 +176,8 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
             phase = ask_by_name(mechanism, bound.name, {}).only
             words = phase.notes, phase.promises, phase.mechanism_assumes, phase.run_assumes, phase.status
-            checks = bound.needs(mechanism), bound.refuses(mechanism), bound.is_attained(mechanism), phase.is_guarantee
-            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (bound.law_row(mechanism, mu),)]
+            checks = bound.check(mechanism), bound.is_exact(mechanism), phase.is_guarantee
+            has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]
             said.add((*words, *checks, *has))
         assert len(said) == 1
 
@@ -190,7 +191,7 @@ def test_a_noise_that_a_group_takes_out_of_the_domain_on_the_way_is_no_error():
 def test_machine_code_and_plain_python_answer_alike(monkeypatch):
     noises = [0.5, 1.0, 4.0]
     plain = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0)
-    monkeypatch.setattr(compiled, "ROWS_WORTH_COMPILING", 1)
+    monkeypatch.setattr(jit, "COMPILE_ROWS", 1)
     fast = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0, threads=2)
     assert fast.value == pytest.approx(plain.value, rel=1e-9)
     assert (fast.lower <= plain.value).all() and (plain.lower <= fast.value).all()
@@ -217,7 +218,7 @@ def test_rows_of_several_shapes_are_answered_as_each_alone(query, monkeypatch):
     if query == "sigmas":
         del columns["noise_multiplier"]
     # Who asks often is answered by machine code, which rounds otherwise.
-    monkeypatch.setattr(compiled, "_is_worth_it", lambda *_: False)
+    monkeypatch.setattr(jit, "_needs_machine_code", lambda *_: False)
     ask = getattr(privproj, query)
     found = ask(M2, **columns)
     for i in range(5):

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from helpers import slow_if
 from privproj_cli.main import exit_code
-from privproj_cli.query import MECHANISMS, example_words
+from privproj_cli.query import example_words
+
+from privproj.mechanisms.registry import mechanism_names
 
 SCHEMA = json.loads((files("privproj") / "schema.json").read_text())
 
@@ -194,7 +196,7 @@ def without(words, extra):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mechanism", slow_if(MECHANISMS, lambda name: name == "mixing"))
+@pytest.mark.parametrize("mechanism", slow_if(mechanism_names(), lambda name: name == "mixing"))
 def test_a_bound_that_does_not_apply_has_one_short_line(mechanism, run):
     refused, asked = 0, SMALL.get(mechanism) or " ".join(example_words(mechanism, "compare"))
     for extra in RUNS:

@@ -13,7 +13,7 @@ from helpers import needs
 from privproj_cli.main import exit_code
 
 import privproj
-from privproj.assumptions import PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
+from privproj.assumptions import Requirement
 from privproj.errors import Refused
 from privproj.io.ledger import read_ledger
 
@@ -238,7 +238,7 @@ def test_a_second_run_on_a_ledger_says_what_it_takes_for_granted(tmp_path):
         optimizer._turn.open(0)
         optimizer.step()
         assumed = optimizer.epsilon(1e-5).mechanism["assumes"]
-        assert (PLAN_FIXED_IN_ADVANCE in assumed) == (noise == 5.0)
+        assert (Requirement.FIXED_SCHEDULE in assumed) == (noise == 5.0)
         optimizer.close()
 
 
@@ -255,7 +255,7 @@ def test_a_run_says_everywhere_that_its_ledger_alone_is_counted(small, tmp_path,
         capsys.readouterr().out,
         *((tmp_path / "run" / name).read_text() for name in ("report.json", "statement.md")),
     )
-    assert all(THIS_LEDGER_ALONE in " ".join(text.split()) for text in told)
+    assert all(Requirement.ONLY_THIS_LEDGER in " ".join(text.split()) for text in told)
     assert exit_code(["verify", str(tmp_path / "run" / "statement.md")]) == 0
 
 

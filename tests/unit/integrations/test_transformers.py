@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import needs
 
-from privproj.assumptions import THIS_LEDGER_ALONE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.io import read_ledger
 
@@ -283,7 +283,7 @@ def test_a_model_that_was_trained_is_trained_on_with_its_ledger_alone(runs, tmp_
     second = runs.trainer(tmp_path / "two", model, runs.texts(40), {**FIXED, "ledger": str(book)}, **SAVING)
     second.train()
     assert second.epsilon().value == read_ledger(book).epsilon(1e-5).value > first.epsilon().value
-    assert THIS_LEDGER_ALONE in second.epsilon().assumes
+    assert Requirement.ONLY_THIS_LEDGER in second.epsilon().assumes
 
 
 def test_a_stopped_run_has_spent_less_and_says_so(runs, tmp_path):

@@ -14,7 +14,7 @@ from unit.io.ledgers import PHASE, RELEASE, RUN, SECOND, TARGET, altered, spend
 
 import privproj
 from privproj.accounting.schedule import phase_of
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.io.ledger import CUT_SHORT, Ledger, read_ledger
 from privproj.io.run_file import phase_from
@@ -259,24 +259,24 @@ def test_a_line_that_says_anything_but_what_comes_next_is_refused(path, line, ca
 def test_a_run_that_was_stopped_has_the_epsilon_of_its_plan(path, capsys):
     spend(path, 7)
     account = read_ledger(path)
-    assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
     assert any("7 of 20 planned steps" in note for note in account.epsilon(1e-5).warnings)
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     known = privproj.epsilon(RELEASE, delta=1e-5, **RUN).value
     assert shown["epsilon_of_plan"] == known == shown["planned"]["value"] > shown["epsilon"]
-    assert PLAN_FIXED_IN_ADVANCE in shown["assumes"] and "of the plan" in shown["quote"]
+    assert Requirement.FIXED_SCHEDULE in shown["assumes"] and "of the plan" in shown["quote"]
     assert (shown["steps"], shown["steps_left"], shown["steps_planned"]) == (7, 13, 20)
     for part in ("planned", "so_far"):
-        assert PLAN_FIXED_IN_ADVANCE in shown[part]["mechanism"]["assumes"]
+        assert Requirement.FIXED_SCHEDULE in shown[part]["mechanism"]["assumes"]
     assert exit_code(["ledger", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert PLAN_FIXED_IN_ADVANCE in said and "quote: the epsilon of the plan" in said
+    assert Requirement.FIXED_SCHEDULE in said and "quote: the epsilon of the plan" in said
 
 
 def test_a_run_that_made_its_plan_assumes_nothing_of_it(path, capsys):
     spend(path, 20)
-    assert PLAN_FIXED_IN_ADVANCE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE not in read_ledger(path).epsilon(1e-5).mechanism["assumes"]
     assert exit_code(["ledger", str(path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["assumes"] == list(read_ledger(path).epsilon(1e-5).assumes)
@@ -287,17 +287,17 @@ def test_the_plan_of_several_phases_is_all_of_each(path):
     spend(path, 7)
     spend(path, 5, SECOND)
     account = read_ledger(path)
-    assert account.assumes == (PLAN_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and len(account.stopped) == 1
+    assert account.assumes == (Requirement.FIXED_SCHEDULE, Requirement.ONLY_THIS_LEDGER) and len(account.stopped) == 1
     assert [steps for _, steps in account.planned.phases] == [20, 5]
     assert (account.spent, account.left, account.planned.spent) == (12, 0, 25)
     assert account.planned.epsilon(1e-5).value > account.epsilon(1e-5).value
-    assert PLAN_FIXED_IN_ADVANCE in account.epsilon(1e-5).mechanism["assumes"]
+    assert Requirement.FIXED_SCHEDULE in account.epsilon(1e-5).mechanism["assumes"]
 
 
 def test_a_phase_given_up_before_its_first_release_is_no_part_of_the_plan(path):
     spend(path, 0)
     spend(path, 5, SECOND)
-    assert read_ledger(path).assumes == (THIS_LEDGER_ALONE,)
+    assert read_ledger(path).assumes == (Requirement.ONLY_THIS_LEDGER,)
     assert [steps for _, steps in read_ledger(path).planned.phases] == [5]
 
 
@@ -408,111 +408,3 @@ def test_a_closed_ledger_records_nothing(path):
     with pytest.raises(InvalidParameter, match="a run that is not closed"):
         book.record()
     assert read_ledger(path).spent == 2
-
-
-# --- filters ----------------------------------------------------------------------------------------
-
-FILTER = {"epsilon": 8.0, "delta": 1e-5, "order": 6}
-CHOSEN = phase_of(privproj.Gaussian(noise_multiplier=1.5), "dp-sgd", steps=2)
-
-
-def filtered_ledger(path):
-    """A ledger under a filter whose first phase was stopped early, and whose second one was chosen then."""
-    spend(path, 7, PHASE, FILTER)
-    spend(path, 2, CHOSEN, {})
-    return read_ledger(path)
-
-
-def test_under_a_filter_later_phases_may_react_to_earlier_ones(path):
-    account = filtered_ledger(path)
-    budget = privproj.Filter(**FILTER)
-    found = account.epsilon(1e-5)
-    assert found.value == budget.epsilon(1e-5).value <= 8.0 and account.target == FILTER
-    assert account.assumes == (FILTER_FIXED_IN_ADVANCE, THIS_LEDGER_ALONE) and FILTER_FIXED_IN_ADVANCE in found.assumes
-    assert PLAN_FIXED_IN_ADVANCE not in found.assumes and account.stopped == ()
-    budget.spend(RELEASE, sampling_rate=0.25, steps=7)
-    budget.spend(privproj.Gaussian(noise_multiplier=1.5), steps=2)
-    assert account.filter().spent == budget.spent == found.mechanism["filter"]["spent"]
-    assert found.run["steps"] == account.spent == 9
-    assert [steps for _, steps in account.planned.phases] == [7, 2]
-
-
-def test_a_filter_refuses_the_step_that_would_overspend_before_it_is_written(path):
-    release = privproj.Gaussian(noise_multiplier=2.0)
-    fit = privproj.Filter(**FILTER).most_steps(release)
-    with pytest.raises(Refused, match=f"so {fit} fit"):
-        Ledger(path, phase_of(release, "dp-sgd", steps=fit + 1), FILTER)
-    assert read_ledger(path).phases == ()
-    book = Ledger(path, phase_of(release, "dp-sgd", steps=fit), FILTER)
-    for _ in range(fit):
-        book.record()
-    before = path.read_bytes()
-    for _ in range(2):
-        with pytest.raises(Refused, match="so 0 fit and none was counted"):
-            book.record()
-    assert path.read_bytes() == before and book.steps == fit
-    book.close()
-    with pytest.raises(Refused, match="would overspend"):
-        Ledger(path, CHOSEN)
-    assert path.read_bytes() == before
-
-
-def test_a_release_that_could_not_be_written_is_counted_anew_from_the_file(path, monkeypatch):
-    book = Ledger(path, PHASE, FILTER)
-    book.record()
-
-    def broken(*file):
-        raise OSError(28, "No space left on device")
-
-    for name, written in (("fsync", 3), ("write", 4)):
-        with monkeypatch.context() as patched:
-            patched.setattr(os, name, broken)
-            with pytest.raises(Refused, match="No space left"):
-                book.record()
-        book.record()
-        assert book.filter.spent == read_ledger(path).filter().spent and read_ledger(path).spent == written
-    book.close()
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(TARGET, FILTER), (FILTER, TARGET), (FILTER, {**FILTER, "order": 7}), (FILTER, {**FILTER, "epsilon": 9.0}),
-     ({}, FILTER)],
-    ids=str,
-)  # fmt: skip
-def test_a_filter_is_fixed_before_the_first_release(path, first, second):
-    spend(path, 1, PHASE, first)
-    before = path.read_bytes()
-    with pytest.raises(Refused, match="fixed before the first release"):
-        Ledger(path, SECOND, second)
-    assert path.read_bytes() == before
-
-
-def test_a_filter_may_be_named_until_something_is_released(path):
-    spend(path, 0, PHASE, TARGET)
-    spend(path, 0, PHASE, FILTER)
-    spend(path, 3, SECOND, {**FILTER, "order": 7})
-    assert read_ledger(path).target == {**FILTER, "order": 7}
-
-
-def test_what_a_filter_cannot_count_opens_no_phase(path):
-    bins = phase_of(privproj.Gaussian(noise_multiplier=2.0), "dp-sgd", steps=1, sampling="balls-in-bins", batches=5)
-    with pytest.raises(Refused, match="balls-in-bins"):
-        Ledger(path, bins, FILTER)
-    with pytest.raises(Refused, match="leaves no budget"):
-        Ledger(path, PHASE, {"epsilon": 0.1, "delta": 1e-5, "order": 3})
-    with pytest.raises(InvalidParameter, match="order"):
-        Ledger(path, PHASE, {**FILTER, "order": 1})
-    with pytest.raises(InvalidParameter, match="'order': None"):
-        Ledger(path, PHASE, {**FILTER, "order": None})
-
-
-def test_the_ledger_command_quotes_the_budget_of_a_filter(path, capsys):
-    account = filtered_ledger(path)
-    assert exit_code(["ledger", str(path), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["filter"] == account.filter().parameters() and FILTER_FIXED_IN_ADVANCE in shown["assumes"]
-    assert shown["epsilon"] == shown["epsilon_of_plan"] == account.epsilon(1e-5).value
-    assert exit_code(["ledger", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "filter: order 6, budget" in said and "quote: the epsilon of the filter's whole budget" in said

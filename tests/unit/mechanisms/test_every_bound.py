@@ -112,9 +112,9 @@ def test_result_names_everything(bound):
     assert result.usable
     for key in ("side", "bound", "status", "source", "mechanism", "run", "outcome", "version", "schema"):
         assert shown[key] not in (None, "", {})
-    assert shown["run"]["relation"] == (bound.default_relation or bound.mechanism.default_relation or "add-remove")
+    assert shown["run"]["relation"] == (bound.default_relation or "add-remove")
     assert (shown["status"] == "conditional") == bool(shown["promises"])
-    assert shown["side"] == ("exact" if bound.exact else "upper bound")
+    assert shown["side"] == ("exact" if bound.is_exact(mechanism_for(bound, z=z)) else "upper bound")
 
 
 def test_the_convexity_law_rejects_a_profile_that_is_not_convex():

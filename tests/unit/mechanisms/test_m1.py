@@ -301,5 +301,5 @@ def test_the_published_column_bound_is_about_one_column():
 def test_promises_of_a_changed_column_say_what_the_noise_multiplier_counts(promised, sensitivity):
     """It follows from the promises, so it is no clip that a program has."""
     mechanism = M1(dim=40, rank=6, span_dim=2, noise_multiplier=1.0, **promised)
-    words = "; ".join(find_bound(M1, "column").promises_of(mechanism))
+    words = "; ".join(one.text for one in find_bound(M1, "column").assumptions(mechanism))
     assert f"the sensitivity is {sensitivity};" in words

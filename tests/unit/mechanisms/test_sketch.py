@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import InvalidParameter, PublicSketch, Refused, Sketch
-from privproj.assumptions import INDEPENDENT_LAYER_PROJECTIONS
+from privproj.assumptions import Requirement
 from privproj.mechanisms.sketch.exact_rank1 import sketch_profile
 from privproj.mechanisms.sketch.rdp import (
     divergence_bracket,
@@ -126,7 +126,7 @@ def test_releases_of_rank_one_changes_add_their_ranks():
 def test_every_bound_of_several_layers_asks_that_their_sketches_are_independent(bound):
     layers = {n: Sketch(rank=4, gamma=50, eigenvalues=2, layer_count=n) for n in (1, 2)}
     asks = {
-        n: INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).assumes
+        n: Requirement.INDEPENDENT_LAYER_PROJECTIONS in privproj.epsilon(one, delta=1e-5, bound=bound).assumes
         for n, one in layers.items()
     }
     assert asks == {1: False, 2: True}

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from privproj import M2, Gaussian, PublicSketch
+from privproj.accounting.kernel_rows import row_function
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics.compiled import ROWS_WORTH_COMPILING, over_rows
+from privproj.numerics.jit import COMPILE_ROWS, over_rows
 from privproj.profiles.columns import KernelColumns, known_ends, profile_of_kernels
 
 BOUNDS = [
@@ -41,7 +42,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any
     """Mechanisms, their profile over columns and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
-    found = [bound.law_row(one, one.mu) for one in some]
+    found = [row_function(bound)(one, one.mu) for one in some]
     assert len({id(profile) for profile, _ in found}) == 1
     return bound, some, found[0][0], np.array([row for _, row in found]), draw
 
@@ -76,7 +77,7 @@ def test_an_epsilon_is_an_evaluated_crossing(kind, name):
 def test_machine_code_says_the_same(kind, name):
     pytest.importorskip("numba")
     _, _, profile, rows, draw = columns_of(kind, name, 40)
-    rows = np.tile(rows, (ROWS_WORTH_COMPILING // 40 + 1, 1))
+    rows = np.tile(rows, (COMPILE_ROWS // 40 + 1, 1))
     log_delta = np.resize(-(10 ** draw.uniform(-1, 2, 40)), len(rows))
     eps = over_rows(profile.root, log_delta, rows)[0]
     np.testing.assert_allclose(eps[:40], over_rows(profile.root, log_delta[:40], rows[:40])[0], rtol=1e-12, atol=0.0)
@@ -115,4 +116,4 @@ def test_layers_of_several_shapes_have_no_row():
     from privproj import Layer
 
     several = M2(layers=[Layer(dim=64, rank=4), Layer(dim=128, rank=4)], noise_multiplier=1.0)
-    assert find_bound(M2, "rank-free").law_row(several, several.mu) is None
+    assert row_function(find_bound(M2, "rank-free"))(several, several.mu) is None

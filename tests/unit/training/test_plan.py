@@ -8,7 +8,7 @@ from helpers import needs
 from scipy import stats
 
 import privproj
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import Requirement
 from privproj.errors import InvalidParameter, Refused
 from privproj.integrations.opacus import ProjectionAccountant
 from privproj.io.ledger import read_ledger
@@ -135,7 +135,7 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
     budget = {"epsilon": 4.0, "delta": 1e-5, "noise_multiplier": None, "ledger": book, "adaptive_order": 8}
     for made, options in ((5, {"steps": 20}), (4, {"steps": 4, "algorithm": "m2", "rank": 2})):
         module, optimizer, loader = private(mlp(), x, y, **options, **budget)
-        planned = read_ledger(book).planned.filter()
+        planned = read_ledger(book).planned.budget()
         assert (1.0 - 1e-6) * planned.budget < planned.spent <= planned.budget
         while optimizer._steps < made:
             batch = next(iter(loader))
@@ -144,7 +144,7 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
         optimizer.close()
     found = optimizer.epsilon(1e-5)
     assert 3.999 < found.value <= 4.0 and read_ledger(book).epsilon(1e-5).value == found.value
-    assert FILTER_FIXED_IN_ADVANCE in found.assumes and PLAN_FIXED_IN_ADVANCE not in found.assumes
+    assert Requirement.FIXED_FILTER in found.assumes and Requirement.FIXED_SCHEDULE not in found.assumes
     assert read_ledger(book).spent == 9 and found.run["steps"] == 9
     for options, words in (
         ({"adaptive_order": 9}, "fixed before the first release"),

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 import privproj  # noqa: E402
 from privproj import Gaussian, InvalidParameter  # noqa: E402
-from privproj.assumptions import THIS_LEDGER_ALONE, THIS_RUN_ALONE  # noqa: E402
+from privproj.assumptions import Requirement  # noqa: E402
 from privproj.io.ledger import read_ledger, verify_ledger  # noqa: E402
 from privproj.training import AdaptiveClipping, Subspace, Trajectory, add_frozen_lora, add_prism  # noqa: E402
 from privproj.training.algorithms import ALGORITHMS  # noqa: E402
@@ -286,7 +286,10 @@ MORE = {
 def test_every_algorithm_leaves_stamps_and_says_what_is_counted(algorithm, adaptive, tmp_path):
     options = {"algorithm": algorithm, "adaptive_clipping": adaptive, **MORE.get(algorithm, {})}
     book = str(tmp_path / "ledger.jsonl")
-    for ledger, said, other in ((None, THIS_RUN_ALONE, THIS_LEDGER_ALONE), (book, THIS_LEDGER_ALONE, THIS_RUN_ALONE)):
+    for ledger, said, other in (
+        (None, Requirement.ONLY_THIS_RUN, Requirement.ONLY_THIS_LEDGER),
+        (book, Requirement.ONLY_THIS_LEDGER, Requirement.ONLY_THIS_RUN),
+    ):
         module = BUILD.get(algorithm, mlp)()
         found = train(module, **options, ledger=ledger).epsilon(DELTA)
         assert said in found.assumes and other not in found.assumes

@@ -5,7 +5,8 @@ import math
 import pytest
 
 import privproj
-from privproj import InvalidParameter, Mixing, Refused, mixing_plan
+from privproj import InvalidParameter, Refused
+from privproj.contrib.mixing import Mixing, mixing_plan
 
 
 def test_the_plan_meets_its_target_and_nothing_near_it_needs_less():

@@ -1,7 +1,6 @@
-"""Random clipping by Gaussian probes, and the refuted claim about noise along one random direction, in mpmath."""
+"""Random clipping by Gaussian probes, in mpmath."""
 
 import mpmath as mp
-
 from reference.calculus import Function, Real, integrate_line
 from reference.gaussian import gaussian_mu
 from reference.laws import ReferenceLaw, any_rank_delta, gamma_density, gaussian_delta_of_square
@@ -39,15 +38,23 @@ def _gamma_below(a: Real, scale: Real, x: Real) -> Real:
     return mp.gammainc(a, 0, scale / x, regularized=True) if x > 0 else mp.mpf(1)
 
 
-def published_epsilon(delta: Real, dim: int, noise_multiplier: Real) -> Real:
-    """Return ``2 mu^2/psi``, ``psi = (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))``, as claimed (C22)."""
-    half = mp.mpf(dim) / 2
-    psi = (mp.mpf(delta) * mp.gammaprod([half - mp.mpf(1) / 2], [half]) / mp.sqrt(mp.pi)) ** (1 / (half - 1))
-    return 2 * gaussian_mu(noise_multiplier) ** 2 / psi
-
-
 DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": any_records}
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
-EPSILONS: dict[str, Function] = {"r1smg.published": published_epsilon}
+EPSILONS: dict[str, Function] = {}
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""
+
+COARSE_DIGITS: dict[str, int] = {}
+"""Digits of references that have fewer than 50."""
+
+LOOSE: dict[str, float] = {}
+"""Relative errors allowed to settings that begin so."""
+
+SETTINGS = """
+* jl-clip.exact.delta probes=30 noise_multiplier=1 epsilon=1,0,50
+  jl-clip.exact.delta probes=1,10,1000000 noise_multiplier=0.1,10 epsilon=0,1
+  jl-clip.exact.delta probes=10 noise_multiplier=1 epsilon=12
+* jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
+  jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
+"""
+"""Grids as in ``reference.settings``."""

@@ -1,15 +1,45 @@
-"""The exact profile of the Laplace mechanism."""
+"""The Laplace mechanism and its exact privacy profile."""
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privproj.mechanisms import Laplace
-from privproj.mechanisms.bound import Bound, in_balls
+from privproj.assumptions import Requirement
+from privproj.mechanisms.base import NoisyMechanism
+from privproj.mechanisms.bound import Bound
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, Enclosure, widen_outward
+from privproj.parameters import NOISE, parameter
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
     from privproj.numerics.arrays import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(NoisyMechanism):
+    """The Laplace mechanism adds Laplace noise of scale ``z`` times the sensitivity in the 1-norm.
+
+    Args:
+        noise_multiplier: ``z``, the scale of the noise over the sensitivity, from 1e-12 to 1e12; left out (None) only
+            for the sigma query.
+
+    Raises:
+        InvalidParameter: The noise multiplier is outside its range.
+
+    >>> from privproj import Laplace, epsilon
+    >>> round(epsilon(Laplace(noise_multiplier=1.0), delta=1e-5).value, 5)
+    0.99998
+    """
+
+    name = "laplace"
+    summary = "Plain Laplace mechanism."
+    example = "noise_multiplier=2"
+    assumes = (Requirement.L1_SENSITIVITY,)
+    deviation_over_scale = math.sqrt(2.0)
+    """``z`` counts the scale ``b`` of the noise, whose standard deviation is ``sqrt(2) b``."""
+    noise_multiplier: float | None = parameter(
+        NOISE, "z = noise scale / sensitivity in the 1-norm.", "Z", is_needed=True, is_found=True
+    )
 
 
 def representation(mechanism: Laplace) -> PrivacyProfile:
@@ -34,7 +64,7 @@ def representation(mechanism: Laplace) -> PrivacyProfile:
     return PrivacyProfile(log_delta, table=table, resolution=256.0)
 
 
-BOUND = Bound(
+EXACT = Bound(
     name="exact",
     mechanism=Laplace,
     summary="exact privacy profile",
@@ -43,6 +73,5 @@ BOUND = Bound(
     representation=representation,
     version=4,
     worst_changes=lambda mechanism: (representation(mechanism),),
-    ball_profile=in_balls("BallLaplaceProfile", lambda mechanism, steps: (mechanism.z,)),
     exact=True,
 )

@@ -1,0 +1,64 @@
+"""List the bounds that compiled kernels evaluate, with the row of parameters that a kernel takes.
+
+A row function takes a mechanism and a ratio ``mu`` of sensitivity to noise. It returns the kernels and the row, or None
+if the parameters have no row. With an array of ratios, entries of the row are arrays. What a bound with a row states
+besides its value must not depend on the noise.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from privproj.mechanisms.bound import Bound
+
+if TYPE_CHECKING:
+    from privproj.profiles.columns import LawRow
+
+
+def _gaussian_row(mechanism: Any, mu: Any) -> "LawRow":
+    from privproj.profiles.gaussian import GAUSSIAN_COLUMNS
+
+    return GAUSSIAN_COLUMNS, (mechanism.mus_with_count(mu),)
+
+
+def _projection_row(mechanism: Any, mu: Any, any_rank: float) -> "LawRow | None":
+    """Return the row of M2 without layers of several shapes and without a count."""
+    from privproj.distributions.density_kernels import SHIFT_COLUMNS
+
+    if mechanism.unprojected:
+        return _gaussian_row(mechanism, mu)
+    if mechanism.alike.layers or mechanism.adaptive_count_shift:
+        return None
+    return SHIFT_COLUMNS, (*mechanism.alike.beta_shape, mu**2, any_rank)
+
+
+def _beta_tail_row(mechanism: Any, mu: Any, sharp: bool) -> "LawRow | None":
+    """Return the row of one projected layer."""
+    from privproj.mechanisms.m2.beta_tail import BETA_TAIL_COLUMNS, beta_tail_row
+
+    if mechanism.unprojected or mechanism.layers:
+        return None
+    return BETA_TAIL_COLUMNS, beta_tail_row(mechanism, mu, sharp)
+
+
+def _public_sketch_row(mechanism: Any, mu: Any, any_rank: float) -> "LawRow":
+    from privproj.distributions.density_kernels import SHIFT_COLUMNS
+    from privproj.mechanisms.sketch_public import squared_sensitivity
+
+    return SHIFT_COLUMNS, squared_sensitivity(mechanism, mu).row(any_rank)
+
+
+_ROWS: dict[tuple[str, str], Callable[[Any, Any], "LawRow | None"]] = {
+    ("gaussian", "analytic"): _gaussian_row,
+    ("m2", "rank-free"): partial(_projection_row, any_rank=1.0),
+    ("m2", "exact-rank1"): partial(_projection_row, any_rank=0.0),
+    ("m2", "beta-tail"): partial(_beta_tail_row, sharp=False),
+    ("m2", "beta-tail-sharp"): partial(_beta_tail_row, sharp=True),
+    ("sketch-public", "rank-free"): partial(_public_sketch_row, any_rank=1.0),
+    ("sketch-public", "exact-rank1"): partial(_public_sketch_row, any_rank=0.0),
+}
+
+
+def row_function(bound: Bound) -> Callable[[Any, Any], "LawRow | None"] | None:
+    """Return the row function of a bound, or None if no kernel evaluates the bound."""
+    return _ROWS.get(bound.key)

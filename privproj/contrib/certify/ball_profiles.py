@@ -1,0 +1,122 @@
+"""List the bounds that can be certified, with the function that builds the profile in ball arithmetic.
+
+A function takes the mechanism and a number of releases. It covers several releases if its entry has ``runs``.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from privproj.errors import Refused
+from privproj.mechanisms.bound import Bound
+from privproj.plugins import load, plugin_table
+
+if TYPE_CHECKING:
+    from privproj.contrib.certify.profiles import BallProfile
+
+
+class _BallEntry(NamedTuple):
+    """How a bound is certified.
+
+    Attributes:
+        build: Return the profile in ball arithmetic of a mechanism and a number of releases.
+        runs: Whether ``build`` takes more than one release.
+    """
+
+    build: Callable[[Any, int], "BallProfile"]
+    runs: bool = False
+
+
+def _gaussian(mechanism: Any, steps: int) -> "BallProfile":
+    """Return the profile of T releases, which are one release at ``mu = sqrt(T)/z`` (C3)."""
+    from privproj.contrib.certify.profiles import BallGaussianProfile
+
+    return BallGaussianProfile(mechanism.z, steps)
+
+
+def _laplace(mechanism: Any, steps: int) -> "BallProfile":
+    from privproj.contrib.certify.profiles import BallLaplaceProfile
+
+    return BallLaplaceProfile(mechanism.z)
+
+
+def _rank_free(mechanism: Any, steps: int) -> "BallProfile":
+    """Return the any-rank profile, whose tangent is the witness; Gaussian if nothing is projected."""
+    from privproj.contrib.certify.profiles import BallAnyRank
+
+    return _gaussian(mechanism, 1) if mechanism.unprojected else BallAnyRank(mechanism.shape, mechanism.z)
+
+
+def _exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
+    from privproj.contrib.certify.profiles import BallRandomSensitivity
+
+    return _gaussian(mechanism, 1) if mechanism.unprojected else BallRandomSensitivity(mechanism.shape, mechanism.z)
+
+
+def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
+    """Return the function for the Beta-tail bound, whose ``tau`` is the witness."""
+
+    def build(mechanism: Any, steps: int) -> "BallProfile":
+        from privproj.contrib.certify.profiles import BallBetaTail
+        from privproj.mechanisms.m2.beta_tail import rank_of_difference
+
+        return BallBetaTail(*mechanism.shape, rank_of_difference(mechanism), mechanism.z, sharp)
+
+    return build
+
+
+def _wishart(mechanism: Any, steps: int) -> "BallProfile":
+    """Return the profile for equal norms; raise :class:`Refused` for others."""
+    from privproj.contrib.certify.wishart import BallWishartProfile
+
+    if mechanism.norm_ratio != 1.0:
+        raise Refused("certificates of the wishart profile are for equal norms; expected norm_ratio=1")
+    return BallWishartProfile(*mechanism.shape)
+
+
+def _secret_sketch(mechanism: Any, steps: int) -> "BallProfile":
+    """Return the profile of T releases, which are one release of rank ``T r`` (C14)."""
+    from privproj.contrib.certify.profiles import BallSecretSketch
+
+    return BallSecretSketch(steps * mechanism.needed_rank * mechanism.layer_count, mechanism.gamma_of_one_column)
+
+
+def _public_rank_free(mechanism: Any, steps: int) -> "BallProfile":
+    from privproj.contrib.certify.profiles import BallAnyRank
+
+    return BallAnyRank(mechanism.needed_rank, mechanism.z)
+
+
+def _public_exact_rank1(mechanism: Any, steps: int) -> "BallProfile":
+    from privproj.contrib.certify.profiles import BallRandomSensitivity
+
+    return BallRandomSensitivity(mechanism.needed_rank, mechanism.z)
+
+
+_ENTRIES = {
+    ("gaussian", "analytic"): _BallEntry(_gaussian, runs=True),
+    ("laplace", "exact"): _BallEntry(_laplace),
+    ("m2", "rank-free"): _BallEntry(_rank_free),
+    ("m2", "exact-rank1"): _BallEntry(_exact_rank1),
+    ("m2", "beta-tail-sharp"): _BallEntry(_beta_tail(sharp=True)),
+    ("m2", "beta-tail"): _BallEntry(_beta_tail(sharp=False)),
+    ("m2", "gaussian"): _BallEntry(_gaussian, runs=True),
+    ("wishart", "exact"): _BallEntry(_wishart),
+    ("sketch", "exact-rank1"): _BallEntry(_secret_sketch, runs=True),
+    ("sketch-public", "rank-free"): _BallEntry(_public_rank_free),
+    ("sketch-public", "exact-rank1"): _BallEntry(_public_exact_rank1),
+}
+
+
+def ball_entry(bound: Bound) -> _BallEntry | None:
+    """Return how a bound is certified, or None if it cannot be."""
+    if bound.key in _ENTRIES:
+        return _ENTRIES[bound.key]
+    place = plugin_table("BALL_PROFILES").get(bound.key)
+    return None if place is None else _BallEntry(load(place))
+
+
+def provable_names() -> list[str]:
+    """Return the names ``mechanism.bound`` of all bounds that can be certified, in the order of the registry."""
+    from privproj.mechanisms.registry import bound_names
+
+    return [".".join(key) for key in bound_names() if key in _ENTRIES or key in plugin_table("BALL_PROFILES")]

@@ -1,0 +1,8 @@
+"""What random clipping adds to the core."""
+
+BOUNDS = {
+    ("jl-clip", "exact"): ("privproj.contrib.jl_clip.exact:EXACT",),
+    ("jl-clip", "any-records"): ("privproj.contrib.jl_clip.exact:ANY_RECORDS",),
+}
+
+BALL_PROFILES = {("jl-clip", "exact"): "privproj.contrib.jl_clip.proof:ball_profile"}

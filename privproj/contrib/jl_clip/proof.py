@@ -1,0 +1,27 @@
+"""The exact profile of random clipping in ball arithmetic (C32)."""
+
+from flint import arb
+
+from privproj.contrib.certify.laws import BallGammaLaw
+from privproj.contrib.certify.profiles import BallMean
+from privproj.contrib.jl_clip import JLClip
+
+
+class _BallRandomClip(BallMean):
+    """The profile ``delta(eps) = E[h_eps(mu^2 r / chi2_r)]`` of random clipping by ``r = probes`` probes (C32)."""
+
+    effort: int = 8
+
+    def __init__(self, probes: int, noise_multiplier: float) -> None:
+        self.probes, self.noise = probes, noise_multiplier
+
+    def mean(self, eps: arb, goal: int) -> arb:
+        """Return the mean of ``h_eps`` under the law."""
+        half = arb(self.probes) / 2
+        return BallGammaLaw(half, half / arb(self.noise) ** 2, inverse=True).expected_delta(eps, goal=goal)
+
+
+def ball_profile(mechanism: JLClip, steps: int) -> _BallRandomClip:
+    """Return the profile of one release."""
+    assert mechanism.probes is not None
+    return _BallRandomClip(mechanism.probes, mechanism.z)

@@ -1,0 +1,92 @@
+"""The mechanism of Gaussian mixing in two stages."""
+
+from dataclasses import dataclass
+
+from privproj.assumptions import RequirementText
+from privproj.mechanisms.base import Mechanism
+from privproj.parameters import number, parameter, real, whole_number
+
+NOISE_SIZE = number(low=0.01, high=1e12)
+"""The range of what is aimed at, and of a deviation."""
+
+
+class _MixingRequirement(RequirementText):
+    """What the program must have done in both stages."""
+
+    CLIPPED_ROWS = (
+        "clipped-rows",
+        "every record is one row, whose norm is clipped to B before anything is computed from it",
+    )
+    NOISE_BY_EIGENVALUE = (
+        "noise-by-eigenvalue",
+        "the sketch has noise of variance sigma^2 = max(0, G B^2 - l), where G is --gamma, and l the least eigenvalue "
+        "of X^T X as it was released (the rows of X are the records); its noise has deviation Z B^2, where Z is "
+        "--eigen-noise",
+    )
+    SECRET_STAGES = (
+        "secret-stages",
+        "the sketching matrix and both noises are secret, drawn afresh for each release and used once: nothing else "
+        "that was computed from them is released",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing(Mechanism):
+    """Gaussian mixing in two stages: the least eigenvalue with noise, then a secret sketch with the noise it needs.
+
+    The rows of ``X`` are records, each clipped to the norm ``B``. The first stage releases
+    ``l = lambda_min(X^T X) + N(0, (eigen_noise B^2)^2)``. The second releases ``S X + sigma N`` with
+    ``sigma^2 = max(0, gamma B^2 - l)`` (:meth:`noise_variance`), where ``S`` and ``N`` have ``rank`` rows and
+    independent standard normal entries, and ``S`` is secret. Nothing is promised of the records.
+
+    Args:
+        rank: The number of rows of ``S``, from 1 to 1e9; left out only for the rank query.
+        gamma: The least eigenvalue and the variance of the noise that are aimed at together, over ``B^2``, from 0.01 to
+            1e12. The eigenvalue counts as it was released, with its noise.
+        eigen_noise: The standard deviation of the noise of the eigenvalue over its sensitivity ``B^2``, from 0.01 to
+            1e12.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import epsilon
+    >>> from privproj.contrib.mixing import Mixing
+    >>> round(epsilon(Mixing(rank=100, gamma=65.0, eigen_noise=7.0), delta=1e-6).value, 4)
+    0.9824
+    """
+
+    name = "mixing"
+    summary = "Secret sketch of records, its noise set by a private look at their least eigenvalue."
+    example = "rank=100 gamma=65 eigen_noise=7"
+    finds_rank = True
+    can_be_sampled = False
+    assumes = tuple(_MixingRequirement)
+    default_relation = "add-remove"
+    poisson = False
+    remedy = "more noise (a larger gamma or eigen_noise)"
+    rank: int | None = parameter(whole_number(high=10**9), "Rows of the sketching matrix.", "R")
+    gamma: float = parameter(NOISE_SIZE, "Eigenvalue and noise aimed at together, over B^2.", "G", is_needed=True)
+    eigen_noise: float = parameter(
+        NOISE_SIZE, "Noise deviation of the released eigenvalue over B^2.", "Z", is_needed=True
+    )
+
+    def noise_variance(self, released: float, norm: float) -> float:
+        """Return ``sigma^2 = max(0, gamma B^2 - l)``, the variance of the noise of the second stage.
+
+        Args:
+            released: ``l``, the least eigenvalue as the first stage released it, in units of the records squared.
+            norm: ``B``, the norm to which the records are clipped, above 0.
+
+        Returns:
+            A number of at least 0, in units of the records squared.
+
+        Raises:
+            InvalidParameter: A value is outside its range.
+
+        >>> from privproj.contrib.mixing import Mixing
+        >>> Mixing(rank=100, gamma=65.0, eigen_noise=7.0).noise_variance(20.0, 2.0)
+        240.0
+        """
+        released = real("released", released, "a number from -1e300 to 1e300", -1e300, 1e300)
+        norm = real("norm", norm, "a norm above 0 and up to 1e100", 0.0, 1e100, open_low=True)
+        return max(0.0, self.gamma * norm**2 - released)

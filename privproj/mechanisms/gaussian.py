@@ -1,0 +1,181 @@
+"""The Gaussian mechanism and its bounds."""
+
+import math
+from dataclasses import dataclass, replace
+
+from privproj.assumptions import Requirement
+from privproj.mechanisms.base import ClippedSum
+from privproj.mechanisms.bound import Bound
+from privproj.numerics import kernels
+from privproj.numerics.interval import Enclosure, widen_outward
+from privproj.profiles.approximate_dp import EpsilonDeltaRule
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.profiles.rdp import ConcentratedCurve, RenyiCurve, poisson_curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(ClippedSum):
+    """The Gaussian mechanism releases ``V + E``, where the entries of ``E`` are independent ``N(0, sigma^2)``.
+
+    Args:
+        noise_multiplier: ``z``, the deviation ``sigma`` over the sensitivity of ``V`` in the Frobenius norm, from 1e-12
+            to 1e12; left out (None) only for the sigma query.
+        adaptive_clipping_sigma: ``S``, where the clip adapts to a private count: the standard deviation of the noise on
+            the count, which adds 1/2 for each record of the batch that was not clipped and takes 1/2 for each one that
+            was, from 1e-12 to 1e12 (a plain count has twice the sensitivity, and needs twice the noise). None: the clip
+            is fixed, and nothing but the sum is released.
+
+    Raises:
+        InvalidParameter: The noise multiplier or the deviation is outside its range.
+
+    >>> from privproj import Gaussian, epsilon
+    >>> round(epsilon(Gaussian(noise_multiplier=1.0), delta=1e-5).value, 4)
+    4.3772
+    """
+
+    name = "gaussian"
+    summary = "Plain Gaussian mechanism (DP-SGD)."
+    example = "noise_multiplier=1"
+    assumes = (Requirement.PER_RECORD_CLIPPING,)
+
+
+def representation(mechanism: ClippedSum) -> PrivacyProfile:
+    """The exact profile of one release at ``mu = 1/z``."""
+    # delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z (C3).
+    return gaussian_profile(mechanism.mu_with_count)
+
+
+ANALYTIC = Bound(
+    name="analytic",
+    mechanism=Gaussian,
+    summary="exact privacy profile",
+    formula="delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), mu = 1/z",
+    source="Balle, Wang 2018, Theorem 8",
+    proof="C3",
+    representation=representation,
+    version=5,
+    worst_changes=lambda mechanism: (representation(mechanism),),
+    exact=True,
+    supports=("adaptive-clipping",),
+)
+
+
+def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
+    """The probability that the absolute privacy loss exceeds eps, which is an upper bound of delta."""
+    mu = mechanism.mu_with_count
+
+    def log_delta(eps: float) -> Enclosure:
+        if eps == 0.0:
+            return Enclosure(0.0, 0.0)
+        # T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2) (C3); at eps = 0 it is 1.
+        return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
+
+    return PrivacyProfile(log_delta)
+
+
+TWO_SIDED = Bound(
+    name="two-sided",
+    mechanism=Gaussian,
+    summary="tail of the absolute privacy loss; loose",
+    formula="T(eps) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2), mu = 1/z",
+    source="arXiv 2601.21719, Equation 10",
+    representation=_two_sided_of,
+    version=4,
+    supports=("adaptive-clipping",),
+)
+
+
+GDP = Bound(
+    name="gdp",
+    mechanism=Gaussian,
+    summary="trade-off function, exact; composes in closed form",
+    formula="f(a) = Phi(Phi^-1(1 - a) - mu), mu^2 adds over releases, mu = 1/z",
+    source="Dong, Roth, Su 2022, Theorem 2.7 and Corollary 3.3",
+    # f(a) = Phi(Phi^-1(1 - a) - mu), mu = 1/z (Dong, Roth, Su 2022, Theorem 2.7): its profile is the analytic one, and
+    # T releases are mu sqrt(T)-GDP (Corollary 3.3).
+    representation=lambda mechanism: replace(gaussian_profile(mechanism.mu_with_count), can_be_subsampled=False),
+    version=3,
+    exact=True,
+    supports=("adaptive-clipping",),
+)
+
+
+def _classical_rule(mu: float, constant: float) -> EpsilonDeltaRule:
+    """The textbook rule with this constant, which is proved for ``0 < eps < 1`` only."""
+    return EpsilonDeltaRule(
+        # eps = mu sqrt(2 ln(constant/delta)) (Dwork, Roth 2014, Theorem A.1, for the constant 1.25).
+        epsilon_at=lambda log_delta: mu * math.sqrt(2.0 * (math.log(constant) - log_delta)),
+        # The same solved for delta: ln delta = ln constant - eps^2/(2 mu^2).
+        log_delta_at=lambda eps: math.log(constant) - 0.5 * (eps / mu) ** 2,
+        limit=1.0,
+        remedy="use --bound analytic, which is exact at every epsilon",
+    )
+
+
+CLASSICAL = Bound(
+    name="classical",
+    mechanism=Gaussian,
+    summary="textbook rule, proved for 0 < epsilon < 1 only",
+    formula="eps = mu sqrt(2 ln(1.25/delta)), 0 < eps < 1, mu = 1/z",
+    source="Dwork, Roth 2014, Theorem A.1",
+    example="--noise-multiplier 10",
+    # sigma = s sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
+    representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 1.25),
+    supports=("adaptive-clipping",),
+    version=2,
+)
+
+
+CLASSICAL_2 = Bound(
+    name="classical-2",
+    mechanism=Gaussian,
+    summary="textbook rule with constant 2; printed without a limit on epsilon, accepted below 1 only",
+    formula="eps = mu sqrt(2 ln(2/delta)), 0 < eps < 1, mu = 1/z",
+    source="arXiv 2601.21719, early version, Lemma 1",
+    example="--noise-multiplier 10",
+    # sigma = s sqrt(2 ln(2/delta)) / eps (2601.21719, early version, Lemma 1): more noise than the textbook asks for.
+    representation=lambda mechanism: _classical_rule(mechanism.mu_with_count, 2.0),
+    supports=("adaptive-clipping",),
+    version=2,
+)
+
+
+def rdp_of(mechanism: ClippedSum) -> RenyiCurve:
+    """The Renyi curve of one release, with the moments from which Poisson sampling builds its own."""
+    mu = mechanism.mu_with_count
+    # ln E_Q[R^j] = j (j - 1) mu^2 / 2, R the likelihood ratio (C15).
+    moments = poisson_curve(lambda j: 0.5 * j * (j - 1) * mu * mu)
+    # D(alpha) = alpha mu^2 / 2 (Mironov 2017, Corollary 3).
+    return RenyiCurve(lambda alpha: 0.5 * alpha * mu * mu, poisson=moments)
+
+
+RDP = Bound(
+    name="rdp",
+    mechanism=Gaussian,
+    summary="Renyi curve, converted at the best order",
+    formula="D(alpha) = alpha mu^2/2, mu = 1/z",
+    source="Mironov 2017, Corollary 3; conversion Canonne, Kamath, Steinke 2020",
+    representation=rdp_of,
+    supports=("adaptive-clipping",),
+    version=2,
+)
+
+
+def _zcdp_of(mechanism: Gaussian) -> ConcentratedCurve:
+    """The zero-concentrated curve of one release."""
+    mu = mechanism.mu_with_count
+    # rho = mu^2 / 2 (Bun, Steinke 2016, Proposition 1.6).
+    return ConcentratedCurve(0.5 * mu * mu)
+
+
+ZCDP = Bound(
+    name="zcdp",
+    mechanism=Gaussian,
+    summary="zero-concentrated DP with its closed-form conversion",
+    formula="rho = mu^2/2, eps = rho + 2 sqrt(rho ln(1/delta)), mu = 1/z",
+    source="Bun, Steinke 2016, Propositions 1.3 and 1.6",
+    representation=_zcdp_of,
+    supports=("adaptive-clipping",),
+    version=3,
+)

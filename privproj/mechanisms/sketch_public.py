@@ -1,0 +1,130 @@
+"""The public Gaussian sketch with noise and its bounds."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from privproj.assumptions import Requirement
+from privproj.composition.good_event import GoodEvent
+from privproj.distributions.mixture_profile import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
+from privproj.distributions.squared_sensitivity import HillLaw
+from privproj.mechanisms.base import Lift, NoisyMechanism
+from privproj.mechanisms.bound import OF_RANK_ONE, Bound
+from privproj.numerics.interval import next_up
+from privproj.parameters import flag, parameter, whole_number
+from privproj.profiles.gaussian import gaussian_profile
+from privproj.profiles.privacy_profile import PrivacyProfile
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSketch(NoisyMechanism):
+    """A public Gaussian sketch with noise: release ``Q A^T + N`` together with ``A``, which is fresh for each release.
+
+    ``A`` has ``rank`` rows and independent entries ``N(0, 1/rank)``.
+
+    Args:
+        noise_multiplier: ``z``, the standard deviation of ``N`` over the sensitivity ``max |Q - Q'|_F``, from 1e-12 to
+            1e12; left out (None) only for the sigma query.
+        rank: The number of rows of ``A``, from 1 to 1e6; left out only for the rank query.
+        dim: The number of columns of ``A``, at least 1; it plays no role.
+        fixed_projection: True if one ``A`` serves all releases.
+
+    Raises:
+        InvalidParameter: A value is outside its range.
+
+    >>> from privproj import PublicSketch, epsilon
+    >>> round(epsilon(PublicSketch(rank=16, noise_multiplier=1.0), delta=1e-5).value, 4)
+    5.5039
+    """
+
+    name = "sketch-public"
+    summary = "Gaussian sketch known to all, noise after."
+    example = "rank=16 noise_multiplier=5"
+    finds_rank = True
+    assumes = (Requirement.FRESH_SKETCH, Requirement.CLIPPING_BEFORE_SKETCH, Requirement.SECRET_SKETCH_SEED)
+    with_rank = "falls"
+    rank: int | None = parameter(whole_number(high=10**6), "Rows of the sketching matrix.", "R")
+    dim: int | None = parameter(whole_number(high=10**12), "Columns of the sketching matrix; plays no role.", "D")
+    fixed_projection: bool = flag("One sketching matrix for all steps.")
+
+    def lift(self) -> Lift | None:
+        """Return the effective noise and the projection factor of ``Y A``, whose mean is ``Q``; None without ``dim``.
+
+        As in C38: ``E A^T A = I`` and ``E|N A|^2 = E|N|^2 d/r``, the energy of ``n d`` numbers.
+        """
+        if self.dim is None:
+            return None
+        return Lift(1.0, 1.0 + (self.dim + 1) / self.needed_rank)
+
+
+def squared_sensitivity(mechanism: PublicSketch, mu: Any) -> HillLaw:
+    """Return the distribution of the squared sensitivity of a unit direction over noise, or of an array of them."""
+    rank = mechanism.needed_rank
+    # X = mu^2 |A u|^2 for a unit vector u: mu^2 chi2_r / r (C7).
+    return HillLaw(0.5 * rank, math.inf, 2.0 * mu**2 / rank)
+
+
+def worst_changes(mechanism: PublicSketch) -> tuple[PrivacyProfile, ...]:
+    """The profile of a change of rank one and, as the limit of ever more directions, of one that is spread evenly."""
+    # delta(eps) = E[h_eps(X)] (C4), and h_eps(E X) = h_eps(mu^2) (C28).
+    even = () if mechanism.dim else (gaussian_profile(mechanism.mu),)
+    return (rank_one_profile(squared_sensitivity(mechanism, mechanism.mu), LOWER_END_REFINEMENT), *even)
+
+
+RANK_FREE = Bound(
+    name="rank-free",
+    mechanism=PublicSketch,
+    summary="sketch known to all, noise after: change of any rank, no promise on the data",
+    formula="delta(eps) = min_p E[g_p(mu^2 chi2_r / r)], g_p the convex majorant of the Gaussian delta",
+    source="privproj: Jensen's inequality on a convex majorant",
+    proof="C5",
+    # delta(eps) = min_p E[g_p(X)] (C5).
+    representation=lambda mechanism: any_rank_profile(squared_sensitivity(mechanism, mechanism.mu)),
+    worst_changes=worst_changes,
+    version=6,
+)
+
+
+EXACT_RANK1 = Bound(
+    name="exact-rank1",
+    mechanism=PublicSketch,
+    summary="sketch known to all, noise after: exact for changes of rank one",
+    formula="delta(eps) = E[h_eps(mu^2 chi2_r / r)], h_eps(x) the Gaussian delta at sqrt(x)",
+    source="privproj: the privacy loss given the sketch is Gaussian",
+    proof="C4",
+    # delta(eps) = E[h_eps(mu^2 chi2_r / r)] (C4, C7).
+    representation=lambda mechanism: rank_one_profile(squared_sensitivity(mechanism, mechanism.mu)),
+    # Changes of rank one of several records add up to one of any rank.
+    of_group=RANK_FREE.representation,
+    worst_changes=lambda mechanism: worst_changes(mechanism)[:1],
+    exact=True,
+    version=7,
+    **OF_RANK_ONE,
+)
+
+
+def _operator_norm_of(mechanism: PublicSketch) -> GoodEvent:
+    """A Gaussian run at the norm of the sketched change, outside of the event that it is larger.
+
+    The norm is a Lipschitz function of the Gaussian matrix with constant ``|D|_op/sqrt(r)`` and mean at most ``|D|_F``.
+    """
+    root = math.sqrt(mechanism.needed_rank)
+
+    def radius(log_bad: float) -> float:
+        # |D A^T|_F <= (1 + t/sqrt(r)) |D|_F but for probability d0, t = sqrt(2 ln(1/d0)) (C16).
+        return next_up(1.0 + math.sqrt(-2.0 * log_bad) / root)
+
+    return GoodEvent(mechanism.mu, radius, default_split=0.5)
+
+
+OPERATOR_NORM = Bound(
+    name="operator-norm",
+    mechanism=PublicSketch,
+    summary="norm of the sketched change by Gaussian concentration, then a Gaussian run; loose",
+    formula="delta = T d0 + delta of the Gaussian run at mu (1 + sqrt(2 ln(1/d0)/r))",
+    source="Gaussian concentration of a Lipschitz function, as in arXiv 2601.21719, Equation 5",
+    proof="C16",
+    representation=_operator_norm_of,
+    supports=("split",),
+    version=5,
+)
