@@ -1,0 +1,116 @@
+"""Optional features: the core does not name one, and each can be deleted with its tests."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import ROOT, parsed
+
+FEATURES = sorted(path.parent.name for path in ROOT.glob("privproj/contrib/*/__init__.py"))
+PAGES = {"audit": ["audits"], "certify": ["certificates", "certified"]}  # docs pages with other names than the feature
+CORE = [
+    path
+    for folder in ("privproj", "cli", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py*"))
+    if path.suffix in (".py", ".pyi") and "contrib" not in path.relative_to(ROOT).parts
+    and path not in (ROOT / "privproj" / "plugins.py", Path(__file__))
+]  # fmt: skip
+ABOUT_LAYERS = ("tests/repo/", "tests/golden/")  # tests of the whole tree, which list packages
+EVERYTHING = """
+import importlib, pkgutil, sys, privproj, privproj_cli
+gone = tuple("privproj.contrib." + name for name in sys.argv[1:])
+for package in (privproj, privproj_cli):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            # The module adds something to a feature that is gone, and only that feature loads it.
+            is_addition = module.name.startswith("privproj.contrib.") and (error.name or "").startswith(gone)
+            is_named = is_addition and module.name in (
+                open(importlib.import_module(module.name.rpartition(".")[0] + ".plugin").__file__).read()
+            )
+            if not is_named and (error.name or "").split(".")[0] in ("privproj", "privproj_cli"):
+                raise
+"""
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_core_does_not_name_contrib(path):
+    if str(path.relative_to(ROOT)).startswith(ABOUT_LAYERS):
+        pytest.skip("a test of the whole tree")
+    for node in ast.walk(parsed(path)):
+        names = (
+            [getattr(node, "module", None) or "", *(alias.name for alias in getattr(node, "names", ()) if alias)]
+            if (isinstance(node, ast.Import | ast.ImportFrom))
+            else [node.value]
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            else []
+        )
+        for name in names:
+            assert "privproj.contrib" not in name and "privproj/contrib" not in name, f"line {node.lineno}: {name[:80]}"
+
+
+def copy_tree(folder):
+    """Copy all files that git tracks, and link the name under which the command line is installed."""
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in filter(lambda name: (ROOT / name).is_file(), names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, folder / name)
+    (folder / "privproj_cli").symlink_to(folder / "cli")
+
+
+def delete_features(folder, names):
+    """Delete features, their tests and their docs pages, and import every module that is left."""
+    for name in names:
+        shutil.rmtree(folder / "privproj" / "contrib" / name)
+        shutil.rmtree(folder / "tests" / "contrib" / name, ignore_errors=True)
+        for page in PAGES.get(name, [name]):
+            (folder / "docs" / f"{page}.md").unlink(missing_ok=True)
+    run(folder, "-c", EVERYTHING, *names)
+
+
+def run(folder, *words):
+    """Run Python in the copy; a failure shows the end of its output."""
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Return the folder of a copy of the tree."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("git tells which files there are")
+    copy_tree(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FEATURES)
+def test_feature_can_be_deleted(tree, name):
+    """Every module that is left is imported, and every test that is left is collected."""
+    delete_features(tree, [name])
+    run(tree, "-m", "pytest", "-q", "-n0", "--collect-only", "tests/unit", "tests/contrib")
+
+
+@pytest.mark.full
+def test_core_works_without_features(tree):
+    delete_features(tree, FEATURES)
+    shutil.rmtree(tree / "tests" / "contrib", ignore_errors=True)
+    tests = [
+        "repo/test_layers.py",
+        "unit/cli/test_main.py",
+        "unit/cli/test_verify.py",
+        "unit/accounting/test_evaluate.py",
+    ]
+    run(tree, "-m", "pytest", "-q", "-n", "2", *(f"tests/{test}" for test in tests))
+    assert "epsilon = 4.378" in run(
+        tree, "-m", "privproj", "epsilon", "gaussian", "--noise-multiplier", "1", "--delta", "1e-5"
+    )
