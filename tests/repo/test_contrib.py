@@ -32,7 +32,7 @@ PENDING = {
 EVERYTHING = """
 import importlib, pkgutil, sys, privproj, privproj_cli
 class Missing:
-    """Let torch and what builds on it be missing, since they take seconds to import."""
+    # Torch and packages that need it take seconds to import.
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "opacus", "transformers"):
             raise ModuleNotFoundError(name=name)
