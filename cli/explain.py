@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 import privproj
-from privproj.errors import unknown_name
+from privproj.assumptions import Requirement
+from privproj.errors import EXIT_CODES, unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, registry
 from privproj.sampling import SCHEMES, Scheme
@@ -35,12 +36,20 @@ def word_groups() -> list[dict[str, Any]]:
                     known[word["name"]].setdefault("cases", []).extend(word["cases"])
                 else:
                     same[0]["word"].append(word)
+    (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")
+    for entry in codes:
+        code = EXIT_CODES[int(entry["name"])]
+        entry["means"] = " ".join([f"{code[0].upper()}{code[1:]}.", entry.get("means", "")]).strip()
     (samplers,) = (group["word"] for group in groups if group["kind"] == "sampling")
     named = {entry["name"] for entry in samplers}
     samplers[:0] = [
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+    taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
+    requirements = [one for one in Requirement if spelling(one.short) not in taken]
+    entries_of_requirements = [{"name": one.short, "means": f"{one[0].upper()}{one[1:]}."} for one in requirements]
+    groups.append({"title": "Requirements", "kind": "requirement", "word": entries_of_requirements})
     return [*groups, {"title": "Published methods", "kind": "method", "word": methods}]
 
 

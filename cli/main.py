@@ -8,7 +8,7 @@ from itertools import filterfalse
 
 import click
 
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, nearest_names
+from privproj.errors import EXIT_CODES, InvalidParameter, PrivprojError, Unanswered, nearest_names
 from privproj.parameters import is_printable
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
@@ -68,8 +68,8 @@ def command_groups() -> dict[str, dict[str, str]]:
     return groups
 
 
-EPILOG = """\b
-Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
+EPILOG = f"""\b
+Exit codes: {", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
 `privproj explain 3` says more of one, `privproj explain` lists all words."""
 
 

@@ -13,7 +13,7 @@ import privproj
 from privproj.accounting.query import SOLVED_FOR
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms.base import ClippedSum, Mechanism
-from privproj.mechanisms.registry import bound_names, mechanism_named, mechanism_names
+from privproj.mechanisms.registry import bound_names, lines_of, mechanism_named, mechanism_names
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
@@ -138,7 +138,7 @@ class QuestionGroup(Group):
         return [*names, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in mechanism_names() and has_quantity(self.quantity, mechanism_named(cmd_name)):
+        if lines_of(cmd_name) and has_quantity(self.quantity, mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 

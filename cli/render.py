@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privproj.assumptions import Requirement
+from privproj.assumptions import Requirement, short_name
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import ASSUMED_POISSON, run_words
 from privproj.sampling import IN_EPOCHS
@@ -63,7 +63,7 @@ def answer_text(
     result: Result,
     parts: Mapping[str, str | Iterable[str]],
     first: Iterable[str] = (),
-    verbose: bool = False,
+    verbose: bool | None = None,
 ) -> str:
     """Return a result as text: its value, what it depends on, further lines by label, requirements and warnings.
 
@@ -71,7 +71,8 @@ def answer_text(
         result: The result.
         parts: Further lines by their labels.
         first: The first lines; by default the value with the bound, the run and the neighboring relation.
-        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown.
+        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown; None for a
+            command that has no option for it.
     """
     details: dict[str, Any] = {}
     if verbose:
@@ -80,24 +81,22 @@ def answer_text(
             "numerics": numerics_words(result),
             "source": f"{result.source}; version {result.bound_version}",
         }
-    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result)}
+    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result, verbose)}
     lines = [*(first or result_lines(result))]
     lines += label_lines({**parts, **details, "certified": certified_words(result), **requirements})
     return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
 
 
-def requirement_names(result: Result) -> list[str]:
+def requirement_names(result: Result, verbose: bool | None) -> list[str]:
     """Return the short names of the requirements of a result, and how to read them in full."""
-    names = [getattr(requirement, "short", requirement) for requirement in result.assumes]
-    return [", ".join(names), "(-v explains each)"] if names else []
+    names = [short_name(text) or text for text in result.assumes]
+    hint = "(`privproj explain NAME` explains each)" if verbose is None else "(-v explains each)"
+    return [", ".join(names), hint] if names else []
 
 
 def requirement_texts(result: Result) -> list[str]:
     """Return the requirements of a result in full, each after its short name."""
-    return [
-        f"{requirement.short}: {requirement}" if hasattr(requirement, "short") else requirement  # pyright: ignore
-        for requirement in result.assumes
-    ]
+    return [f"{name}: {text}" if (name := short_name(text)) else text for text in result.assumes]
 
 
 def noise_words(result: Result) -> str:
@@ -117,7 +116,7 @@ def closing(result: Result) -> dict[str, tuple[str, ...]]:
 def result_lines(result: Result) -> list[str]:
     """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
     parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
-    return [headline(result), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
+    return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
 
 
 def bound_text(result: Result) -> str:
@@ -343,7 +342,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
     from privproj.io.run_file import what_was_run
 
-    lines = [headline(result), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
+    lines = [*fit_line("", headline(result)), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, what_was_run(result), strict=True):
         lines += fit_line(f"  {phase['name']}: ", text)

@@ -230,6 +230,12 @@ def fixed_schedule(*, adapts: bool) -> Requirement:
     return Requirement.FIXED_SCHEDULE_EXCEPT_CLIP if adapts else Requirement.FIXED_SCHEDULE
 
 
+def short_name(text: str) -> str | None:
+    """Return the short name of a requirement that is given as its text, or None if it has none."""
+    member = text if isinstance(text, RequirementText) else Requirement._value2member_map_.get(text)
+    return getattr(member, "short", None)
+
+
 class DataAssumption(Enum):
     """What the data must satisfy: a text with placeholders; the name of the member is its short name."""
 

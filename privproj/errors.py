@@ -15,11 +15,22 @@ __all__ = [
 ]
 
 
+EXIT_CODES = {
+    0: "ok: the query has a result, or every check holds",
+    1: "failed: a check or an audited claim does not hold",
+    2: "bad input: a value, or a file that cannot be read or written",
+    3: "refused: no sound bound for this query, or only a refuted one",
+    4: "vacuous: no finite value, or nothing meets the target",
+    5: "not computed: not converged, or beyond the precision of the arithmetic",
+    130: "interrupted: stopped with Ctrl-C; a sweep or a training run can go on",
+}  # of the command line, each with its name and its meaning; the classes below say which error has which
+
+
 class PrivprojError(Exception):
     """Base class of all errors that the package raises on purpose; its message is one sentence.
 
     Attributes:
-        exit_code: The exit code of the command line: 2 for a bad parameter, 3 for a refused question, 5 for any other.
+        exit_code: The exit code of the command line (:data:`EXIT_CODES`).
 
     >>> from privproj import Gaussian, PrivprojError, epsilon
     >>> try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
+from privproj.assumptions import short_name
 from privproj.errors import InvalidParameter
 from privproj.numerics.interval import UNKNOWN, Enclosure
 
@@ -290,6 +291,7 @@ class Result:
         values = [ends if name == "interval" else {name: getattr(full, name)} for name in names]
         plain = {name: as_plain_value(value) for pair in values for name, value in {**pair}.items()}
         plain["numerics"] = as_plain_value(numerics)
+        plain["requires"] = [name for name in map(short_name, self.assumes) if name]
         plain["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             plain["value"] = None

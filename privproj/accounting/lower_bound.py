@@ -69,8 +69,7 @@ def lower_bound(result: Result) -> LowerBound | None:
     Returns:
         The largest lower bound that is known; None if there is none.
 
-    >>> from privproj import M2, epsilon
-    >>> from privproj.accounting import lower_bound
+    >>> from privproj import M2, epsilon, lower_bound
     >>> round(lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)).value, 3)
     0.738
     """

@@ -16,7 +16,6 @@ from privproj.numerics.interval import UNKNOWN, Enclosure, LateEnclosure
 from privproj.parameters import integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
 from privproj.profiles.privacy_profile import Curve
-from privproj.profiles.tradeoff import risk_of
 from privproj.result import Outcome, Result, Side, Status
 from privproj.run import Run, RunOptions
 from privproj.targets import (
@@ -280,6 +279,8 @@ class Schedule:
             InvalidParameter: A value is outside its domain, or it is not one target.
             Refused: A phase has no privacy profile.
         """
+        from privproj.profiles.tradeoff import risk_of
+
         target, curve = risk_target(advantage, tpr, fpr), self.curve()
         value = risk_of(curve, target)
         outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK

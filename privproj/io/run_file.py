@@ -91,7 +91,7 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
         for key in (*shared, "discretization"):
             if key in keys:
                 raise InvalidParameter(key, keys[key], f"{key} once, before the phases")
-        name = keys.get("name", where.rsplit(": ", 1)[-1])
+        name = keys.get("name") or where.rsplit(": ", 1)[-1]
         all_keys = {**keys, **shared}
         added = phase_kind(keys)
         if added:

@@ -19,6 +19,7 @@ OF_ONE_MECHANISM = {
     "L1_SENSITIVITY", "CLIPPING_BEFORE_SKETCH", "FRESH_PROJECTION", "FRESH_MATRIX", "FRESH_SKETCH", "SECRET_SEED",
     "SECRET_MATRIX_SEED", "SECRET_SKETCH_SEED", "SECRET_MATRIX", "SECRET_SKETCH", "QUERY_INDEPENDENT_OF_SKETCH",
 }  # fmt: skip
+SHORT = {member.name: member.short for member in Requirement if member.name not in OF_ONE_MECHANISM}
 WORDS = {member.name: str(member) for member in Requirement if member.name not in OF_ONE_MECHANISM}
 
 FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_PROJECTION_PER_BATCH",
@@ -30,6 +31,13 @@ FROM_RUN = ("FIXED_POSITIONS", "PUBLIC_DATASET_SIZE", "FIXED_SCHEDULE", "FRESH_P
 def present(found):
     """The names of the assumptions in a list of sentences."""
     return {name for name, words in WORDS.items() if words in found}
+
+
+def stated(text):
+    """The names of the requirements that a text has in full or by their short names."""
+    flat = " ".join(text.split())
+    names = {name for name, short in SHORT.items() if re.search(rf"(?<![\w-]){short}(?![\w-])", flat)}
+    return names | {name for name, words in WORDS.items() if words in flat}
 
 
 # --- every assumption exactly where its trigger is ------------------------------------------------
@@ -131,7 +139,7 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
     for line in lines:
         code, out, err = run(line)
         assert code == 0, err
-        found = present([words for words in WORDS.values() if words in " ".join(out.split())])
+        found = stated(out)
         assert {"ADAPTIVE_CLIPPING", "CENTERED_COUNT", "FIXED_SCHEDULE_EXCEPT_CLIP"} <= found, line
         assert "FIXED_SCHEDULE" not in found, line
 
@@ -310,7 +318,7 @@ def said_of(run, path, line):
     code, out, err = run(line)
     assert code == 0, err
     flat = " ".join(out.split())
-    found = present([words for words in WORDS.values() if words in flat]) - {"ONE_RECORD_PER_USER"}
+    found = stated(flat) - {"ONE_RECORD_PER_USER"}
     if line.split()[0] in ("ledger", "verify"):
         assert present(json.loads(run(f"{line} --json")[1])["assumes"]) - {"ONE_RECORD_PER_USER"} == found
     return found

@@ -7,7 +7,7 @@ import pytest
 
 import privproj
 from privproj import Gaussian
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.contrib.jl_clip import JLClip
 from privproj.errors import PrecisionLimit
 
@@ -53,7 +53,7 @@ def test_an_answer_near_what_counts_as_infinite_is_the_best_of_doubling_and_a_la
     """Doubling puts losses beyond 171 nats at infinity, which lattices follow."""
     run = {"steps": steps, "sampling_rate": rate}
     found, seen = privproj.epsilon(mechanism, log10_delta=log10_delta, **run).value, {}
-    ways = ask_by_name(mechanism, None, run).curve().first
+    ways = composition_of(mechanism, None, run).curve().first
     for level, step in enumerate(ways.steps):
         with suppress(PrecisionLimit):
             seen[step] = ways.level(level).epsilon(log10_delta * math.log(10.0)).upper

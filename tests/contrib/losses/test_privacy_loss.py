@@ -43,7 +43,7 @@ def truth_of(name, eps):
     if name != "a good event":
         return math.exp(loss_of(name).curve().log_delta(eps).lower)
     mechanism, run = RUNS[name]
-    least = privproj.delta(mechanism, epsilon=eps, **run).lower_bound
+    least = privproj.delta(mechanism, epsilon=eps, **run).with_details().lower_bound
     return 0.0 if least is None else 10.0**least.value
 
 

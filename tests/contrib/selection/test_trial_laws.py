@@ -12,7 +12,7 @@ import pytest
 from helpers import full_if
 
 from privproj import Gaussian, InvalidParameter
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.contrib.selection.selection import law_of_trials, select_best
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.conversion import read_epsilon, read_log_delta
@@ -25,7 +25,7 @@ LAWS = [("geometric", None), ("logarithmic", None), ("negative-binomial", -0.7),
 
 def gaussian_curve(z, bound="analytic", **run):
     """The curve of Gaussian noise."""
-    return ask_by_name(Gaussian(noise_multiplier=z), bound, run).curve()
+    return composition_of(Gaussian(noise_multiplier=z), bound, run).curve()
 
 
 class PairCurve:

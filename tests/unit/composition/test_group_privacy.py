@@ -332,9 +332,12 @@ def test_batches_of_fixed_size_need_the_number_of_records_for_their_own_bound():
 def test_copies_of_a_record_are_below_every_accounting_and_close():
     run = {"delta": 1e-5, "sampling_rate": 0.01, "steps": 2000, "group_size": 5}
     found = privproj.epsilon(M2(dim=2048, rank=16, noise_multiplier=0.155974), **run)
-    assert found.lower_bound.quantity == "epsilon" and 0.95 * found.value < found.lower_bound.value < found.value
+    assert (
+        found.with_details().lower_bound.quantity == "epsilon"
+        and 0.95 * found.value < found.with_details().lower_bound.value < found.value
+    )
     bins = {"sampling": "balls-in-bins", "batches": 20, "steps": 3, "delta": 1e-5, "group_size": 2}
-    assert privproj.epsilon(Gaussian(noise_multiplier=4.0), **bins).lower_bound is None
+    assert privproj.epsilon(Gaussian(noise_multiplier=4.0), **bins).with_details().lower_bound is None
 
 
 def test_weights_are_the_laws_of_scipy():

@@ -9,7 +9,7 @@ from helpers import gaussian, needs
 
 import privproj
 from privproj import M1, M2, Gaussian, Laplace
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.numerics import kernels
 from privproj.profiles.conversion import read_epsilon, read_log_delta
@@ -32,7 +32,7 @@ SLOW = ("m2", "balls", "many scales", "few steps")
 
 def curve_of(name):
     mechanism, run = RUNS[name]
-    return ask_by_name(mechanism, None, run).curve()
+    return composition_of(mechanism, None, run).curve()
 
 
 def some_runs():
@@ -102,7 +102,7 @@ CUT = {"sampling_rate": 0.01, "steps": 100, "max_batch_size": 640, "dataset_size
 )
 def test_a_search_that_asks_for_enough_alone_decides_as_one_that_asks_for_all(name):
     """And a number above what is enough is the whole answer."""
-    curve = ask_by_name(Gaussian(noise_multiplier=1.0), None, CUT).curve() if name == "truncated" else curve_of(name)
+    curve = composition_of(Gaussian(noise_multiplier=1.0), None, CUT).curve() if name == "truncated" else curve_of(name)
     for eps in (0.5, 4.0, 9.0, 20.0):
         whole = curve.log_delta(eps)
         assert curve.log_delta(eps).upper == whole.upper
@@ -117,7 +117,7 @@ DEEP = (M1(dim=8129, rank=244, noise_multiplier=4.87838), {"steps": 190, "sampli
 @pytest.mark.parametrize("name", ["gaussian", "large rate", pytest.param("known projection", marks=pytest.mark.slow)])
 def test_no_answer_is_above_that_of_the_ordinary_grid(name):
     mechanism, run = DEEP if name == "known projection" else RUNS[name]
-    curve = ask_by_name(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
+    curve = composition_of(mechanism, "known-projection" if mechanism is DEEP[0] else None, run).curve()
     for eps in (0.0786819,) if mechanism is DEEP[0] else (1.0, 6.0, 8.0, 9.0, 9.5, 10.0, 12.0):
         assert curve.log_delta(eps).upper <= shallow(curve).log_delta(eps).upper
     if mechanism is DEEP[0]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.composition.truncated_poisson import (
     HARMLESS_SHARE,
     TruncatedCurve,
@@ -206,7 +206,7 @@ def test_a_rule_that_leads_with_epsilon_still_does():
 
 
 def test_the_curve_encloses_the_sum_and_its_inverse():
-    question = ask_by_name(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
+    question = composition_of(Gaussian(noise_multiplier=1.0), None, {**CAPPED, "max_batch_size": 360})
     plain = question.with_run(max_batch_size=None, dataset_size=None).curve()
     curve, cut = question.curve(), log_probability_of_cut(question.only.run)
     for eps in (0.1, 0.6, 1.2):
@@ -219,7 +219,7 @@ def test_the_curve_encloses_the_sum_and_its_inverse():
 
 
 def test_an_uncertain_price_of_cuts_widens_both_readings():
-    plain = ask_by_name(Gaussian(noise_multiplier=1.0), None, {"steps": 30}).curve()
+    plain = composition_of(Gaussian(noise_multiplier=1.0), None, {"steps": 30}).curve()
     curve = TruncatedCurve(plain, Enclosure(math.log(1e-7), math.log(8e-7)))
     for delta in (9e-7, 1e-5):
         found = curve.epsilon(math.log(delta))
@@ -263,5 +263,5 @@ def test_the_smallest_harmless_cap_is_harmless_and_the_smallest():
 
 
 def test_a_run_without_a_cap_keeps_its_curve():
-    curve = ask_by_name(Gaussian(noise_multiplier=1.0), None, {"steps": 3}).curve()
+    curve = composition_of(Gaussian(noise_multiplier=1.0), None, {"steps": 3}).curve()
     assert with_cut_batches(curve, [Run(steps=3)]) is curve

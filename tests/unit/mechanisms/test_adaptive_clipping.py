@@ -74,7 +74,7 @@ def test_the_reference_run():
 def test_the_answer_is_close_to_the_truth_from_below():
     result = privproj.epsilon(M2(**REFERENCE, adaptive_clipping_sigma=2.0), delta=1e-5, **RUN)
     assert result.lower <= result.value
-    assert result.lower_bound.value <= result.value <= 1.02 * result.lower_bound.value
+    assert result.with_details().lower_bound.value <= result.value <= 1.02 * result.with_details().lower_bound.value
 
 
 # --- one release, not two -------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ class Steep:
 
 def test_a_reading_does_not_depend_on_what_was_asked_before():
     mechanism, run = RUNS["m2"]
-    question = privproj.accounting.query.ask_by_name(mechanism, None, run)
+    question = privproj.accounting.query.composition_of(mechanism, None, run)
     fresh = {eps: question.curve().log_delta(eps) for eps in (0.05, 0.3, 0.31, 1.0, 2.0)}
     used = question.curve()
     read_epsilon(used, delta_target(1e-9, None))

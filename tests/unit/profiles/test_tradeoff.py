@@ -7,12 +7,12 @@ from scipy import stats
 
 import privproj
 from privproj import M2, Gaussian, Laplace
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.profiles.tradeoff import advantage, profile_points, tradeoff, true_positive_rates
 
 
 def curve_of(mechanism, **run):
-    return ask_by_name(mechanism, None, run).curve()
+    return composition_of(mechanism, None, run).curve()
 
 
 def scanned_tradeoff(curve, rates, epsilons):
@@ -62,7 +62,7 @@ def test_the_best_epsilon_is_found(mechanism, run):
 @pytest.mark.parametrize("bound", ["classical", "zcdp", "rdp", "two-sided"])
 def test_a_bound_without_an_answer_at_epsilon_zero_has_an_advantage(bound):
     exact = 2 * stats.norm.cdf(0.25) - 1
-    found = advantage(ask_by_name(Gaussian(noise_multiplier=2.0), bound, {}).curve())
+    found = advantage(composition_of(Gaussian(noise_multiplier=2.0), bound, {}).curve())
     assert exact <= found < 0.8
     assert found <= privproj.delta(Gaussian(noise_multiplier=2.0), epsilon=0.5, bound=bound).value + math.tanh(0.25)
 
