@@ -27,10 +27,10 @@ from .query import EXIT_CODES
     json_option(),
 )
 def command(output: str | None, resume: str | None, json: bool, **options: Any) -> int:
-    """Train on features with the noise that a target needs, and report epsilon with what it rests on.
+    """Train on features with the noise multiplier that meets a target, and report epsilon.
 
-    A folder holds the ledger (every release, recorded before it is used), the checkpoint and the report. A run that was
-    stopped goes on with --resume DIR, its count of releases and all.
+    The folder of a run contains the ledger (every release is recorded before it is used), the checkpoint and the
+    report. --resume DIR continues an interrupted run.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def free_folder() -> Path:
 
 
 def print_report(outcome: dict[str, Any], json: bool) -> int:
-    """Write the report and print it; returns the exit code."""
+    """Write and print the report, write the documents of optional features, and return the exit code."""
     result, account, paths = outcome["result"], outcome.pop("account"), outcome["paths"]
     record = {
         "test_accuracy": outcome["test_accuracy"],
@@ -95,7 +95,7 @@ def print_report(outcome: dict[str, Any], json: bool) -> int:
 
 
 def text(record: dict[str, Any]) -> str:
-    """Say accuracy, epsilon with what it rests on, noise, and the files written."""
+    """Return accuracy, epsilon with its bound, noise, and the written files as text."""
     result, clips = record["result"], record.get("adaptive_clipping")
     first = f"test accuracy = {100.0 * record['test_accuracy']:.1f} %  (records kept from training, not protected)"
     multiplier, deviation = (round_outward(record[name]) for name in ("noise_multiplier", "noise_std"))
@@ -112,7 +112,7 @@ CLIPS = (
     "{first_clip:.4g} at first, to which that standard deviation belongs, and {last_clip:.4g} at last: it follows a "
     "count of unclipped records with noise of deviation {sigma:g}, which epsilon includes"
 )
-"""What became of a clip that adapts."""
+"""The line on adaptive clipping."""
 
 
 COMMANDS = {"train": command}

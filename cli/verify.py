@@ -134,9 +134,9 @@ def read_document(file: str) -> tuple[str, bytes, str]:
 def render_verdict(
     verdict: Verdict, kind: str, what: str, record: dict[str, Any], parts: dict[str, Any], *more: str
 ) -> Rendered:
-    """Return a verdict: as text a headline, sentences under their labels, more, and all claims.
+    """Return a verdict as plain values, and as text: a headline, labeled lines, ``more`` lines, and all claims.
 
-    Where a part says nothing, the record has its words, under the name of the label.
+    A part that is None has its text in the record, under the same name.
     """
     sentences = {label: record[label] if words is None else words for label, words in parts.items()}
     lines = render.wrap_line("FAILS: " if verdict.word == "fails" else f"{verdict.word}: ", what)
@@ -147,12 +147,12 @@ def render_verdict(
 
 
 def missing_words(verdict: Verdict, planned: int) -> list[str]:
-    """Say what no check of a ledger can show of the releases that are missing, if any are."""
+    """Return the note on missing releases, if there are any."""
     return [MISSING.format(missing=verdict.missing, planned=planned)] if verdict.missing else []
 
 
 def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
-    """Return what was found of a ledger."""
+    """Return the verdict on a ledger."""
     account = verdict.account.renumbered
     summary, target = overview(account, planned_delta(account, delta)), dict(account.target or {})
     gap = missing_words(verdict, account.planned.spent)
@@ -174,7 +174,7 @@ def render_ledger(verdict: LedgerVerdict, delta: float | None) -> Rendered:
 
 
 def ledger_claim(summary: dict[str, Any], missing: int) -> str:
-    """Say the epsilon of the plan first and, where releases are missing, that of those that are there."""
+    """Return the epsilon of the plan and, if releases are missing, that of the releases in the ledger."""
     planned, steps = summary["planned"], summary["steps"]
     extent = f"after {steps} releases"
     if missing:

@@ -39,10 +39,9 @@ def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
     style: str | None, output: str | None, **author_words: str | None,
 ) -> int:  # fmt: skip
-    """Compute the statement, write or print it; returns the exit code.
+    """Compute the statement, write or print it, and return the exit code.
 
-    Files among the ``author_words`` are said by their digests. What its author should know of the ``phases`` is said on
-    standard error.
+    Files among the ``author_words`` are replaced by their digests. Warnings about the ``phases`` go to standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -68,21 +67,21 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Write a statement in its style: as a page, or in lines between the marks of a statement."""
+    """Return a statement as text in its style: a page, or lines between its first and last mark."""
     if statement.style == "html":
         return as_html(statement)
     is_text, lines = statement.style == "text", [BEGIN[statement.style]]
     for section in statements.sections(statement):
         lines += ["", section.title] if is_text else ["", f"### {section.title}", ""]
         label = ("  " if is_text else "") + ("- " if section.items else "")
-        # Lines of one width on every terminal, since they are compared.
+        # The width does not depend on the terminal, since `verify` compares lines.
         lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + line for line in section.lines]
     fence = ([], []) if is_text else (["", "```json"], ["```", ""])
     return "\n".join([*lines, "", ORIGIN, *fence[0], statement.line, *fence[1], END])
 
 
 def as_html(statement: Statement) -> str:
-    """Return the statement as one HTML page that needs no other file."""
+    """Return the statement as one self-contained HTML page."""
     parts = []
     for section in statements.sections(statement):
         tag, item = ("<ul>{}</ul>", "<li>{}</li>") if section.items else ("{}", "<p>{}</p>")
@@ -94,9 +93,9 @@ def as_html(statement: Statement) -> str:
 
 
 def drawing(statement: Statement) -> str:
-    """Draw delta against epsilon as SVG, on a logarithmic scale, with the claim marked."""
+    """Return an SVG plot of delta against epsilon, on a logarithmic scale, with the claim marked."""
     epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
-    # The axis ends at 1, 2, 4 or 6 times a power of ten, with room for words; no round epsilon is at a step of it.
+    # The axis ends at 1, 2, 4 or 6 times a power of ten, with room for the label of the claim.
     room = max(1.618 * epsilon, 0.1)
     top = next(end for times in (1, 2, 4, 6, 10) if (end := times * 10.0 ** floor(log10(room))) >= room)
     lowest = Decimal(repr(delta)).adjusted() - 3
@@ -108,7 +107,7 @@ def drawing(statement: Statement) -> str:
         return f"{20 + 190 * power / lowest:.1f}"
 
     x = [top * i / 60 for i in range(61)]
-    least = 10.0 ** (lowest - 1)  # below the frame, which cuts it off
+    least = 10.0 ** (lowest - 1)  # below the frame, which clips it
     deltas = profile_points(statement.curve, x, enough=least)
     points = (
         f"{across(eps)},{down(log10(max(statement.factor * y, least)))}" for eps, y in zip(x, deltas, strict=True)
@@ -137,7 +136,7 @@ def filled(template: str, **fields: object) -> str:
 
 
 def shared_options(*hidden: str) -> list[Once]:
-    """Return the options for format and output, and for what the author says."""
+    """Return the options for the style, the output and the words of the author."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),

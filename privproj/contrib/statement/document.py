@@ -48,14 +48,14 @@ def verify_with_ledger(document: File, ledger: File, others: tuple[str, ...]) ->
 
 
 def unproved_of_files(verdict: StatementVerdict, names: Iterable[str]) -> list[str]:
-    """Say what digests cannot show: that a checkpoint came from the run, and anything of files that are not there."""
+    """Return what digests cannot show: the origin of a checkpoint, and the contents of files that were not given."""
     author_words = verdict.statement.author_words
     absent = [NOT_GIVEN.format(name=name) for name in DIGESTS if name in author_words and name not in names]
     return [*absent, *([NOT_THE_CHECKPOINT] if "checkpoint" in author_words else [])]
 
 
 def render_statement(verdict: StatementVerdict) -> Rendered:
-    """Return what was found of a statement: what it claims, and what was computed anew."""
+    """Return the verdict on a statement, with its claim and the recomputed one."""
     result = verdict.statement.result
     phases, name = result.mechanism.get("phases"), result.mechanism["name"]
     what = f"a run of {len(phases)} phases" if isinstance(phases, list) else f"{run_words(result.run)} by {name}"
@@ -81,7 +81,7 @@ def render_statement(verdict: StatementVerdict) -> Rendered:
 
 
 def checked_lines(verdict: StatementVerdict) -> list[str]:
-    """Say which lines of a file were checked, and the first that differ."""
+    """Return which lines of a file were checked, and the first ones that differ."""
     outside = ", which is the whole file"
     if verdict.outside:
         outside = f"; what the other {verdict.outside} lines of the file say is not covered"
@@ -95,7 +95,7 @@ def checked_lines(verdict: StatementVerdict) -> list[str]:
 
 
 def render_agreement(verdict: AgreementVerdict, names: Iterable[str]) -> Rendered:
-    """Return what was found of a statement and a ledger together, with each alone."""
+    """Return the verdict on a statement and a ledger together, with the verdict on each."""
     spent, stated = verdict.ledger.account.spent, verdict.statement.statement.result
     statement, ledger = render_statement(verdict.statement)[0], render_ledger(verdict.ledger, stated.delta)[0]
     gap = missing_words(verdict, verdict.planned)
