@@ -40,6 +40,7 @@ def needs(*names):
 
 WORDS = {
     "privproj certify": ["flint"],
+    "contrib.certify": ["flint"],
     "import torch": ["torch", "opacus"],
     "privproj train": ["torch", "opacus", "sklearn"],
     "privproj audit m": ["torch", "opacus", "sklearn"],
