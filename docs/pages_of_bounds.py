@@ -52,9 +52,10 @@ COMPOSES = {
     "nothing": "Nothing to compose: there is no formula to evaluate.",
 }
 CERTIFIED = {
-    None: "No: `--certify` is refused for this bound.",
-    False: "Yes, one release on the whole data set: `--certify` encloses the value by balls ([C21](../proofs.md#c21)).",
-    True: "Yes, any number of releases on the whole data set: `--certify` encloses the value by balls "
+    None: "No: `privproj certify` refuses this bound.",
+    False: "Yes, one release on the whole data set: `privproj certify` encloses the value by balls "
+    "([C21](../proofs.md#c21)).",
+    True: "Yes, any number of releases on the whole data set: `privproj certify` encloses the value by balls "
     "([C21](../proofs.md#c21)).",
 }
 

@@ -14,12 +14,12 @@ import pytest
 from helpers import full_if
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 from unit.accounting import adversary
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Sketch
 from privproj.assumptions import Requirement
-from privproj.contrib.audit.epsilon_lower import clopper_pearson_lower, clopper_pearson_upper
 from privproj.contrib.filters import Filter
 from privproj.profiles.conversion import meets
 from privproj.profiles.rdp import OneOrder
@@ -383,7 +383,9 @@ def test_adaptive_audit_does_not_refute_filter(kind):
     # P(E) - e^eps Q(E) <= delta for the event that the loss reached epsilon, with both rates at 1 - 1e-4.
     inside, outside = (sum(loss_of_run(member) >= epsilon for _ in range(trials)) for member in (True, False))
     assert inside > 0.5 * delta * trials
-    true, false = clopper_pearson_lower(inside, trials, 1e-4), clopper_pearson_upper(outside, trials, 1e-4)
+    # Clopper-Pearson: quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k).
+    true = special.betaincinv(inside, trials - inside + 1, 1e-4)
+    false = special.betaincinv(outside + 1, trials - outside, 1.0 - 1e-4)
     measured = true - math.exp(epsilon) * false
     assert measured <= delta
 

@@ -16,7 +16,6 @@ import privproj
 from privproj import M1, M2, Gaussian, Laplace, PublicSketch, Refused, Wishart
 from privproj.composition.compose import compose_on_grid
 from privproj.composition.group_privacy import curve_of_group, fixed_size_weights, group_step, poisson_weights
-from privproj.contrib.audit.epsilon_lower import judge
 from privproj.distributions.squared_sensitivity import ScaledBeta
 from privproj.mechanisms.m2.rank_free import representation
 from privproj.mechanisms.registry import find_bound
@@ -373,24 +372,6 @@ def test_calibration_meets_the_target_for_a_group(quantity):
     found = {"sigma": {}, "steps": {"steps": value}, "rate": {"sampling_rate": value}}[quantity]
     mechanism = Gaussian(noise_multiplier=value) if quantity == "sigma" else mechanism
     assert privproj.epsilon(mechanism, delta=1e-6, group_size=4, **{**run, **found}).value <= 2.0
-
-
-def test_five_copies_exceed_epsilon_of_one_not_of_five():
-    z, rate, steps, delta, runs = 1.0, 0.05, 40, 1e-2, 40000
-    draw = np.random.default_rng(1)
-    one = privproj.epsilon(Gaussian(noise_multiplier=z), delta=delta, sampling_rate=rate, steps=steps).value
-    five = of_group(5, z, delta=delta, sampling_rate=rate, steps=steps).value
-    weights = [math.comb(5, j) * rate**j * (1 - rate) ** (5 - j) for j in range(6)]
-
-    def scores(copies):
-        shifts = draw.binomial(copies, rate, size=(runs, steps)) if copies else 0.0
-        outputs = shifts + z * draw.standard_normal((runs, steps))
-        ratio = sum(w * np.exp((j * outputs - 0.5 * j * j) / z**2) for j, w in enumerate(weights))
-        return np.log(ratio).sum(axis=1)
-
-    copies, none = scores(5), scores(0)
-    assert judge(copies, none, delta=delta, claim=one).refuted
-    assert not judge(copies, none, delta=delta, claim=five).refuted
 
 
 def test_large_group_falls_back_to_group_privacy():

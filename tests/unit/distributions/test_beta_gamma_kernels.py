@@ -6,7 +6,6 @@ import random
 import mpmath as mp
 import pytest
 import reference
-from helpers import needs
 
 from privproj.distributions import beta_gamma_kernels as shift_kernels
 from privproj.distributions.beta_gamma_kernels import (
@@ -147,25 +146,3 @@ def test_mixture_ends_near_the_supremum_are_sound(a, b, z, eps):
     lower, upper = mixture_log_delta(eps, (a, b, 1.0 / z**2, 0.0))
     assert lower <= mean_profile(a, b, 1.0 / z**2, eps) <= upper
     assert upper - lower < 1e-11 * (1.0 - upper)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("any_rank", [False, True])
-def test_mixture_ends_overlap_ball_arithmetic(any_rank):
-    """The best tangent minimizes ``E[g_p(X)]`` up to rounding, so the balls overlap the kernels."""
-    flint = needs("flint")
-    from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
-
-    draw, kind = random.Random(11), BallAnyRank if any_rank else BallRandomSensitivity
-    for _ in range(40):
-        dim = int(10 ** draw.uniform(0.6, 4))
-        rank = draw.randint(1, dim - 1)
-        shape = rank if draw.random() < 0.3 else (dim, rank)
-        gamma = isinstance(shape, int)
-        z = 10 ** draw.uniform(-1, 1) * (1.0 if gamma else math.sqrt(rank / dim))
-        eps = 10 ** draw.uniform(-2, 1)
-        dist = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
-        lower, upper = mixture_log_delta(eps, (*dist, float(any_rank)))
-        profile = kind(shape, z)
-        ball = profile.delta(flint.arb(eps), profile.witness(eps)).log()
-        assert lower <= float(ball.upper()) and float(ball.lower()) <= upper

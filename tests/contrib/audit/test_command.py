@@ -1,12 +1,14 @@
 """The commands that audit."""
 
 import json
+import subprocess
+import sys
 
 import pytest
-from privproj_cli.audit import judged
 from privproj_cli.main import exit_code
 
 from privproj.contrib.audit import AuditVerdict
+from privproj.contrib.audit.command import judged
 
 
 def asked(capsys, line):
@@ -95,3 +97,11 @@ def test_bad_input_is_one_sentence(release, capsys, line, words):
     shown = capsys.readouterr()
     error = [row for row in shown.err.splitlines() if row.startswith("error")]
     assert shown.out == "" and len(error) == 1 and words in error[0]
+
+
+def test_names_of_audits_import_neither_torch_nor_numpy():
+    code = (
+        "import sys, privproj.contrib.audit, privproj.contrib.audit.command;"
+        "assert not {'torch', 'opacus', 'numpy', 'scipy'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

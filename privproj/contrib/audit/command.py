@@ -1,6 +1,6 @@
-"""``privproj audit``: attacks that can refute a claimed epsilon; none of them can confirm one.
+"""``privproj audit``: attacks that can refute a claimed epsilon, but not confirm one.
 
-The parameters of each audit, with their defaults and their words, are its options.
+The parameters of each function below are the options of its command.
 """
 
 import time
@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from privproj_cli import render
+from privproj_cli.options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
+from privproj_cli.output import bar
 
 from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
-from privproj.contrib.sweep.sweep import open_pool, rows_in_order
 from privproj.errors import InvalidParameter
+from privproj.io.jobs import open_pool, rows_in_order
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Gaussian
 from privproj.parameters import number, probability, whole_number
@@ -23,10 +26,6 @@ from privproj.result import round_outward
 from privproj.run import percent
 from privproj.training.algorithms import MEMBERSHIP_ALGORITHMS
 from privproj.training.algorithms import load as load_algorithm
-
-from . import render
-from .options import PATH, WORKERS, Group, Number, OneOf, json_option, options_from
-from .output import bar
 
 if TYPE_CHECKING:
     from privproj.contrib.audit import AuditVerdict
@@ -43,19 +42,19 @@ Claim = Annotated[float | None, Number(number("an epsilon from 0 to 1e+09", 0.0,
 Fault = Annotated[str | None, OneOf(FAULTS)]
 LoaderFault = Annotated[str | None, OneOf(LOADER_FAULTS)]
 Algorithm = Annotated[str, OneOf(MEMBERSHIP_ALGORITHMS)]
-"""What the options of audits may be."""
+"""Types of options."""
 
 Finding = tuple[dict[str, Any], str, dict[str, Any]]
-"""What an audit found: its record, what it says first, and what it says under labels."""
+"""The outcome of an audit: its JSON record, the first line of its text, and further lines by label."""
 
 
 def needing_torch(name: str) -> Any:
-    """Import an audit that runs the training code; where torch is not installed one sentence says what to install."""
+    """Import an audit of the training code; the error names the extra if torch is not installed."""
     return import_extra(f"privproj.contrib.audit.{name}", "this audit", "torch")
 
 
 def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Finding:
-    """A verdict in words, with what there is to say besides: the claim, what was shown, and the most that could be."""
+    """Return a verdict as a finding: the claim, the lower bound and the largest detectable epsilon."""
     claim = verdict.claimed_epsilon
     named = "nothing was claimed" if claim is None else f"claimed epsilon {claim:.4g} at delta {verdict.delta:g}"
     elsewhere = verdict.profile_refuted and verdict.epsilon_lower <= (claim or 0.0)
@@ -72,12 +71,12 @@ def judged(verdict: "AuditVerdict", trials: str = "runs", **more: Any) -> Findin
 
 
 def auc_words(area: float) -> str:
-    """Say the area under the curve of an attack, with its scale."""
+    """Return the area under the ROC curve of an attack, with its scale."""
     return f"AUC {area:.3f} (0.5 is guessing, 1 is always right)"
 
 
 def unbounded(separates: bool, area: float, trials: int, **more: Any) -> dict[str, Any]:
-    """The record of an audit without a bound on epsilon."""
+    """Return the record of an audit without a bound on epsilon."""
     nothing = dict.fromkeys(("epsilon_lower", "claimed_epsilon", "confidence", "ceiling"))
     verdict = "separates" if separates else "does not separate"
     return {**nothing, "auc": area, "verdict": verdict, "trials": trials, **more}
@@ -153,7 +152,7 @@ def mechanism(
 
 
 def score_parts(scene: Any, sizes: list[int], numbers: range) -> str:
-    """Score the parts of these numbers, each of so many runs: a line of JSON for each."""
+    """Return the scores of parts of the runs, one line of JSON for each part."""
     import torch
 
     torch.set_num_threads(1)
@@ -253,13 +252,13 @@ def membership(
 
 
 def rate_words(rate: dict[str, float], confidence: float) -> str:
-    """Say the true positive rate at a false positive rate, with its interval."""
+    """Return a true positive rate at a false positive rate, with its confidence interval."""
     at, share, low, high, sure = map(percent, (*rate.values(), confidence))
     return f"true positive rate {share} at a false positive rate of {at} ({low} to {high} with {sure} confidence)"
 
 
 def add(audit: Callable[..., Finding], *arguments: click.Argument) -> None:
-    """Add one audit to the command; its exit code is 1 if it refutes a claim."""
+    """Add an audit to the command; the exit code is 1 if it refutes a claim."""
 
     def run(json: bool, **parameters: Any) -> int:
         began = time.monotonic()
@@ -279,6 +278,3 @@ add(symmetry)
 add(mechanism, click.Argument(["mechanism"], type=OneOf(["m2", "gaussian"])))
 for other in (loader, one_run, membership):
     add(other)
-
-
-COMMANDS = {"audit": command}

@@ -10,6 +10,10 @@ from string import Template
 from typing import Any
 
 import click
+from privproj_cli.ledger import planned_delta, read_begun
+from privproj_cli.options import Once, OneOf, command_with, file_argument, option, option_of
+from privproj_cli.query import QuestionGroup, bound_option, target_options
+from privproj_cli.render import WIDEST, wrap_line
 
 from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
@@ -18,6 +22,7 @@ from privproj.contrib.statement import statement as statements
 from privproj.contrib.statement.statement import BEGIN, END, Statement
 from privproj.errors import InvalidParameter
 from privproj.io.files import digest_of, read_data, refuse_same_file, write_text
+from privproj.io.ledger import Account
 from privproj.io.run_file import from_data
 from privproj.mechanisms import Mechanism
 from privproj.profiles.tradeoff import profile_points
@@ -25,11 +30,6 @@ from privproj.result import round_outward
 from privproj.run import RunOptions
 from privproj.targets import delta_target
 from privproj.version import __version__
-
-from .ledger import planned_delta, read_begun
-from .options import Once, OneOf, command_with, file_argument, option, option_of
-from .query import QuestionGroup, bound_option, target_options
-from .render import WIDEST, wrap_line
 
 DRAWN_AFTER = "What the best attack could reach"
 ORIGIN = f"Computed by privproj {__version__}. `privproj verify FILE` writes it anew from the line below, and compares."
@@ -39,10 +39,9 @@ def produce(
     data: Mapping[str, Any], digests: Mapping[str, str], phases: Sequence[Phase], /, delta: float | None,
     style: str | None, output: str | None, **author_words: str | None,
 ) -> int:  # fmt: skip
-    """Compute the statement, write or print it; returns the exit code.
+    """Compute the statement, write or print it, and return the exit code.
 
-    Files among the ``author_words`` are said by their digests. What its author should know of the ``phases`` is said on
-    standard error.
+    Files among the ``author_words`` are replaced by their digests. Warnings about the ``phases`` go to standard error.
     """
     ending = (output or "").rsplit(".", 1)[-1].lower()
     if ending in ("pdf", "docx"):
@@ -68,21 +67,21 @@ def produce(
 
 
 def written(statement: Statement) -> str:
-    """Write a statement in its style: as a page, or in lines between the marks of a statement."""
+    """Return a statement as text in its style: a page, or lines between its first and last mark."""
     if statement.style == "html":
         return as_html(statement)
     is_text, lines = statement.style == "text", [BEGIN[statement.style]]
     for section in statements.sections(statement):
         lines += ["", section.title] if is_text else ["", f"### {section.title}", ""]
         label = ("  " if is_text else "") + ("- " if section.items else "")
-        # Lines of one width on every terminal, since they are compared.
+        # The width does not depend on the terminal, since `verify` compares lines.
         lines += wrap_line(label, *section.lines, width=WIDEST) if is_text else [label + line for line in section.lines]
     fence = ([], []) if is_text else (["", "```json"], ["```", ""])
     return "\n".join([*lines, "", ORIGIN, *fence[0], statement.line, *fence[1], END])
 
 
 def as_html(statement: Statement) -> str:
-    """Return the statement as one HTML page that needs no other file."""
+    """Return the statement as one self-contained HTML page."""
     parts = []
     for section in statements.sections(statement):
         tag, item = ("<ul>{}</ul>", "<li>{}</li>") if section.items else ("{}", "<p>{}</p>")
@@ -94,9 +93,9 @@ def as_html(statement: Statement) -> str:
 
 
 def drawing(statement: Statement) -> str:
-    """Draw delta against epsilon as SVG, on a logarithmic scale, with the claim marked."""
+    """Return an SVG plot of delta against epsilon, on a logarithmic scale, with the claim marked."""
     epsilon, delta = statement.epsilon, float(statement.result.delta or 0.0)
-    # The axis ends at 1, 2, 4 or 6 times a power of ten, with room for words; no round epsilon is at a step of it.
+    # The axis ends at 1, 2, 4 or 6 times a power of ten, with room for the label of the claim.
     room = max(1.618 * epsilon, 0.1)
     top = next(end for times in (1, 2, 4, 6, 10) if (end := times * 10.0 ** floor(log10(room))) >= room)
     lowest = Decimal(repr(delta)).adjusted() - 3
@@ -108,7 +107,7 @@ def drawing(statement: Statement) -> str:
         return f"{20 + 190 * power / lowest:.1f}"
 
     x = [top * i / 60 for i in range(61)]
-    least = 10.0 ** (lowest - 1)  # below the frame, which cuts it off
+    least = 10.0 ** (lowest - 1)  # below the frame, which clips it
     deltas = profile_points(statement.curve, x, enough=least)
     points = (
         f"{across(eps)},{down(log10(max(statement.factor * y, least)))}" for eps, y in zip(x, deltas, strict=True)
@@ -132,12 +131,12 @@ def drawing(statement: Statement) -> str:
 
 def filled(template: str, **fields: object) -> str:
     """Return a template file of this folder with its fields filled in."""
-    text = files("privproj_cli").joinpath(template).read_text(encoding="utf-8")
+    text = files("privproj.contrib.statement").joinpath(template).read_text(encoding="utf-8")
     return Template(text.removesuffix("\n")).substitute(fields)
 
 
 def shared_options(*hidden: str) -> list[Once]:
-    """Return the options for format and output, and for what the author says."""
+    """Return the options for the style, the output and the words of the author."""
     return [
         option("--style", "How to write.  [default: from the file's name]", type=OneOf([*statements.STYLES])),
         Once(["--output", "-o"], help="File to write (.txt, .md, .html).", metavar="FILE"),
@@ -173,4 +172,8 @@ def report_ledger(file: str, delta: float | None, **options: Any) -> int:
     return produce(statements.account_data(account), digests, (), planned_delta(account, delta), **options)
 
 
-COMMANDS = {"report": command}
+def write_statement_of_training(account: Account, delta: float, paths: Mapping[str, str]) -> None:
+    """Write the statement of a training run to its place among the files of the run."""
+    digests = {name: digest_of(paths[name]) for name in statements.DIGESTS}
+    statement = statements.statement_from(statements.account_data(account), delta, "markdown", author_words=digests)
+    write_text(paths["statement"], written(statement) + "\n")

@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 from privproj_cli.main import exit_code
-from privproj_cli.report import written
 from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import spend
 
 import privproj
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import Requirement
+from privproj.contrib.statement.command import written
 from privproj.contrib.statement.statement import (
     COUNTED,
     COVERED,
