@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from fuzz.laws import call
-from fuzz.strategies import Case
 
 from privproj import Filter, Gaussian
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
 from privproj.io.run_file import from_data
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 

@@ -4,8 +4,6 @@ import json
 
 import pytest
 from contrib.sweep.grids import GRID
-from fuzz.laws import call
-from fuzz.strategies import Case
 from helpers import GAUSSIAN_PHASE, M2_PHASE, needs
 from privproj_cli.main import exit_code
 
@@ -13,6 +11,8 @@ import privproj
 from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from
 from privproj.io.files import as_toml, read_data
 from privproj.io.run_file import from_data
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 
 def eps_of(*phases):

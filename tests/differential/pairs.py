@@ -214,17 +214,6 @@ def sketched(rank, mu, density=4):
     return Shifts(mu * np.sqrt(2.0 * x / rank), w, c, rounded(rank))
 
 
-def probed(probes, mu, density=4):
-    """``S^2 = mu^2 r / chi2_r``, down to where ``chi2_r`` has a probability of 1e-110."""
-    k = 0.5 * probes
-    width = 1.0 / math.sqrt(k)
-    with mpmath.workdps(40):
-        front = float(mpmath.mpf(k) * mpmath.log(k) - k - mpmath.loggamma(k))
-    low, high = -11.0 * width - 260.0 / k, 8.0 * width + 2.0 / k
-    t, w, c = trapezoid(lambda t: front + k * (t - np.expm1(t)), low, high, min(width, 1.0) / density)
-    return Shifts(mu * np.exp(-0.5 * t), w, c, rounded(probes))
-
-
 def m1_rank_one(dim, rank, mu, density=3, ends=None):
     """``S^2 = mu^2 B N^2/r^2``, ``B ~ Beta(r/2, (d-1)/2)``, ``N ~ chi2_(r+d-1)``."""
     k, other = ends or (rank, dim - 1)
