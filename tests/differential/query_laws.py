@@ -186,7 +186,7 @@ def reference_laws(check, result):
         check.fail(
             "unsafe", f"epsilon {eps!r}: delta is at least {low!r}, claimed {delta!r} ({low / delta - 1:.2e} above)"
         )
-    if high is None or check.query.query not in ("epsilon", "delta"):
+    if high is None or high == math.inf or check.query.query not in ("epsilon", "delta"):
         return
     check.flags.add("checked above")
     useless_law(check, query, eps, delta, high)
