@@ -12,7 +12,7 @@ from clock import best_of, timed
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincc, ndtr
 
-from privproj.numerics.compiled import compiled
+from privproj.numerics.jit import compile_kernel
 from privproj.numerics.kernels import beta_tail_epsilon
 
 
@@ -55,7 +55,7 @@ def main():
     points = int(float(sys.argv[1])) if len(sys.argv) > 1 else 10_000
     columns = parameters(points)
     d, r, k, mu, delta = (np.array(c, dtype=float) for c in columns)
-    run, out = compiled(beta_tail_epsilons), np.empty(points)
+    run, out = compile_kernel(beta_tail_epsilons), np.empty(points)
     compiling, _ = timed(run, r[:1] / 2, (d - r)[:1] / 2, k[:1], mu[:1], np.log(delta[:1]), False, out[:1])
     fast, _ = best_of(lambda: run(r / 2, (d - r) / 2, k, mu, np.log(delta), False, out), 3)
     few, plain_values = [c[:300] for c in columns], np.empty(300)

@@ -13,7 +13,7 @@ import numpy as np
 
 from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
 from privproj.distributions.density_kernels import SHIFT_COLUMNS
-from privproj.numerics.compiled import over_rows
+from privproj.numerics.jit import over_rows
 
 
 def main():

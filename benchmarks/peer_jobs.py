@@ -93,12 +93,12 @@ def own_beta_kernel(n, rows, state={}):  # noqa: B006 - arrays are made once: th
     import numpy as np
     from beta_tail import beta_tail_epsilons
 
-    from privproj.numerics.compiled import compiled
+    from privproj.numerics.jit import compile_kernel
 
     if not state:
         d, r, k, mu, delta = np.array(rows, dtype=float).T
         state["columns"] = [np.ascontiguousarray(c) for c in (r / 2, (d - r) / 2, k, mu, np.log(delta))]
-        state["kernel"], state["out"] = compiled(beta_tail_epsilons), np.empty(len(rows))
+        state["kernel"], state["out"] = compile_kernel(beta_tail_epsilons), np.empty(len(rows))
     state["kernel"](*state["columns"], False, state["out"])
     return state["out"]
 
@@ -123,10 +123,10 @@ def own_wishart(n, dim, rank, misalignment, eps):
 
 def own_trade_off(n, z, rates, **run):
     import privproj
-    from privproj.accounting.query import ask_by_name
+    from privproj.accounting.query import composition_of
     from privproj.profiles.tradeoff import tradeoff
 
-    return tradeoff(ask_by_name(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
+    return tradeoff(composition_of(privproj.Gaussian(noise_multiplier=z * n), None, own_run(run)).curve(), rates)
 
 
 # --- peers ------------------------------------------------------------------------------------------

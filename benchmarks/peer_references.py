@@ -185,11 +185,11 @@ def dp_sgd_sigma(eps, delta, q, T):
 
 def trade_off(z, rates, q, T, grid):
     """Middle of the curves from upper and lower deltas at 3000 epsilons, and half their largest distance."""
-    from privproj.accounting.query import ask_by_name
+    from privproj.accounting.query import composition_of
     from privproj.profiles.tradeoff import tradeoff
 
     run = {"sampling_rate": q, "steps": T, "discretization": grid / 5}
-    curve = ask_by_name(privproj.Gaussian(noise_multiplier=z), None, run).curve()
+    curve = composition_of(privproj.Gaussian(noise_multiplier=z), None, run).curve()
     epsilons = [0.004 * i for i in range(3000)]
     found = [curve.log_delta(eps) for eps in epsilons]
     low, high = (tradeoff(Known(epsilons, [end[i] for end in found]), rates, epsilons) for i in (1, 0))

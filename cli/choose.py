@@ -1,25 +1,19 @@
-"""``privproj choose``: every way to train at one privacy; ``privproj select``: what the best of several runs costs."""
+"""``privproj choose``: every way to train at one privacy."""
 
 from typing import Any
 
 from privproj.accounting.utility import Choice, choose
-from privproj.contrib.selection.selection import select
 from privproj.errors import InvalidParameter
-from privproj.mechanisms import M2, Mechanism
+from privproj.mechanisms import M2
 from privproj.parameters import parameters_of
-from privproj.result import Result, round_outward
-from privproj.run import RunOptions
+from privproj.result import round_outward
 
 from . import output, render
 from .options import SectionedCommand, option, option_of, options_from
 from .query import (
     COMPUTED,
-    QuestionGroup,
-    bound_option,
     json_option,
-    refuted_option,
     run_options,
-    show,
     take_run,
 )
 
@@ -116,39 +110,4 @@ choose_command = SectionedCommand(
 )  # fmt: skip
 
 
-# --- the best of several runs -------------------------------------------------------------------------
-
-BESIDE = {
-    "epsilon_of_one_run": "one run, without the choice, has epsilon",
-    "epsilon_of_all_trials": "a fixed number of as many runs, all of them released, has epsilon",
-}
-"""What stands beside an epsilon: the field of its numerics, and what it is."""
-
-
-def select_best(mechanism: Mechanism, run: RunOptions, json: bool, **options: Any) -> int:
-    """The best of a random number of runs, chosen by score: what choosing it costs.
-
-    Give --delta for epsilon, --epsilon for delta, or both, without --noise-multiplier, for the smallest noise.
-    Then draw the number of runs with privproj.draw_trials, and release only the best.
-    """
-    parameters = {key: value for key, value in options.items() if value is not None}
-    result = select(mechanism, **parameters, **run)
-    return show(result, json, lambda: select_text(result))
-
-
-def select_text(result: Result) -> str:
-    """Say the number, what it rests on, the law of the number of runs, and what is often quoted in its place."""
-    law: Any = result.run["selection"]
-    numerics: Any = result.numerics
-    shape = f", shape {law['shape']:g}, gamma {law['gamma']:.6g}" if "gamma" in law else ""
-    words = f"the best of a random number of runs, {law['distribution']} of mean {law['expected_trials']:g}{shape}"
-    beside = "; ".join(f"{of} {round_outward(numerics[key])}" for key, of in BESIDE.items() if key in numerics)
-    return render.answer_text(result, {"trials": words, "beside": beside})
-
-
-select_answer = [json_option(), bound_option(), refuted_option()]
-select_run = options_from(select, "trials", "distribution", "shape")
-select_command = QuestionGroup("select", select_best, select_answer, select_run)
-
-
-COMMANDS = {"choose": choose_command, "select": select_command}
+COMMANDS = {"choose": choose_command}

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, solve_gdp_mu
-from privproj.accounting.phase import numerics_of, phase_for
-from privproj.accounting.query import Question, answer, ask_by_name, question_about
+from privproj.accounting.phase import phase_for
+from privproj.accounting.query import Schedule, build_result, composition_of, composition_of_phase
 from privproj.errors import InvalidParameter, PrivprojError
 from privproj.io.files import refuse_same_file, write_text
 from privproj.mechanisms import Mechanism
@@ -33,16 +33,18 @@ TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "pl
 """The options that only some of what is drawn can have."""
 
 
-def answers(mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, ask: Callable[[Question], Any]) -> list[Any]:
+def answers(
+    mechanism: Mechanism, names: tuple[str, ...], run: RunOptions, evaluate: Callable[[Schedule], Any]
+) -> list[Any]:
     """What each bound that is named answers; "all" stands for every bound that answers."""
     if names != ("all",):
-        return [ask(ask_by_name(mechanism, name, run)) for name in names or (None,)]
+        return [evaluate(composition_of(mechanism, name, run)) for name in names or (None,)]
     answered = []
     for bound in bounds_of(type(mechanism)):
         with suppress(PrivprojError):
-            answered.append(ask(question_about(phase_for(mechanism, bound, run))))
+            answered.append(evaluate(composition_of_phase(phase_for(mechanism, bound, run))))
     # Where none does, the default says why.
-    return answered or [ask(ask_by_name(mechanism, None, run))]
+    return answered or [evaluate(composition_of(mechanism, None, run))]
 
 
 def grid(kind: str, epsilon_max: float | None, points: float | None) -> list[float]:
@@ -106,10 +108,10 @@ def table_of_curves(
 ) -> Table:
     """Return the curve of each bound at these places, drawn where a picture is asked for."""
 
-    def drawn(question: Question) -> tuple[list[float], Result]:
-        curve = question.curve()
+    def drawn(query: Schedule) -> tuple[list[float], Result]:
+        curve = query.curve()
         # All points rest on what a result has; the value of that plays no role.
-        return POINTS[shape](curve, x), question.result("curve", 1.0, None, numerics=numerics_of(curve))
+        return POINTS[shape](curve, x), build_result(query, "curve", 1.0, curve=curve)
 
     curves = answers(mechanism, bound, run, drawn)
     name, label = COLUMN[shape], "delta" if shape == "delta" else "false negative rate (lower bound)"
@@ -131,7 +133,7 @@ def table_of_curves(
 def table_of_mu(mechanism: Mechanism, run: RunOptions, bound: tuple[str, ...], slack: float) -> Table:
     """Return the ``mu`` by each bound, with what it means; all numbers are rounded up."""
     target = slack_target(slack)
-    answered = answers(mechanism, bound, run, lambda one: answer(one, "gdp_mu", solve_gdp_mu, target))
+    answered = answers(mechanism, bound, run, lambda one: solve_gdp_mu(one, target))
     results: list[Any] = [result for result in answered if result.usable or bound != ("all",)]
     rows: list[list[Any]] = [["bound", "status", "mu", "slack", "exact_from", "regret"]]
     for one in results:

@@ -1,11 +1,14 @@
 """``privproj explain`` (its texts: ``cli/words.toml``) and ``privproj bounds``: what words of an answer mean."""
 
 import re
+import tomllib
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import click
 
+import privproj
 from privproj.errors import unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import LINES, find_bound, mechanism_named, registry
@@ -22,6 +25,12 @@ def word_groups() -> list[dict[str, Any]]:
     ``instead``, and ``see`` related words. A way to draw batches without a word of its own has that of its record.
     """
     groups = data("words")["group"]
+    for path in sorted(Path(privproj.__file__).parent.glob("contrib/*/words.toml")):
+        for added in tomllib.loads(path.read_text(encoding="utf-8"))["group"]:
+            same = [group for group in groups if group["title"] == added["title"]]
+            groups = groups if same else [*groups, added]
+            if same:
+                same[0].setdefault("word", []).extend(added["word"])
     (samplers,) = (group["word"] for group in groups if group["kind"] == "sampling")
     named = {entry["name"] for entry in samplers}
     samplers[:0] = [
@@ -39,8 +48,6 @@ def meaning_of(scheme: Scheme) -> str:
 
 def data(name: str) -> dict[str, Any]:
     """The data of one of the files that ship with the command line."""
-    import tomllib
-
     return tomllib.loads(files("privproj_cli").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 

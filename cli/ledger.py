@@ -1,16 +1,15 @@
 """``privproj ledger`` and ``privproj remaining``: what a training run or a run file has spent, and what is left."""
 
-from dataclasses import replace
 from typing import Any
 
 from privproj.accounting.schedule import Remaining, Schedule
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, plan_fixed
-from privproj.contrib.filters.filter import LARGEST_BUDGET, Filter
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.assumptions import plan_fixed
+from privproj.errors import InvalidParameter, Unanswered
 from privproj.io.files import read_bounded, read_data
 from privproj.io.ledger import LARGEST_LEDGER, Account, parse_begun
 from privproj.io.run_file import from_data
 from privproj.result import Result, round_outward
+from privproj.run import percent
 
 from . import render
 from .options import command_with, file_argument, json_option, option, options_from
@@ -43,7 +42,8 @@ def ledger_command(file: str, delta: float | None, json: bool) -> int:
         error.result = {"steps": account.spent, "delta": delta, **nothing}
         raise
     summary["target_epsilon"] = target.get("epsilon") if delta == target.get("delta") else None
-    write(render.as_json(summary) if json else ledger_text(summary))
+    json_summary = {key: value for key, value in summary.items() if key != "labels"}
+    write(render.as_json(json_summary) if json else ledger_text(summary))
     return 0 if summary["so_far"] is None else EXIT_CODES[summary["so_far"].outcome]
 
 
@@ -65,6 +65,7 @@ def planned_delta(account: Account, delta: float | None) -> float:
 def overview(account: Account, delta: float) -> dict[str, Any]:
     """Return steps and epsilon, so far and of the whole plan, and which of the two may be quoted."""
     so_far = account.epsilon(delta) if account.spent else None
+    budget = account.budget() if account.is_adaptive else None
     planned = account.explained(account.planned.epsilon(delta))
     return {
         "steps": account.spent,
@@ -73,12 +74,13 @@ def overview(account: Account, delta: float) -> dict[str, Any]:
         "delta": delta,
         "epsilon": so_far.value if so_far else 0.0,
         "epsilon_of_plan": planned.as_dict()["value"],
-        "quote": QUOTE_OF_FILTER if account.filtered else QUOTE[bool(account.stopped), account.spent > 0],
+        "quote": budget.report if budget else QUOTE[bool(account.stopped), account.spent > 0],
         "assumes": list(planned.assumes),
         "warnings": list(dict.fromkeys((*(so_far.warnings if so_far else ()), *planned.warnings))),
         "so_far": so_far,
         "planned": planned,
-        "filter": account.filter().parameters() if account.filtered else None,
+        "labels": budget.labels() if budget else {},
+        **(budget.summary() if budget else {}),
     }
 
 
@@ -89,19 +91,16 @@ QUOTE = {
 }
 """Which number may be quoted, by whether steps are missing (or too many) and whether anything was released."""
 
-QUOTE_OF_FILTER = "the epsilon of the filter's whole budget, whatever of it was spent and why"
-"""Which number may be quoted under a filter."""
-
 
 def ledger_text(summary: dict[str, Any]) -> str:
     """Say epsilon so far, what it rests on, what is left of the plan, and which number may be quoted."""
     so_far, steps, planned = summary["so_far"], summary["steps"], summary["steps_planned"]
     goal = "" if summary["target_epsilon"] is None else f", target {summary['target_epsilon']:g}"
     parts = {
-        "released": f"{steps} steps" + (f" ({render.percent(steps / planned)} of the plan)" if planned > 0 else ""),
+        "released": f"{steps} steps" + (f" ({percent(steps / planned)} of the plan)" if planned > 0 else ""),
         "left": f"{summary['steps_left']} planned steps",
         "plan": f"epsilon {round_outward(summary['planned'].value)} after all planned steps{goal}",
-        "filter": render.filter_words(summary["filter"]) if summary["filter"] else "",
+        **summary["labels"],
         "quote": summary["quote"],
         "assumes": summary["assumes"],
         "warning": summary["warnings"],
@@ -117,30 +116,21 @@ def ledger_text(summary: dict[str, Any]) -> str:
     "remaining",
     file_argument(),
     *options_from(Schedule.remaining, "epsilon", "delta"),
-    option("--adaptive", "Phases may react to outputs: answer by a Renyi filter.", is_flag=True),
-    option("--order", "Order of the filter, fixed in advance.  [default: suits the first phase]", metavar="A"),
     json_option(),
 )
-def remaining_command(file: str, epsilon: float, delta: float, adaptive: bool, order: float | None, json: bool) -> int:
+def remaining_command(file: str, epsilon: float, delta: float, json: bool) -> int:
     """How much of a budget a run file has spent, and how many more steps fit.
 
     Phases with `planned = true` have not happened yet. They are judged in order, each after all that is done and the
     planned ones before it: how many of its steps fit and whether all do. Without any, the last phase is taken as the
     pattern of what may follow.
 
-    With --adaptive the answer is that of a Renyi filter: what was done and what is planned may have been chosen by
-    looking at outputs. Its order is fixed with the budget, before the first release; without --order it is the one that
-    suits the first phase.
-
     \b
     Example:
       privproj remaining run.toml --epsilon 3 --delta 1e-5
     """
-    if order is not None and not adaptive:
-        raise InvalidParameter("--order", order, "no --order without --adaptive")
     schedule = from_data(read_data(file), file)
-    answer = adaptive_record(schedule, epsilon, delta, order) if adaptive else record_of_plan(schedule, epsilon, delta)
-    summary = {**answer, "epsilon": epsilon, "delta": delta}
+    summary = {**record_of_plan(schedule, epsilon, delta), "epsilon": epsilon, "delta": delta}
     write(render.as_json(summary) if json else remaining_text(summary))
     return 0 if summary["fits"] else 4
 
@@ -152,43 +142,6 @@ def record_of_plan(schedule: Schedule, epsilon: float, delta: float) -> dict[str
     spent = of_plan.value if done == schedule.phases else schedule.done.epsilon(delta=delta).value if done else 0.0
     adapts = any(phase.mechanism.adapts_clip for phase in schedule.phases)
     return record(schedule, rows, of_plan, spent, plan_fixed(adapts=adapts))
-
-
-def adaptive_record(schedule: Schedule, epsilon: float, delta: float, order: float | None) -> dict[str, Any]:
-    """Return the same by a Renyi filter, with the filter, what may be quoted, and the epsilon of a fixed plan."""
-    first, run = schedule.phases[0], schedule.phases[0].run
-    if order is None:
-        order = Filter.for_releases(first, epsilon=epsilon, delta=delta).order
-    kind: Any = {"order": order, "relation": str(run.relation), "group_size": run.group_size}
-    budget, unlimited = Filter(epsilon=epsilon, delta=delta, **kind), Filter(budget=LARGEST_BUDGET, **kind)
-    for phase in schedule.done_phases:
-        try:
-            budget.spend(phase)
-        except Refused as error:
-            why = f"phase {phase.name}: {error}, though it was done: such a filter guarantees nothing"
-            raise Refused(why) from None
-    for phase in schedule.phases:
-        unlimited.spend(phase)
-    try:
-        fixed = schedule.epsilon(delta=delta).value
-    except Unanswered:
-        fixed = None
-    plan = replace(unlimited.epsilon(delta), value=unlimited.epsilon_of_spent(delta))
-    head = {"filter": budget.parameters(), "epsilon_to_quote": budget.epsilon(delta).value}
-    spent, rows = budget.epsilon_of_spent(delta), rows_within(budget, schedule)
-    return {**head, "epsilon_of_fixed_plan": fixed, **record(schedule, rows, plan, spent, FILTER_FIXED_IN_ADVANCE)}
-
-
-def rows_within(budget: Filter, schedule: Schedule) -> list[Remaining]:
-    """Return what a filter leaves for every planned phase, each after all planned ones before it, in full."""
-    planned = tuple(phase for phase in schedule.phases if phase.planned)
-    rows, full = [], True
-    for i, phase in enumerate(planned or schedule.phases[-1:]):
-        rows.append(Remaining(phase, budget.most_steps(phase) if full else 0, planned[:i]))
-        full = full and budget.fits(phase)
-        if full:
-            budget.spend(phase)
-    return rows
 
 
 def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: Any, assumed: str) -> dict[str, Any]:
@@ -215,13 +168,13 @@ def record(schedule: Schedule, rows: list[Remaining], of_plan: Result, spent: An
     }
 
 
-def remaining_text(summary: dict[str, Any]) -> str:
-    """Say the record in words."""
+def remaining_text(summary: dict[str, Any], labels: dict[str, str] | None = None) -> str:
+    """Return the record as text, with further labeled lines before the phases."""
     of = f"of {summary['epsilon']:g} at delta {summary['delta']:g}"
     lines = [f"spent: epsilon {round_outward(summary['epsilon_spent'])} {of}"]
     if summary["epsilon_planned"] is not None:
         lines.append(f"planned: epsilon {round_outward(summary['epsilon_planned'])} {of}, all phases together")
-    lines += render.labelled(labels_of_filter(summary)) if "filter" in summary else []
+    lines += render.labelled(labels or {})
     fits = {None: "", True: ", all of it would exceed the budget", False: ", all of it fits"}
     for entry in summary["phases"]:
         after = f" (after {', '.join(entry['after'])})" if entry["after"] else ""
@@ -230,16 +183,6 @@ def remaining_text(summary: dict[str, Any]) -> str:
     lines += render.fit_line("  rests on: ", f"{summary['bound']} ({summary['status']}); {summary['relation']}")
     parts = {"promise": summary["promises"], "assumes": summary["assumes"], "warning": summary["warnings"]}
     return "\n".join(lines + render.labelled({label: "; ".join(sentences) for label, sentences in parts.items()}))
-
-
-def labels_of_filter(summary: dict[str, Any]) -> dict[str, str]:
-    """Which filter it is, what may be quoted under it, and what a fixed plan would cost, by their labels."""
-    words, fixed = render.filter_words(summary["filter"]), summary["epsilon_of_fixed_plan"]
-    return {
-        "filter": f"{words}; name --{words.split(',')[0]} whenever you ask again",
-        "quote": f"epsilon {round_outward(summary['epsilon_to_quote'])}, the whole budget, wherever the run stops",
-        "price": "" if fixed is None else f"the same phases as a plan fixed in advance: epsilon {round_outward(fixed)}",
-    }
 
 
 COMMANDS = {"ledger": ledger_command, "remaining": remaining_command}

@@ -10,6 +10,7 @@ import click
 
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, nearest_names
 from privproj.parameters import is_printable
+from privproj.plugins import load, plugin_table
 from privproj.version import __version__
 
 from .options import Group
@@ -37,7 +38,6 @@ GROUPS = {
         "run": "Epsilon or delta of a run file: phases composed jointly.",
         "remaining": "How much of a budget is spent, and how many steps still fit.",
         "dp-sft": "Noise for DP-SFT: a private subspace, then training in it.",
-        "select": "The best of a random number of runs: what choosing it costs.",
         "sweep": "A grid of questions to a CSV or Parquet table; resumable.",
     },
     "Reports": {
@@ -59,8 +59,17 @@ GROUPS = {
 }
 """The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
 
-COMMANDS = {name: words for group in GROUPS.values() for name, words in group.items()}
-"""Every command with its line."""
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+"""The commands of the core with their help in one line."""
+
+
+def command_groups() -> dict[str, dict[str, str]]:
+    """Return all commands with their help in one line by heading, those of optional features last."""
+    groups = {heading: {**commands} for heading, commands in GROUPS.items()}
+    for name, (heading, text, _) in plugin_table("COMMANDS").items():
+        groups.setdefault(heading, {})[name] = text
+    return groups
+
 
 EPILOG = """\b
 Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
@@ -71,16 +80,16 @@ class LazyGroup(Group):
     """A group that imports a command only when it is called, and lists the commands under headings."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [name for commands in command_groups().values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return command_named(cmd_name) if cmd_name in COMMANDS else None
+        return command_named(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, COMMANDS))
-        for title, commands in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), words) for name, words in commands.items()])
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, commands in command_groups().items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 HOMES = {
@@ -89,14 +98,16 @@ HOMES = {
     **dict.fromkeys(("dp-sft", "sweep"), "run"),
     "lora-noise": "alignment",
     "remaining": "ledger",
-    "select": "choose",
 }
 """The files of commands that share one; every other command has a file of its name."""
 
 
-def command_named(name: str) -> click.Command:
-    """The command of this name, from its file."""
-    return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
+def command_named(name: str) -> click.Command | None:
+    """Return the command of this name; only if the core has none, that of an optional feature; None for no command."""
+    if name in COMMANDS:
+        return import_module("." + HOMES.get(name, name), __package__).COMMANDS[name]
+    feature_commands = plugin_table("COMMANDS")
+    return load(feature_commands[name][2]) if name in feature_commands else None
 
 
 SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}

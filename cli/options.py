@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import click
 
-from privproj.errors import InvalidParameter, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, unknown_name
 from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_number
 
 
@@ -162,6 +162,12 @@ def json_option() -> Once:
     return option("--json", "JSON instead of text.", is_flag=True)
 
 
+def verbose_option() -> Once:
+    """Return the option for details."""
+    help_text = "Lower bound, other bounds, utility, numerics, source, and requirements in full."
+    return Once(["--verbose", "-v"], help=help_text, is_flag=True)
+
+
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
     """Make a command of the function below, with this name and these options; its docstring is the help."""
     return click.command(name, params=[*options])
@@ -184,7 +190,7 @@ class Group(click.Group):
             raise self.unknown_command(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")
         return super().resolve_command(ctx, args)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         """The error for a name that is none of those known."""
         return unknown_name("COMMAND", name, "a command", names, remedy)
 

@@ -11,9 +11,10 @@ import click
 
 import privproj
 from privproj.accounting.query import SOLVED_FOR
-from privproj.errors import InvalidParameter, Refused, Unanswered
+from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
 from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.numerics.interval import UNKNOWN
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
@@ -22,11 +23,21 @@ from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
 from .main import ONE_NUMBER
-from .options import Group, Once, SectionedCommand, completing, json_option, option, option_of, parse_number
+from .options import (
+    Group,
+    Once,
+    SectionedCommand,
+    completing,
+    json_option,
+    option,
+    option_of,
+    parse_number,
+    verbose_option,
+)
 from .output import complain, write
 
 if TYPE_CHECKING:
-    from privproj.accounting.utility import Worth
+    from privproj.accounting.utility import Worth as Utility
 
 MECHANISMS = tuple(dict.fromkeys(mechanism for mechanism, _ in LINES))
 """The names of all mechanisms, in the order in which they are listed."""
@@ -53,13 +64,12 @@ COMPUTED = ("discretization", "split")
 """Options of a run that say how its answer is computed, not what was run."""
 
 
-def mechanism_options(mechanism: str, quantity: str) -> list[Once]:
-    """What describes a mechanism, without what the quantity finds."""
+def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
+    """Return the options of a mechanism, without what the quantity finds; the noise may be left out if it is found."""
     kind = mechanism_named(mechanism)
     asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
     asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
-    # A choice of runs calibrates the noise where none is given.
-    options = [option_of(name, field, required=field.is_found and quantity != "select") for name, field in asked]
+    options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in asked]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
@@ -114,16 +124,25 @@ class QuestionGroup(Group):
     """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
 
     ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
-    mechanism, run and target.
+    mechanism, run and target. ``example`` ends the example of the help. ``finds_noise`` is True if the noise multiplier
+    may be left out.
     """
 
     members = "a mechanism"
 
     def __init__(
-        self, quantity: str, ask: Callable[..., int], answer: Sequence[Once], own_run: Sequence[Once] = ()
+        self,
+        quantity: str,
+        ask: Callable[..., int],
+        answer: Sequence[Once],
+        own_run: Sequence[Once] = (),
+        example: str | None = None,
+        finds_noise: bool = False,
     ) -> None:
         super().__init__(quantity, help=ONE_NUMBER.get(quantity, ask.__doc__))
         self.quantity, self.ask, self.answer, self.own_run = quantity, ask, answer, own_run
+        self.example = ENDINGS.get(quantity, "--delta 1e-5") if example is None else example
+        self.finds_noise = finds_noise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = (name for name in MECHANISMS if has_quantity(self.quantity, mechanism_named(name)))
@@ -134,14 +153,15 @@ class QuestionGroup(Group):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
-    def unknown_command(self, name: str, names: list[str], remedy: str) -> InvalidParameter:
+    def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
         from privproj.mechanisms.methods import unknown_mechanism
 
         return unknown_mechanism("MECHANISM", name, names, remedy)
 
     def _build_command(self, mechanism: str) -> click.Command:
         """Build the command of a mechanism."""
-        kind, own_options = mechanism_named(mechanism), mechanism_options(mechanism, self.quantity)
+        kind = mechanism_named(mechanism)
+        own_options = mechanism_options(mechanism, self.quantity, self.finds_noise)
 
         def run(**options: Any) -> int:
             parameters = {str(one.name): options.pop(str(one.name)) for one in own_options}
@@ -150,7 +170,7 @@ class QuestionGroup(Group):
 
         asked = run_options(self.quantity)
         words = ["privproj", self.quantity, mechanism, *example_words(mechanism, self.quantity)]
-        words.append(ENDINGS.get(self.quantity, "--delta 1e-5"))
+        words.append(self.example)
         return SectionedCommand(
             {
                 "Mechanism": own_options,
@@ -170,7 +190,6 @@ ENDINGS = {
     "delta": "--epsilon 1",
     "steps": "--epsilon 8 --delta 1e-5",
     "rate": f"--steps 1000 {BOTH}",
-    "select": "--trials 10 --delta 1e-5",
     "curve": "",
     **dict.fromkeys(("sigma", "rank", "misalignment"), BOTH),
 }
@@ -202,27 +221,42 @@ def with_proof(result: Result, certify: bool, path: str | None) -> Result:
     try:
         proved, certificate = prove(result)
     except Unanswered as error:
-        error.result = replace(result, value=None, lower=None, upper=None, outcome=Outcome(error.outcome))
+        error.result = replace(result, value=None, interval=UNKNOWN, outcome=Outcome(error.outcome))
         raise
     if path is not None:
         certificate.save(path)
     return proved
 
 
-def answer_question(
-    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, certify: bool = False,
-    certificate: str | None = None, **options: Any,
+def answer_query(
+    quantity: str, mechanism: Mechanism, run: RunOptions, clip: float | None, json: bool, verbose: bool = False,
+    certify: bool = False, certificate: str | None = None, **options: Any,
 ) -> int:  # fmt: skip
-    """Ask for a quantity of the mechanism at the target that the options say, and print the answer.
+    """Evaluate a quantity of the mechanism at the target among the options, print it, and return the exit code.
 
-    Returns the exit code.
+    Lower bound, utility and other bounds are further queries, for JSON and with ``--verbose`` only.
     """
     result = with_proof(getattr(privproj, quantity)(mechanism, **options, **run), certify, certificate)
     result = with_clip(result, mechanism, clip)
-    worth = worth_of(result, mechanism, run)
-    if worth is not None:
-        result = replace(result, alternatives={**result.alternatives, **worth.as_dict()})
-    return show(result, json, lambda: render.as_text(result, mechanism, run, worth))
+    if not (json or verbose):
+        return show(result, json, lambda: render.as_text(result))
+    utility = utility_of(result, mechanism, run)
+    if utility is not None:
+        result = replace(result, alternatives={**result.alternatives, **utility.as_dict()})
+    if json:
+        return show(result, json, str)
+    detailed, others = result.with_details(), other_bounds(result, mechanism, run, utility)
+    return show(result, json, lambda: render.as_text(detailed, verbose, utility, others))
+
+
+def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility: "Utility | None") -> dict[str, float]:
+    """Return the values of the baselines of a mechanism for the same query, by their labels."""
+    if result.outcome is not Outcome.OK:
+        return {}
+    from privproj.accounting.comparison import compare_with_baselines
+
+    dp_sgd_noise = utility.dp_sgd_noise_multiplier if utility else None
+    return dict(compare_with_baselines(result, mechanism, run, dp_sgd_noise))
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
@@ -231,8 +265,8 @@ def show(result: Result, json: bool, text: Callable[[], str]) -> int:
     return EXIT_CODES[result.outcome]
 
 
-def worth_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Worth | None":
-    """What the update of a projected release is worth beside DP-SGD's, with the parameter that the query found."""
+def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utility | None":
+    """Return the utility of the update of a projected release, with the parameter that the query found."""
     if result.outcome is not Outcome.OK or not mechanism.finds_rank or not (result.risk or result.epsilon):
         return None
     setting: Any = {name: value for name, value in run.items() if name not in COMPUTED}
@@ -319,8 +353,8 @@ def _query_group(quantity: str) -> QuestionGroup:
     """Build the command of a quantity that is one number."""
     proof = proof_options() if quantity in ("epsilon", "delta", "sigma") else []
     clip = option("--clip", "Clipping norm C: prints the noise standard deviation too.", metavar="C")
-    options = [json_option(), bound_option(), refuted_option(), *proof, clip]
-    return QuestionGroup(quantity, partial(answer_question, quantity), options)
+    options = [json_option(), verbose_option(), bound_option(), refuted_option(), *proof, clip]
+    return QuestionGroup(quantity, partial(answer_query, quantity), options)
 
 
 COMMANDS = {

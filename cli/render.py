@@ -5,14 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privproj.assumptions import REPLACE_SENSITIVITY
-from privproj.mechanisms.registry import ROLES
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
-from privproj.run import RunOptions, percent, run_words
+from privproj.run import ASSUMED_POISSON, run_words
+from privproj.sampling import IN_EPOCHS
 
 if TYPE_CHECKING:
     from privproj.accounting.comparison import Comparison
-    from privproj.accounting.utility import Worth
-    from privproj.mechanisms import Mechanism
+    from privproj.accounting.utility import Worth as Utility
     from privproj.mechanisms.bound import Bound
 
 MOST_NAMES = 6
@@ -45,28 +44,60 @@ def delta_shown(value: float) -> str:
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
-def as_text(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
-    """Say an answer: the number, what it rests on, gain and worth, assumptions and warnings."""
+def as_text(
+    result: Result,
+    verbose: bool = False,
+    utility: "Utility | None" = None,
+    others: Mapping[str, float] | None = None,
+) -> str:
+    """Return a result as text; ``utility`` and other bounds are shown if they were computed."""
     parts = {
-        "gain": gain_words(result, mechanism, run, worth) if result.outcome is Outcome.OK else "",
-        "worth": worth_words(worth) if worth is not None and worth.projection_error > 0.0 else "",
+        "other bounds": other_bounds_text(result, others or {}),
+        "utility": utility_text(utility) if utility is not None and utility.projection_error > 0.0 else (),
         "noise": noise_words(result),
     }
-    return answer_text(result, parts)
+    return answer_text(result, parts, verbose=verbose)
 
 
-def answer_text(result: Result, parts: Mapping[str, str | Iterable[str]], first: Iterable[str] = ()) -> str:
-    """Say an answer: first the number and what it rests on, unless told otherwise, then sentences under their labels.
+def answer_text(
+    result: Result,
+    parts: Mapping[str, str | Iterable[str]],
+    first: Iterable[str] = (),
+    verbose: bool = False,
+) -> str:
+    """Return a result as text: its value, what it depends on, further lines by label, requirements and warnings.
 
-    The last labels are those of what is known from below, how a run was composed in floats, what is proved in balls,
-    assumptions and warnings.
+    Args:
+        result: The result.
+        parts: Further lines by their labels.
+        first: The first lines; by default the value with the bound, the run and the neighboring relation.
+        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown.
     """
-    evidence = {
-        "at least": at_least_words(result),
-        "numerics": numerics_words(result),
-        "certified": certified_words(result),
-    }
-    return "\n".join([*(first or result_lines(result)), *labelled({**parts, **evidence, **closing(result)})])
+    details: dict[str, Any] = {}
+    if verbose:
+        details = {
+            "lower bound": lower_bound_text(result),
+            "numerics": numerics_words(result),
+            "source": f"{result.source}; version {result.bound_version}",
+        }
+    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result)}
+    lines = [*(first or result_lines(result))]
+    lines += label_lines({**parts, **details, "certified": certified_words(result), **requirements})
+    return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
+
+
+def requirement_names(result: Result) -> list[str]:
+    """Return the short names of the requirements of a result, and how to read them in full."""
+    names = [getattr(requirement, "short", requirement) for requirement in result.assumes]
+    return [", ".join(names), "(-v explains each)"] if names else []
+
+
+def requirement_texts(result: Result) -> list[str]:
+    """Return the requirements of a result in full, each after its short name."""
+    return [
+        f"{requirement.short}: {requirement}" if hasattr(requirement, "short") else requirement  # pyright: ignore
+        for requirement in result.assumes
+    ]
 
 
 def noise_words(result: Result) -> str:
@@ -84,29 +115,57 @@ def closing(result: Result) -> dict[str, tuple[str, ...]]:
 
 
 def result_lines(result: Result) -> list[str]:
-    """Say the number and what it rests on."""
-    return [headline(result), *fit_line("  rests on: ", foundation_line(result))]
+    """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
+    parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
+    return [headline(result), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
 
 
-def at_least_words(result: Result) -> str:
-    """Say below what no accounting can go, and how far the answer is above that at most."""
-    least, of_delta = result.lower_bound, result.quantity == "delta"
-    if least is None:
+def bound_text(result: Result) -> str:
+    """Return the name of the bound with its status."""
+    is_conditional = result.promises and result.status is Status.CONDITIONAL
+    return f"{result.bound} ({'proved under this assumption' if is_conditional else result.status})"
+
+
+def run_line(result: Result) -> str:
+    """Return the number of steps and the sampling of a run."""
+    run: Any = result.run
+    steps = "1 step" if run["steps"] == 1 else f"{run['steps']} steps"
+    if run["sampling"] in IN_EPOCHS:
+        return run_words(run)
+    if run["sampling_rate"] is None:
+        return steps
+    if run["sampling"] is None:
+        return f"{steps} on the whole dataset"
+    name = "Poisson" if run["sampling"] == "poisson" else "fixed-size"
+    truncated = f", at most {run['max_batch_size']} of {run['dataset_size']} records" if "max_batch_size" in run else ""
+    assumed = " (assumed)" if ASSUMED_POISSON in result.warnings else ""
+    return f"{steps}, {name} sampling at rate {run['sampling_rate']:.4g}{truncated}{assumed}"
+
+
+def neighbors_text(run: Mapping[str, Any]) -> str:
+    """Return what neighboring datasets differ in."""
+    verb = {"add-remove": "add or remove", "replace": "replace", "zero-out": "zero out"}[str(run["relation"])]
+    return f"{verb} one record" if run["group_size"] == 1 else f"{verb} up to {run['group_size']} records of one user"
+
+
+def lower_bound_text(result: Result) -> str:
+    """Return the lower bound of the true value, and an upper bound of the gap to the result."""
+    below, is_delta = result.lower_bound, result.quantity == "delta"
+    if below is None:
         return ""
-    seer = f", against {least.for_whom}" if least.for_whom else ""
-    number = power_of_ten(least.value) if of_delta else round_outward(least.value, up=False)
-    if least.quantity == "advantage":
-        return f"advantage {number} with this noise multiplier, whatever the accounting{seer}"
-    words, answer, ratio = f"{least.quantity.removeprefix('log10_')} {number}", "this answer is", None
+    adversary = f", against {below.for_whom}" if below.for_whom else ""
+    number = power_of_ten(below.value) if is_delta else round_outward(below.value, up=False)
+    if below.quantity == "advantage":
+        return f"advantage >= {number} with this noise multiplier{adversary}"
+    text, ratio = f"{below.quantity.removeprefix('log10_')} >= {number}", None
     if result.quantity not in ("delta", "epsilon"):
-        words, answer = f"{words} with this noise multiplier", "the epsilon asked for is"
-    words += f" by any accounting{seer}"
-    if of_delta and result.log10_delta is not None:
-        ratio = 10.0 ** min(result.log10_delta - least.value, 300.0)
-    elif not of_delta and result.epsilon is not None:
-        ratio = result.epsilon / least.value
-    words += f": {answer} at most {excess_words(ratio)} the truth" if ratio else ""
-    return words + (f"; {least.gap}" if least.gap else "")
+        text += " with this noise multiplier"
+    if is_delta and result.log10_delta is not None:
+        ratio = 10.0 ** min(result.log10_delta - below.value, 300.0)
+    elif not is_delta and result.epsilon is not None:
+        ratio = result.epsilon / below.value
+    gap = f" (gap <= {gap_text(ratio)})" if ratio else ""
+    return text + adversary + gap + (f"; {below.gap}" if below.gap else "")
 
 
 def power_of_ten(log10_value: float) -> str:
@@ -119,13 +178,13 @@ def two_digits(value: float) -> str:
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
-def excess_words(ratio: float) -> str:
-    """Say by how much a ratio is above 1, rounded up to two digits."""
+def gap_text(ratio: float) -> str:
+    """Return how far a ratio is above 1, rounded up to two digits: in percent, or as a factor from 2 on."""
     if ratio >= 2.0:
-        return f"{math.ceil(10.0 * ratio) / 10.0:g} times"
+        return f"a factor of {math.ceil(10.0 * ratio) / 10.0:g}"
     percent = max(100.0 * (ratio - 1.0), 0.01)
     scale = 10.0 ** (1 - math.floor(math.log10(percent)))
-    return f"{math.ceil(percent * scale - 1e-9) / scale:g} % above"
+    return f"{math.ceil(percent * scale - 1e-9) / scale:g} %"
 
 
 def numerics_words(result: Result) -> str:
@@ -180,6 +239,16 @@ def fit_line(label: str, text: str) -> list[str]:
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
 
+def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
+    """Return each text after its label, wrapped; empty texts are left out."""
+    lines = []
+    for label, texts in parts.items():
+        first, *rest = [texts] if isinstance(texts, str) else [*texts] or [""]
+        lines += wrap_line(f"  {label + ':':<10} ", first)
+        lines += wrap_line(" " * (3 + max(10, len(label) + 1)), *rest)
+    return lines
+
+
 def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
     """Each sentence behind its label, as :func:`wrap_line` breaks it; what is empty is not said."""
     lines = []
@@ -223,13 +292,16 @@ def headline(result: Result) -> str:
     number = delta_shown(value) if name == "delta" else round_outward(value, up=result.side is not Side.LOWER)
     smallest = quantity == "sigma" or (name == "rank" and result.side is Side.UPPER)
     side = str(result.side)
+    if target and result.risk is None:
+        at = target.replace(" and ", ", ").replace("epsilon ", "epsilon = ").replace("delta ", "delta = ")
     if result.side is Side.NONE:
         side = f"NOT A GUARANTEE, {at}"
     elif quantity in FITTED:
         side = f"{'smallest' if smallest else 'largest'} that meets {target}"
     elif target:
         side = f"{side}, {at}"
-    return f"{name} {number}  ({side})" if number.startswith("<") else f"{name} = {number}  ({side})"
+    only = ", only under an assumption on the data" if result.promises else ""
+    return f"{name} {number}  ({side}){only}" if number.startswith("<") else f"{name} = {number}  ({side}){only}"
 
 
 def foundation_line(result: Result) -> str:
@@ -248,51 +320,40 @@ def relation_words(result: Result) -> str:
     return f"{run['relation']}{f', noise multiplier = {noise}/(2C)' * doubled}"
 
 
-def filter_words(parameters: dict[str, Any]) -> str:
-    """Say of a filter its order, its budget and how much of that is spent."""
-    order, budget = str(parameters["order"]).removesuffix(".0"), round_outward(parameters["budget"], up=False)
-    return f"order {order}, budget {budget}, {percent(parameters['spent'] / parameters['budget'])} of it spent"
+def other_bounds_text(result: Result, others: Mapping[str, float]) -> str:
+    """Return the values of plainer bounds for the same query."""
+    number = delta_shown if result.quantity == "delta" else round_outward
+    return ", ".join(f"{label} {number(value)}" for label, value in others.items())
 
 
-def gain_words(result: Result, mechanism: "Mechanism", run: RunOptions, worth: "Worth | None" = None) -> str:
-    """Say what plainer accounting gives for the same question."""
-    if mechanism.name not in {kind for (kind, _), role in ROLES.items() if role != "renyi"}:
-        return ""
-    from privproj.accounting.comparison import compare_with_baselines
-
-    say = delta_shown if result.quantity == "delta" else round_outward
-    plain = worth and worth.dp_sgd_noise_multiplier
-    parts = [f"{label} {say(value)}" for label, value in compare_with_baselines(result, mechanism, run, plain)]
-    if not parts:
-        return ""
-    return f"{', '.join(parts)}, this bound as above: {mechanism.gain_words(of_noise=result.quantity == 'sigma')}"
-
-
-def worth_words(worth: "Worth") -> str:
-    """Say the noise and the projection error of an update beside DP-SGD's, at equal privacy."""
-    over = f"averaged to {two_digits(worth.projection_error_of_run)} by {worth.releases} fresh projections"
-    return (
-        f"the update is as noisy as that of DP-SGD with multiplier {worth.effective_noise_multiplier:.4g}, "
-        f"{worth.noise_over_dp_sgd:.2f} times the {worth.dp_sgd_noise_multiplier:.4g} that DP-SGD needs for this "
-        f"privacy; by projecting it misses {worth.projection_error:.4g} times its own square, "
-        f"{over if worth.releases > 1 else 'which no other projection averages out'}: `explain worth`"
-    )
+def utility_text(utility: "Utility") -> list[str]:
+    """Return the noise and the projection error of an update, with DP-SGD at the same privacy for comparison."""
+    averaged = "one step, not averaged"
+    if utility.releases > 1:
+        over = two_digits(utility.projection_error_of_run)
+        averaged = f"one step; {over} averaged over {utility.releases} fresh projections"
+    return [
+        f"effective noise multiplier {utility.effective_noise_multiplier:.4g} (DP-SGD at the same privacy: "
+        f"{utility.dp_sgd_noise_multiplier:.4g}, {utility.noise_over_dp_sgd:.2f}x)",
+        f"projection error {utility.projection_error:.4g}x the squared update ({averaged})",
+    ]
 
 
-def run_text(result: Result) -> str:
-    """Say the number of a run file, then every phase."""
+def run_text(result: Result, verbose: bool = False) -> str:
+    """Return the result of a run file as text, with a line for every phase."""
     from privproj.io.run_file import what_was_run
 
-    lines = [headline(result), *fit_line("  rests on: ", f"{result.bound} ({result.status}); {relation_words(result)}")]
+    lines = [headline(result), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
     phases: Any = result.mechanism["phases"]
-    for phase, words in zip(phases, what_was_run(result), strict=True):
-        lines += fit_line(f"  {phase['name']}: ", words)
-    parts: dict[str, Any] = {"promise": result.promises}
+    for phase, text in zip(phases, what_was_run(result), strict=True):
+        lines += fit_line(f"  {phase['name']}: ", text)
+    lines += label_lines({"neighbors": neighbors_text(result.run)})
+    parts: dict[str, Any] = {}
     if result.quantity == "gdp_mu" and result.outcome is Outcome.OK:
         regret, rate = (round_outward(result.numerics[name]) for name in ("regret", "exact_from"))  # pyright: ignore
         parts["regret"] = f"at most {regret}; no slack where both error rates are at least {rate}"
         parts["meaning"] = GDP_NOTES
-    return answer_text(result, parts, lines)
+    return answer_text(result, parts, lines, verbose)
 
 
 GDP_NOTES = (

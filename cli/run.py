@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu
+from privproj.accounting.query import build_result
 from privproj.accounting.schedule import Schedule, dp_sft
 from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from, open_pool, run_sweep
 from privproj.errors import InvalidParameter
@@ -14,7 +15,18 @@ from privproj.result import Result
 from privproj.targets import RISKS, TARGET_PARAMETERS
 
 from . import render
-from .options import WORKERS, Once, OneOf, command_with, file_argument, json_option, option, option_of, options_from
+from .options import (
+    WORKERS,
+    Once,
+    OneOf,
+    command_with,
+    file_argument,
+    json_option,
+    option,
+    option_of,
+    options_from,
+    verbose_option,
+)
 from .output import bar, write
 from .query import proof_options, show, with_proof
 
@@ -26,12 +38,13 @@ from .query import proof_options, show, with_proof
     option("--calibrate", "Scale the noise of all phases to meet both, or the risk.", is_flag=True),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
+    verbose_option(),
     option("--gdp", "One GDP mu for the run; --delta is its slack.  [default: 1e-9]", is_flag=True),
     *proof_options(),
 )
 def run_command(
     file: str, epsilon: float | None, delta: float | None, calibrate: bool, output: str | None, json: bool,
-    certify: bool, certificate: str | None, gdp: bool, **risk: float | None,
+    certify: bool, certificate: str | None, gdp: bool, verbose: bool, **risk: float | None,
 ) -> int:  # fmt: skip
     """Epsilon or delta of a run file: phases (mechanism, sampling, steps) composed jointly.
 
@@ -59,7 +72,7 @@ def run_command(
         if of_risk or calibrate or epsilon is not None or certify or certificate is not None:
             raise InvalidParameter("--gdp", True, "--gdp alone, or with --delta as its slack")
         result = gdp_mu(schedule, delta=DEFAULT_SLACK if delta is None else delta)
-        return show_run(result, schedule, output, json)
+        return show_run(result, schedule, output, json, verbose)
     _check_target(epsilon, delta, of_risk, calibrate)
     if calibrate:
         schedule = schedule.calibrated(epsilon=epsilon, delta=delta, **risk)
@@ -70,14 +83,14 @@ def run_command(
         result = schedule.delta(epsilon=epsilon)
     else:
         result = schedule.epsilon(delta=delta)
-    return show_run(with_proof(result, certify, certificate), schedule, output, json)
+    return show_run(with_proof(result, certify, certificate), schedule, output, json, verbose)
 
 
-def show_run(result: Result, schedule: Schedule, output: str | None, json: bool) -> int:
+def show_run(result: Result, schedule: Schedule, output: str | None, json: bool, verbose: bool = False) -> int:
     """Write the run file if that is wanted, print the result, and return the exit code."""
     if output is not None:
         write_data(output, schedule.as_dict())
-    return show(result, json, lambda: render.run_text(result))
+    return show(result, json, lambda: render.run_text(result.with_details() if verbose else result, verbose))
 
 
 def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, calibrate: bool) -> None:
@@ -159,7 +172,7 @@ def sweep_command(file: str, output: str, workers: int, dask: str | None, json: 
     with bar(len(grid), f"{len(grid)} questions") as step:
         outcomes = run_sweep(grid, output, partial(open_pool, workers, dask), step)
     seconds = time.monotonic() - began
-    corners = {place: question.result(grid.query, 1.0, None) for place, question in grid.corners()}
+    corners = {place: build_result(question, grid.query, 1.0) for place, question in grid.corners()}
     promises = {place: corner.promises for place, corner in corners.items()}
     assumed = {place: corner.assumes for place, corner in corners.items()}
     if json:

@@ -11,14 +11,10 @@ from privproj.accounting.comparison import compare as compare
 from privproj.accounting.query import delta as delta, epsilon as epsilon
 from privproj.accounting.config import evaluate as evaluate
 from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
-from privproj.contrib.filters.filter import Filter as Filter
 from privproj.accounting.gdp import gdp_mu as gdp_mu
-from privproj.contrib.losses.privacy_loss import convert as convert
-from privproj.contrib.selection.selection import draw_trials as draw_trials, select as select
 from privproj.mechanisms import (
     M1 as M1,
     M2 as M2,
-    R1SMG as R1SMG,
     Gaussian as Gaussian,
     JLClip as JLClip,
     Laplace as Laplace,

@@ -1,12 +1,13 @@
 """What the tool answers: a number with its side, its bound, the status of the bound and its promises."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from privproj.errors import InvalidParameter
+from privproj.numerics.interval import UNKNOWN, Enclosure
 
 SCHEMA = 1
 """Version of the fields of a result as JSON. Contract."""
@@ -110,18 +111,18 @@ def _fpr_words(risk: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """What no accounting can say less than, beside an answer that is an upper bound (docs/proofs.md, C27 and C28).
+    """A lower bound of the true value of the mechanism (docs/proofs.md, C27 and C28).
 
     Attributes:
-        quantity: Of what it is a lower end: "epsilon", "log10_delta" or "advantage".
-        value: The lower end.
-        for_whom: Whom the attack that attains it must suppose, in words; empty for anyone who sees the outputs.
-        gap: Why the answer is far above it, in words; empty where it is not, or where no reason is known.
+        quantity: The quantity that is bounded: "epsilon", "log10_delta" or "advantage".
+        value: The lower bound.
+        for_whom: The adversary for whom it holds; empty for any adversary who observes the outputs.
+        gap: Why the upper bound is far above it; empty if it is not, or if no reason is known.
 
     >>> from privproj import M2, epsilon
-    >>> least = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).lower_bound
-    >>> round(least.value, 3), least.for_whom
-    (0.738, 'whoever sees the projections')
+    >>> result = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).with_details()
+    >>> round(result.lower_bound.value, 3), result.lower_bound.for_whom
+    (0.738, 'an adversary who observes the projections')
     """
 
     quantity: str
@@ -137,49 +138,50 @@ class LowerBound:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """One answer, with all that it rests on; as a number (``float``) it is its value, where that is a guarantee.
+    """The result of a query, with what it depends on; ``float(result)`` is its value if that is a guarantee.
 
     Attributes:
-        quantity: What was asked: epsilon, delta, sigma, rank, steps, rate or misalignment; also advantage, tpr (at the
-            false positive rate of ``risk``) and gdp_mu.
-        value: The answer at its safe end: ``inf`` where no finite epsilon exists, None where nothing fits or there is
-            no answer.
-        lower: The lower end of the interval that encloses the exact value of the named bound; None where it is not
-            known. Of the mechanism it says something only where ``side`` is exact.
-        upper: The upper end of that interval; None where it is not known.
+        quantity: The quantity: epsilon, delta, sigma, rank, steps, rate, misalignment, advantage, tpr (at the false
+            positive rate of ``risk``) or gdp_mu.
+        value: The value, rounded to the safe side: ``inf`` if no finite epsilon exists, None if no parameter meets the
+            target or the evaluation failed.
+        interval: An enclosure of the exact value of the named bound, which costs time where a run is composed
+            numerically and is computed when it is read. It encloses the true value only if ``side`` is exact.
         side: Where the value lies relative to the true quantity of the mechanism, a :class:`Side`.
-        mechanism: The name and all parameters of the mechanism, and under "assumes" what the program must have done.
-        run: All parameters of the run, and under "assumes" what is taken for granted about it.
+        mechanism: The name and all parameters of the mechanism, and under "assumes" its requirements.
+        run: All parameters of the run, and under "assumes" its requirements.
         bound: The name of the bound.
         bound_version: Its version, which changes whenever a value of the bound may change.
-        status: What is known of the bound for these parameters, a :class:`Status`.
-        promises: What the data must keep, in words; empty for a bound that holds for all data.
+        status: The status of the bound for these parameters, a :class:`Status`.
+        promises: The assumptions on the data; empty for a bound that holds for all data.
         source: The theorem, and the claim of docs/proofs.md that proves it here.
         outcome: How the evaluation ended, an :class:`Outcome`.
-        epsilon: The epsilon of the guarantee, given or answered; None where it was neither.
-        delta: The delta of the guarantee, given or answered; None where only its logarithm is a double.
+        epsilon: The epsilon of the guarantee, given or computed; None if it is neither.
+        delta: The delta of the guarantee, given or computed; None if only its logarithm is a double.
         log10_delta: The decimal logarithm of that delta.
         risk: The attack risk that is the target, by name: ``advantage``, or ``tpr`` and ``fpr``; None for any other.
         noise_multiplier: The noise standard deviation (for Laplace noise its scale) over the sensitivity, for
             mechanisms that have one.
-        noise_std: The noise standard deviation for a given clip, in the units of the clip; None where no clip was
-            given.
+        noise_std: The noise standard deviation for a given clipping norm, in its units; None if none was given.
         numerics: How the value was computed, by name; empty for a closed form.
-        lower_bound: What no accounting can say less than, a :class:`LowerBound`; None where none is known.
-        alternatives: What stands beside the value for other batches, by name: ``balls_in_bins_instead`` and
-            ``poisson_not_valid`` of shuffled ones, and the ``smallest_harmless_cap`` of those that are cut.
-        warnings: What a reader of the number should know, in words.
+        lower_bound: The lower bound of the true value (:meth:`with_details`), a :class:`LowerBound`; None if it is not
+            known or was not computed.
+        alternatives: The value for other batches, by name: ``balls_in_bins_instead`` and ``poisson_not_valid`` of
+            shuffled ones (:meth:`with_details`), and the ``smallest_harmless_cap`` of truncated ones.
+        warnings: Warnings, one sentence each.
+        query: The composition that was evaluated, from which :meth:`with_details` computes more; None if there is
+            nothing more.
+        target: The target of that query.
 
     >>> from privproj import M2, epsilon
-    >>> answer = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
-    >>> round(answer.value, 4), str(answer.side), answer.bound, str(answer.status), answer.promises
+    >>> result = epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)
+    >>> round(result.value, 4), str(result.side), result.bound, str(result.status), result.promises
     (0.7382, 'upper bound', 'rank-free', 'proved', ())
     """
 
     quantity: str
     value: float | int | None
-    lower: float | None
-    upper: float | None
+    interval: Enclosure = field(default=UNKNOWN, compare=False)
     side: Side
     mechanism: dict[str, object]
     run: dict[str, object]
@@ -196,39 +198,37 @@ class Result:
     noise_multiplier: float | None = None
     noise_std: float | None = None
     numerics: dict[str, object] = field(default_factory=dict)
-    # No defaults of the class, which would stand in for what is found when it is first read.
-    lower_bound: LowerBound | None = field(default_factory=lambda: None)
+    lower_bound: LowerBound | None = None
     alternatives: dict[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default_factory=tuple)
+    query: Any = field(default=None, compare=False)
+    target: Any = field(default=None, compare=False)
 
-    def completed_by(self, names: tuple[str, ...], finish: Callable[["Result"], "Result"]) -> "Result":
-        """Return the result with fields that cost as much as the answer itself and are found when one is first read.
+    @property
+    def lower(self) -> float | None:
+        """The lower end of ``interval``; None if it is not known."""
+        return self.interval.lower if 0.0 <= self.interval.lower < math.inf else None
 
-        Args:
-            names: The fields.
-            finish: From this result to the same one with these fields.
+    @property
+    def upper(self) -> float | None:
+        """The upper end of ``interval``; None if it is not known."""
+        return None if self.interval.upper == math.inf and self.value != math.inf else self.interval.upper
+
+    def with_details(self) -> "Result":
+        """Return the result with its lower bound and its alternatives, each of which is a query of its own.
 
         Returns:
-            A result that is equal to ``finish(self)``.
-        """
-        late = object.__new__(type(self))
-        late.__dict__.update({name: value for name, value in self.__dict__.items() if name not in names})
-        found_by = dict.fromkeys(names, lambda: finish(self))
-        late.__dict__["_found_by"] = {**self.__dict__.get("_found_by", {}), **found_by}
-        return late
+            A result with all fields of this one; itself if it has no query.
 
-    def __getattr__(self, name: str) -> Any:
-        # Called for what is missing only: for what is found when it is read.
-        finish = self.__dict__.get("_found_by", {}).get(name)
-        if finish is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        finished = finish()
-        late = [late for late, other in self._found_by.items() if other is finish]
-        self.__dict__.update({late_name: getattr(finished, late_name) for late_name in late})
-        return self.__dict__[name]
+        >>> from privproj import M2, epsilon
+        >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).with_details().lower_bound.value, 3)
+        0.738
+        """
+        return self if self.query is None else self.query.add_details(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        # Bounds hold functions, which cannot be pickled: a copy has numbers alone.
+        return {**vars(self.with_details()), "interval": Enclosure(*self.interval), "query": None, "target": None}
 
     def __hash__(self) -> int:
         return hash((self.quantity, self.value, self.bound, self.bound_version, self.epsilon, self.log10_delta))
@@ -282,10 +282,14 @@ class Result:
         """
         from privproj.version import __version__
 
-        least = {} if self.lower_bound is None else self.lower_bound.as_dict()
-        values = self.__getstate__() | {"numerics": {**self.numerics, **least, **self.alternatives}}
-        values = {name: value for name, value in values.items() if name not in ("lower_bound", "alternatives")}
-        plain = {name: as_plain_value(value) for name, value in values.items()}
+        ends = {"lower": self.lower, "upper": self.upper}
+        full = self.with_details()
+        below = {} if full.lower_bound is None else full.lower_bound.as_dict()
+        numerics = {**full.numerics, **below, **full.alternatives}
+        names = [one.name for one in fields(full) if one.name not in ("lower_bound", "alternatives", "query", "target")]
+        values = [ends if name == "interval" else {name: getattr(full, name)} for name in names]
+        plain = {name: as_plain_value(value) for pair in values for name, value in {**pair}.items()}
+        plain["numerics"] = as_plain_value(numerics)
         plain["encloses"] = "the true value" if self.side is Side.EXACT else "the value of the named bound"
         if self.outcome not in (Outcome.OK, Outcome.REFUSED):
             plain["value"] = None

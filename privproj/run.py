@@ -35,12 +35,10 @@ from privproj.sampling import (
 __all__ = ["NeighbouringRelation", "RunOptions", "Sampling"]
 
 
-POISSON_UNLESS_SAID = (
-    "batches are taken to be Poisson, since nothing says how they are drawn; for shuffled ones, as most loaders draw "
-    "them, say --sampling shuffle, which costs far more; --sampling balls-in-bins costs about as much as this, but a "
-    "loader that shuffles has to be changed for it"
-)
-"""Said where a rate was computed from a batch size and a number of records, and no sampling is given. Contract."""
+ASSUMED_POISSON = (
+    "Poisson sampling assumed because --sampling was not given. If your loader shuffles, use --sampling shuffle; "
+    "epsilon is then much larger. --sampling balls-in-bins costs about as much as Poisson but needs a different loader."
+)  # note on a rate that follows from a batch size and a dataset size, without a sampling
 
 
 class RunOptions(TypedDict):
@@ -173,7 +171,7 @@ class Run:
         chosen = WHOLE_DATA if self.sampling is None else record
         notes = [chosen.why_default] if chosen.why_default and self.relation is None else []
         if self.sampling is None and rate < 1.0 and self.public_size:
-            notes.append(POISSON_UNLESS_SAID)
+            notes.append(ASSUMED_POISSON)
         set_field(self, "notes", (*self.notes, *notes))
         set_field(self, "sampling", None if rate == 1.0 and not record.counts_epochs else scheme)
         relation = chosen.default_relation if self.relation is None else self.relation

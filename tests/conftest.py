@@ -82,8 +82,8 @@ def pytest_terminal_summary(terminalreporter):
 def _rows_of_its_own():
     """No test makes machine code because of what the tests before it asked: that takes seconds where none is kept."""
     yield
-    if compiled := sys.modules.get("privproj.numerics.compiled"):
-        compiled._rows_run.clear()
+    if jit := sys.modules.get("privproj.numerics.jit"):
+        jit._rows_run.clear()
 
 
 @pytest.fixture

@@ -6,37 +6,33 @@ which every door shows it (C30).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Any, NotRequired, Unpack
 
-from privproj.accounting.first_guess import (
-    MOST_STEPS,
-    Releases,
-    classical_noise,
-    find_crossing_by_secants,
-    initial_noise,
-    rough_crossing,
-    sparse_excess,
-    steps_guess,
-)
-from privproj.accounting.lower_bound import with_lower_bound
-from privproj.accounting.phase import check_mechanism, numerics_of
-from privproj.accounting.query import Question, answer, ask_by_name
+from privproj.accounting.phase import Phase, check_mechanism, numerics_of
+from privproj.accounting.query import Schedule, build_result, composition_of, query_of
 from privproj.accounting.vectorized_kernels import meets_in_columns
-from privproj.errors import InvalidParameter, NotConverged, Unanswered
+from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Refused, Unanswered
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing, largest_integer, minimise
 from privproj.parameters import LARGEST_NOISE, SMALLEST_NOISE
 from privproj.profiles.conversion import SPARE_LOG, leads_with_epsilon, log_excess, meets, number_before
+from privproj.profiles.gaussian import find_noise
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, Representation
 from privproj.profiles.tradeoff import gaussian_spread, risk_of
-from privproj.result import Outcome, Result, Side
+from privproj.result import Outcome, Result, Side, risk_words
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import IN_EPOCHS
 from privproj.targets import FullTarget, RiskTarget, target_from, target_names
+
+Releases = Sequence[tuple[Representation, Run]]  # phases, each as the bound of one release and the run it is for
+
+MOST_STEPS = 10**8  # largest number of releases that the steps query and ``remaining`` search
+MOST_GUESSES = 12  # most steps of a secant in ln x, before a search with a bracket starts
+LARGEST_GUESS_STEP = 1.0  # largest step of a secant in ln x
 
 MOST_RARE = 1e12
 """One over the smallest sampling rate that the rate query tries. Contract."""
@@ -114,8 +110,8 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
     0.3411
     """
     require_unset(mechanism, "noise_multiplier", "sigma")
-    question, result = _calibrate("sigma", mechanism, solve_sigma, asked)
-    return with_lower_bound(question.with_mechanism(noise_multiplier=result.value).phases, result)
+    query, target, result = _calibrate("sigma", mechanism, solve_sigma, asked)
+    return replace(result, query=query.with_mechanism(noise_multiplier=result.value), target=target)
 
 
 def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
@@ -147,7 +143,7 @@ def rank(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     require_unset(mechanism, "rank", "rank")
     if vars(mechanism).get("layers"):
         raise InvalidParameter("layers", mechanism.parameters()["layers"], "dim, not layers, for the rank query")
-    return _calibrate("rank", mechanism, _solve_rank, asked)[1]
+    return _calibrate("rank", mechanism, _solve_rank, asked)[2]
 
 
 def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
@@ -173,7 +169,7 @@ def steps(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     7
     """
     _require_unset_in_run(asked, "steps", "steps", "epochs")
-    return _calibrate("steps", mechanism, _solve_steps, asked)[1]
+    return _calibrate("steps", mechanism, _solve_steps, asked)[2]
 
 
 def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
@@ -207,7 +203,7 @@ def rate(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
     if wanted in IN_EPOCHS:
         remedy = f"{wanted} uses every record in each epoch; steps finds how many epochs fit"
         raise InvalidParameter("sampling", wanted, "poisson or fixed sampling to find a rate", remedy)
-    return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[1]
+    return _calibrate("rate", mechanism, _solve_rate, {**asked, "sampling": wanted, "sampling_rate": 0.5})[2]
 
 
 def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> Result:
@@ -234,17 +230,17 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
     '0.0001244'
     """
     require_unset(mechanism, "misalignment", "misalignment")
-    return _calibrate("misalignment", mechanism, _solve_misalignment, asked)[1]
+    return _calibrate("misalignment", mechanism, _solve_misalignment, asked)[2]
 
 
 def _calibrate(
-    quantity: str, mechanism: Mechanism, solve: Callable[[Question, Any], Result], asked: Mapping[str, Any]
-) -> tuple[Question, Result]:
-    """The question without what is sought, and its answer; what is asked has the target, the bound and the run."""
+    quantity: str, mechanism: Mechanism, solve: Callable[[Schedule, Any], Result], asked: Mapping[str, Any]
+) -> tuple[Schedule, Any, Result]:
+    """Return the query without the parameter that is sought, its target and its result."""
     target = target_from(asked, quantity)
     run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
-    question = ask_by_name(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
-    return question, answer(question, quantity, solve, target)
+    query = composition_of(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
+    return query, target, solve(query, target)
 
 
 def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
@@ -263,15 +259,15 @@ def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) ->
 
 
 class Search:
-    """A search for a number of a question, which costs the less the larger it is: a noise multiplier, ``1/q``, ...
+    """A search for a number of a query, which costs the less the larger it is: a noise multiplier, ``1/q``, ...
 
-    ``question_at`` is the question at such a number. Curves that were looked at last are kept.
+    ``query_at`` is the question at such a number. Curves that were looked at last are kept.
     """
 
-    def __init__(self, question_at: Callable[[Any], Question], target: FullTarget | RiskTarget) -> None:
-        self.question_at, self.target = question_at, target
+    def __init__(self, query_at: Callable[[Any], Schedule], target: FullTarget | RiskTarget) -> None:
+        self.query_at, self.target = query_at, target
         # How many curves are kept for the last checks. Speed only.
-        self.curve = lru_cache(maxsize=8)(lambda x: question_at(x).curve())
+        self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
         self.excess = cache(self._excess)
 
     def _margin(self, x: Any, margin: float) -> float:
@@ -290,29 +286,28 @@ class Search:
         return math.log(spread / gaussian_spread(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
     def meets(self, x: Any, margin: float = 0.0) -> bool:
-        """True where the question, asked back at any door, answers no more than the target (C24, C30).
+        """True where the query, asked back at any door, answers no more than the target (C24, C30).
 
         Every search ends with this check. A composed epsilon must be below by the relative ``margin``.
         """
-        question, target, curve = self.question_at(x), self.target, self.curve(x)
+        query, target, curve = self.query_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
             return risk_of(curve, target) <= target.value
         if not meets(curve, target, self._margin(x, margin)):
             return False
-        return not question.is_plain or meets_in_columns(question.only, target, curve)
+        return not query.is_plain or meets_in_columns(query.only, target, curve)
 
-    def answer(self, quantity: str, x: Any, value: float, lower: float | None, **details: Any) -> Result:
-        """The result at ``x``, with how its curve was computed where a grid was asked for."""
-        question = self.question_at(x)
-        if question.asked_step is not None:
-            details["numerics"] = numerics_of(self.curve(x))
+    def result(self, quantity: str, x: Any, value: float, interval: Enclosure, **fields: Any) -> Result:
+        """Return the result at ``x``, with the numerics of its curve if a discretization was given."""
+        query = self.query_at(x)
         if quantity == "sigma" and value == SMALLEST_NOISE:
-            details["warnings"] = (*question.notes, LEAST_NOISE_NOTE)
-        return question.result(quantity, value, lower, **{**self.target.fields(), **details})
+            fields["warnings"] = (*query.notes, LEAST_NOISE_NOTE)
+        curve = None if query.grid_step is None else self.curve(x)
+        return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
         """Where the losses of the run spread about as the target has it; ``otherwise`` where no spread is known."""
-        return initial_noise(lambda x: [phase.guess() for phase in self.question_at(x).phases], self.target, otherwise)
+        return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
@@ -360,12 +355,26 @@ class Search:
             n = max(n, best) if end > best else min(n, best)
         return n + onwards * (largest_integer(lambda k: passes(n + onwards * k), 0, abs(end - n)) or 0)
 
-    def most_steps(self, before: Releases, last: tuple[Representation, Run]) -> int | None:
-        """The largest number of steps up to 1e8 that meets the target; None where not even one does.
 
-        The run has the phases ``before`` and then the steps of ``last``.
-        """
-        return self.last_whole(1, MOST_STEPS, guess=steps_guess(before, last, self.target))
+def noise_factor(query: Schedule, target: FullTarget | RiskTarget) -> float:
+    """Return the smallest common factor of all noise multipliers with which a composition meets a target."""
+    search = Search(query.scaled, target)
+    rtol = COMPOSED_RTOL if isinstance(target, RiskTarget) else 1e-7
+    factor, _ = search.least(search.guess(1.0), low=1e-6, high=1e6, rtol=rtol)
+    if factor == math.inf:
+        pair = "" if isinstance(target, RiskTarget) else f"epsilon {target.epsilon:g} and delta {target.delta:g}"
+        missed = risk_words(target.parameters()) if isinstance(target, RiskTarget) else pair
+        raise Refused(f"no common factor of the noise meets {missed}")
+    return factor
+
+
+def steps_after(query: Schedule, target: FullTarget) -> int:
+    """Return the largest number of steps of the last phase with which a composition meets a target; 0 if none does."""
+    *before, last = query.phases
+    search = Search(lambda steps: replace(query, phases=(*before, last.with_run(steps=steps))), target)
+    # The first guess uses the phases with a profile.
+    releases = [phase.guess() for phase in before if phase.accountant is None]
+    return search.last_whole(1, MOST_STEPS, guess=steps_guess(releases, last.guess(), target)) or 0
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
@@ -382,20 +391,21 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
     return math.inf
 
 
-def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
+@query_of("sigma")
+def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
     """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier.
 
     What is found ``roughly`` meets the target too, is within :data:`ROUGH_NOISE_RTOL` of the least that does, and has
     no lower end.
     """
-    search = Search(lambda z: question.with_mechanism(noise_multiplier=z), target)
+    search = Search(lambda z: query.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
-        return _solve_sigma_at_risk(question, target, search)
+        return _solve_sigma_at_risk(query, target, search)
 
     def at(z: float) -> Enclosure:
         return search.curve(z).log_delta(target.epsilon)
 
-    run, limits = question.only.run, {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
+    run, limits = query.only.run, {"low": SMALLEST_NOISE, "high": LARGEST_NOISE}
     guess, rtol, fall = classical_noise(target), 1e-12, 1.0
     guess = guess if run.single else search.guess(guess)
     first = search.curve(guess)
@@ -414,7 +424,7 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
         noise = _smallest_passing(search.meets, near, FIRST_STEP, LARGEST_NOISE)
     if noise == math.inf:
         first.epsilon(target.log_delta)  # raises below a floor
-        return _vacuous_answer(question, "sigma", **target.fields())
+        return _vacuous_result(query, "sigma", **target.fields())
     curve, lower = search.curve(noise), None
     gap = math.inf if roughly or leads_with_epsilon(curve) else at(noise).upper - at(noise).lower
     if gap < math.inf:
@@ -425,15 +435,17 @@ def solve_sigma(question: Question, target: FullTarget | RiskTarget, *, roughly:
             near, spread = noise * math.exp((at(noise).lower - target.log_delta) / fall), rtol
         end = find_crossing(lambda z: at(z).lower - target.log_delta, near, spread=spread, rtol=rtol, **limits).lower
         lower = min(noise, end)
-    return search.answer("sigma", noise, noise, lower, side=search.question_at(noise).side(curve))
+    interval = Enclosure(-math.inf if lower is None else lower, noise)
+    return search.result("sigma", noise, noise, interval, side=search.query_at(noise).side(curve))
 
 
-def _solve_rank(question: Question, target: FullTarget) -> Result:
+@query_of("rank")
+def _solve_rank(query: Schedule, target: FullTarget) -> Result:
     """Answer :func:`privproj.rank` for a question that is already parsed."""
-    search = Search(lambda rank: question.with_mechanism(rank=rank), target)
-    excess, limit, shape = search.excess, question.only.mechanism.rank_limit, question.only.mechanism.with_rank
-    rough = cache(lambda rank: sparse_excess(search.question_at(rank).only, target))
-    guide = excess if question.only.run.single else rough
+    search = Search(lambda rank: query.with_mechanism(rank=rank), target)
+    excess, limit, shape = search.excess, query.only.mechanism.rank_limit, query.only.mechanism.with_rank
+    rough = cache(lambda rank: sparse_excess(search.query_at(rank).only, target))
+    guide = excess if query.only.run.single else rough
     best = {"grows": 1, "falls": limit}.get(shape) or _best_rank(guide, limit)
     if shape == "u-shaped" and excess(best) > 0.0:
         ends = max(math.log(best) - 1.0, 0.0), min(math.log(best) + 1.0, math.log(limit))
@@ -445,8 +457,9 @@ def _solve_rank(question: Question, target: FullTarget) -> Result:
     fitting = largest or smallest
     side = Side.LOWER if largest else Side.UPPER
     if fitting is None:
-        return _vacuous_answer(question, "rank", side=side, **target.fields())
-    return search.answer("rank", fitting, fitting, smallest or fitting, upper=fitting if smallest else None, side=side)
+        return _vacuous_result(query, "rank", side=side, **target.fields())
+    interval = Enclosure(smallest or fitting, fitting if smallest else math.inf)
+    return search.result("rank", fitting, fitting, interval, side=side)
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
@@ -464,73 +477,212 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
     return round(math.exp(minimise(at, scan[max(best - 1, 0)], scan[min(best + 1, 12)], rtol=1e-3, points=7)[0]))
 
 
-def _solve_steps(question: Question, target: FullTarget) -> Result:
+@query_of("steps")
+def _solve_steps(query: Schedule, target: FullTarget) -> Result:
     """Answer :func:`privproj.steps` for a question that is already parsed."""
-    search = Search(lambda count: question.with_run(steps=count), target)
-    largest = search.most_steps([], question.only.guess())
+    search = Search(lambda count: query.with_run(steps=count), target)
+    largest = search.last_whole(1, MOST_STEPS, guess=steps_guess([], query.only.guess(), target))
     if largest == MOST_STEPS:
         raise NotConverged(f"more than {MOST_STEPS:.0e} steps fit; expected a target that fewer steps use up")
-    return _answer_largest(question, "steps", search, largest, largest)
+    return _largest_result(query, "steps", search, largest, largest)
 
 
-def _solve_rate(question: Question, target: FullTarget) -> Result:
+@query_of("rate")
+def _solve_rate(query: Schedule, target: FullTarget) -> Result:
     """Answer :func:`privproj.rate` for a question that is already parsed."""
-    sampling = question.only.run.sampling
-    search = Search(lambda x: question.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
+    sampling = query.only.run.sampling
+    search = Search(lambda x: query.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
     x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
     all_fits = ("even the whole data set at every step meets the target",) if x == 1.0 else ()
-    return _answer_largest(question, "rate", search, x, 1.0 / x, warnings=(*question.notes, *all_fits))
+    return _largest_result(query, "rate", search, x, 1.0 / x, warnings=(*query.notes, *all_fits))
 
 
-def _solve_misalignment(question: Question, target: FullTarget) -> Result:
+@query_of("misalignment")
+def _solve_misalignment(query: Schedule, target: FullTarget) -> Result:
     """Answer :func:`privproj.misalignment` for a question that is already parsed."""
-    search = Search(lambda x: question.with_mechanism(misalignment=1.0 / x), target)
-    limits, single = {"low": 0.51, "high": MOST_ALIGNED}, question.only.run.single
-    rough = cache(lambda x: sparse_excess(search.question_at(x).only, target))
+    search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
+    limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
+    rough = cache(lambda x: sparse_excess(search.query_at(x).only, target))
     guess, fall = rough_crossing(search.excess if single else rough, 1e4, **limits)
     x, _ = search.least(guess, rtol=1e-9 if single else 1e-7, fall=fall, **limits)
-    return _answer_largest(question, "misalignment", search, x, 1.0 / x)
+    return _largest_result(query, "misalignment", search, x, 1.0 / x)
 
 
-def _answer_largest(
-    question: Question, quantity: str, search: Search, x: Any, value: float | None, **details: Any
+def _largest_result(
+    query: Schedule, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
     """The answer of a search for the largest value that fits, which ended at ``x``; vacuous where there is none."""
     if not value:
-        return _vacuous_answer(question, quantity, side=Side.LOWER, **search.target.fields())
-    return search.answer(quantity, x, value, value, upper=None, side=Side.LOWER, **details)
+        return _vacuous_result(query, quantity, side=Side.LOWER, **search.target.fields())
+    return search.result(quantity, x, value, Enclosure(value, math.inf), side=Side.LOWER, **details)
 
 
-def _vacuous_answer(question: Question, quantity: str, **fields: Any) -> Result:
+def _vacuous_result(query: Schedule, quantity: str, **fields: Any) -> Result:
     """The result of a calibration in which no value of the parameter meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
     why = f"nothing meets this target; expected a larger {larger}, or an easier run"
-    count = getattr(question.only.mechanism, "adaptive_clipping_sigma", None)
+    count = getattr(query.only.mechanism, "adaptive_clipping_sigma", None)
     if quantity == "sigma" and count is not None:
         why = (
             f"with any noise the count that adapts the clip spends more than the target, got deviation {count:g}; "
             "expected a larger adaptive_clipping_sigma"
         )
-    warnings = (*question.notes, why)
-    return question.result(quantity, None, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
+    warnings = (*query.notes, why)
+    return build_result(query, quantity, None, **{"outcome": Outcome.VACUOUS, "warnings": warnings, **fields})
+
+
+# --- first guesses: they change how long a search takes, and never its result ------------------------------
+
+
+def classical_noise(target: FullTarget) -> float:
+    """The noise multiplier of the textbook rule for one Gaussian release, at most 1e12, as a first guess."""
+    # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
+    return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
+
+
+def _plain_run(run: Run) -> Run:
+    """A run of about the same cost that every Renyi curve accounts for: Poisson batches in place of bins."""
+    if run.allocates and run.batches is not None:
+        return Run(steps=run.steps * run.batches, sampling_rate=run.batches_per_record / run.batches)
+    return Run(steps=run.steps, sampling_rate=run.sampling_rate)
+
+
+def _wanted_spread(target: FullTarget | RiskTarget) -> float:
+    """The ``mu`` of a Gaussian release that just meets the target, roughly."""
+    if isinstance(target, RiskTarget):
+        return gaussian_spread(target.value, target.fpr)
+    near = classical_noise(target) if target.epsilon else 1.0
+    noise = find_noise(target.epsilon, target.log_delta, rtol=1e-3, near=near)
+    return 1.0 / min(noise.upper, LARGEST_NOISE)
+
+
+def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
+    """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
+
+    The spread falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. ``guess`` is returned where
+    no spread is known.
+    """
+    wanted = _wanted_spread(target)
+    x, fall, last = guess, 1.0, None
+    for _ in range(MOST_GUESSES):
+        spread = _spread_of(at(x), target)
+        if math.isnan(spread):
+            return guess
+        excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
+        if last and last[0] != x and excess != last[1]:
+            fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
+        # Relative accuracy of the spread of losses by which a search begins. Speed only.
+        if abs(excess) < 0.02:
+            break
+        last = (x, excess) if excess < math.inf else None
+        x = min(max(x * math.exp(min(max(excess / fall, -LARGEST_GUESS_STEP), 2.0)), SMALLEST_NOISE), LARGEST_NOISE)
+    return x
+
+
+def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
+    """The standard deviation of the loss of a run in nats, roughly; ``inf`` for huge losses, nan where none is known.
+
+    Poisson batches stand in for bins, and the Gaussian release outside an event of half of delta for a good-event
+    bound. A run that needs no composition has no spread here.
+    """
+    from privproj.composition.dominating_pairs import outline_step
+    from privproj.composition.good_event import GoodEvent
+
+    squares, composed = [], len(releases) > 1
+    try:
+        for form, run in releases:
+            if isinstance(form, GoodEvent) and isinstance(target, FullTarget):
+                form = form.over_run(run).gaussian_release(target.log_delta - math.log(2.0))
+            if not isinstance(form, PrivacyProfile):
+                return math.nan
+            composed = composed or not form.closed_form or run.sampling_rate < 1.0 or run.allocates
+            plain = _plain_run(run)
+            squares.append(plain.steps * outline_step(form, plain).deviation ** 2)
+    except PrivprojError:
+        return math.inf
+    return math.sqrt(math.fsum(squares)) if composed else math.nan
+
+
+def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
+    """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``."""
+    form, run = last
+    profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
+    spent, unit = _spread_of(profiles) if profiles else 0.0, _spread_of([(form, replace(run, steps=1))])
+    left = _wanted_spread(target) ** 2 - spent**2
+    return min(max(int(left / unit**2), 1), MOST_STEPS) if left > 0.0 and 0.0 < unit < math.inf else 1
+
+
+def find_crossing_by_secants(
+    excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
+) -> tuple[float, float]:
+    """The upper end of what :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
+
+    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth, and fewer where it is
+    known how fast the excess falls.
+    """
+    # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
+    fall = 10.0 if fall is None else fall
+    x, last, step = min(max(guess, low), high), None, math.inf
+    for _ in range(MOST_GUESSES):
+        try:
+            value = excess(x)
+        except PrivprojError:
+            break
+        if not math.isfinite(value):
+            break
+        if last and last[0] != x and (last[1] - value) * (x - last[0]) > 0.0:
+            fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
+        last, step = (x, value), value / fall
+        x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
+        # A secant ends where its step is below this share of the accuracy that is asked for. Speed only.
+        if abs(step) < 0.3 * rtol:
+            break
+    # The root is about one step away from the last value.
+    # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
+    spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
+    start = last[0] if last else x
+    return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
+
+
+def sparse_excess(phase: Phase, target: FullTarget) -> float:
+    """``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` where there is no number.
+
+    It only tells a search where to look. Every answer is evaluated with the full table afterwards.
+    """
+    try:
+        # Values of the profile per standard deviation of the loss. Speed only.
+        return log_excess(phase.curve(resolution=3.0), target)
+    except PrivprojError:
+        return math.inf
+
+
+def rough_crossing(
+    rough: Callable[[float], float], guess: float, low: float, high: float
+) -> tuple[float, float | None]:
+    """Where a rough excess ends to be positive, to a hundredth; and how fast it falls with ``ln x``, where known."""
+    near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
+    if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):
+        return near.upper, None
+    fall = (rough(near.lower) - rough(near.upper)) / math.log(near.upper / near.lower)
+    return near.upper, fall if fall > 0.0 else None
 
 
 # --- an attack risk in place of epsilon and delta -------------------------------------------------------
 
 
-def _solve_sigma_at_risk(question: Question, target: RiskTarget, search: Search) -> Result:
+def _solve_sigma_at_risk(query: Schedule, target: RiskTarget, search: Search) -> Result:
     """Answer :func:`privproj.sigma` at a risk, with a lower end where the curve is that of Gaussians (C30)."""
     spread = gaussian_spread(target.value, target.fpr)
     # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
     guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
-    if not question.only.run.single:
+    if not query.only.run.single:
         guess = search.guess(guess)
     if numerics_of(search.curve(guess)):
         # Where records pick their batches, curves take seconds. Speed only.
-        rtol = 1e-4 if question.only.run.allocates else COMPOSED_RTOL
+        rtol = 1e-4 if query.only.run.allocates else COMPOSED_RTOL
     noise, _ = search.least(guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if noise == math.inf:
-        return _vacuous_answer(question, "sigma", **target.fields())
+        return _vacuous_result(query, "sigma", **target.fields())
     # A Gaussian release of a larger mu has a larger risk (C30).
     lower, step = None if gaussian_mu(search.curve(noise)) is None else noise, FIRST_STEP
     while lower and (gaussian_mu(search.curve(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
@@ -538,8 +690,9 @@ def _solve_sigma_at_risk(question: Question, target: RiskTarget, search: Search)
         lower = lower if lower >= SMALLEST_NOISE else None
     # Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians.
     is_known = target.fpr is None or gaussian_mu(search.curve(noise)) is not None
-    side = search.question_at(noise).side(search.curve(noise)) if is_known else Side.UPPER
-    return search.answer("sigma", noise, noise, lower, side=side)
+    side = search.query_at(noise).side(search.curve(noise)) if is_known else Side.UPPER
+    interval = Enclosure(-math.inf if lower is None else lower, noise)
+    return search.result("sigma", noise, noise, interval, side=side)
 
 
 def gaussian_mu(curve: Curve) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from privproj.accounting.calibration import solve_sigma
 from privproj.accounting.config import SOLVERS
 from privproj.accounting.phase import Phase, check_mechanism, phase_for
-from privproj.accounting.query import answer, ask_by_name, question_about
+from privproj.accounting.query import composition_of, composition_of_phase
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered
 from privproj.mechanisms import M2, Mechanism
 from privproj.mechanisms.bound import Baseline, Bound
@@ -98,7 +98,7 @@ def compare(
 def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
     """Ask one bound: the row has its answer, or the reason why there is none."""
     try:
-        return Comparison(phase.bound, answer(question_about(phase), quantity, SOLVERS[quantity], target))
+        return Comparison(phase.bound, SOLVERS[quantity](composition_of_phase(phase), target))
     except PrivprojError as error:
         return Comparison(phase.bound, getattr(error, "result", None), str(error), _short_reason(phase.bound, error))
 
@@ -150,8 +150,8 @@ def compare_with_baselines(
         try:
             value = dp_sgd_noise if result.quantity == "sigma" and bound == "gaussian" else None
             if not value:
-                question = ask_by_name(setting, bound, {**run, "split": baseline.split})
-                value = solve(question, target_from(target, result.quantity)).value
+                query = composition_of(setting, bound, {**run, "split": baseline.split})
+                value = solve(query, target_from(target, result.quantity)).value
         except (Unanswered, InvalidParameter):
             continue
         if value is not None and bound != result.bound:

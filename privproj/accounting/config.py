@@ -12,9 +12,9 @@ from privproj.accounting.calibration import require_unset
 from privproj.accounting.lower_bound import with_alternatives
 from privproj.accounting.query import (
     SOLVED_FOR,
-    Question,
-    answer,
-    ask_by_name,
+    Schedule,
+    build_result,
+    composition_of,
     delta,
     epsilon,
     solve_delta,
@@ -23,9 +23,9 @@ from privproj.accounting.query import (
 from privproj.errors import InvalidParameter, unknown_name
 from privproj.mechanisms import Mechanism, Sketch, Wishart
 from privproj.mechanisms.registry import mechanism_named
+from privproj.numerics.interval import Enclosure
 from privproj.parameters import (
     NUMBER,
-    TABLE,
     TEXT,
     TRUTH,
     WHOLE,
@@ -36,7 +36,7 @@ from privproj.parameters import (
     quoted,
     real,
 )
-from privproj.result import Result
+from privproj.result import Result, Side
 from privproj.run import RUN_PARAMETERS, RunOptions, run_from
 from privproj.targets import TARGET_PARAMETERS, target_from, target_names
 
@@ -63,7 +63,6 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("expect", "rtol", "at_most"), NUMBER),
     "bound_version": WHOLE,
     "planned": TRUTH,
-    "event": TABLE,
 }
 """What the values of every key may be, but for the parameters of a mechanism."""
 
@@ -140,9 +139,9 @@ def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[
     return kind(**parameters_from(kind, entry)), entry.get("bound"), run
 
 
-def question_from(entry: Mapping[str, Any], query: str = "") -> Question:
-    """The question that an entry puts, whose keys were checked."""
-    return ask_by_name(*mechanism_bound_and_run(entry, query))
+def question_from(entry: Mapping[str, Any], query: str = "") -> Schedule:
+    """Return the query of an entry whose keys were checked."""
+    return composition_of(*mechanism_bound_and_run(entry, query))
 
 
 def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
@@ -154,11 +153,11 @@ def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
         asked = {name: entry[name] for name in target_names(query) if name in entry}
         return QUERIES[query](mechanism, bound=bound, **asked, **run)
-    question, target, solve = question_from(entry, query), target_from(entry, query), SOLVERS[query]
+    composition, target, solve = question_from(entry, query), target_from(entry, query), SOLVERS[query]
     if query == "sigma":
-        require_unset(question.only.mechanism, "noise_multiplier", query)
-        return answer(question, query, solve, target)
-    return with_alternatives(question, answer(question, query, solve, target), lambda asked: solve(asked, target))
+        require_unset(composition.only.mechanism, "noise_multiplier", query)
+        return solve(composition, target)
+    return with_alternatives(composition, solve(composition, target), lambda other: solve(other, target))
 
 
 # --- one dotted name ------------------------------------------------------------------------------
@@ -241,12 +240,12 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
     """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
     (order,) = _pop_numbers(quantity, values, "order")
     mechanism = _build_mechanism(Sketch, quantity, values)
-    question = ask_by_name(mechanism, "rdp", {})
-    question.check()
+    query = composition_of(mechanism, "rdp", {})
+    query.check()
     top = mechanism.gamma_of_matrices
     if not 1.0 < order < top:
         raise InvalidParameter("order", order, f"an order above 1 and below gamma={top:g}")
-    return question.result("renyi divergence", question.only.bound.representation(mechanism).divergence(order), None)  # pyright: ignore
+    return build_result(query, "renyi divergence", query.only.bound.representation(mechanism).divergence(order))  # pyright: ignore
 
 
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
@@ -256,13 +255,13 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     c = _pop_numbers(quantity, values, "c")[0] if "c" in values else SPECTRAL_CONSTANT
     t, eta, radius = _pop_numbers(quantity, values, "t", "eta", "R")
     mechanism = _build_mechanism(Wishart, quantity, values)
-    question = ask_by_name(mechanism, "early", {})
-    question.check()
+    query = composition_of(mechanism, "early", {})
+    query.check()
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     asked = quantity.rsplit(".", 1)[1]
     value = epsilon if asked == "epsilon" else math.exp(log_delta)
     fields = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
-    return question.result(asked, value, None, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
+    return build_result(query, asked, value, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
@@ -273,10 +272,11 @@ def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
     mechanism = _build_mechanism(Wishart, quantity, {"rank": 1, **values})
     dim, _, misalignment = mechanism.shape
     value = preprocessing_gain(misalignment, gamma, dim, beta)
-    question = ask_by_name(mechanism, None, {})
+    query = composition_of(mechanism, None, {})
     note = f"add beta={beta:g} to delta, and normalise the vector again after the noise"
     source = "arXiv 2601.21719, Lemma 10, with its condition corrected"
-    return question.result("gain", value, value, upper=None, side="lower bound", warnings=(note,), source=source)
+    interval = Enclosure(value, math.inf)
+    return build_result(query, "gain", value, interval, side=Side.LOWER, warnings=(note,), source=source)
 
 
 SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {

@@ -21,7 +21,7 @@ from typing import Any, Unpack
 
 from privproj.accounting.calibration import gaussian_mu
 from privproj.accounting.phase import numerics_of
-from privproj.accounting.query import Question, answer, ask_by_name
+from privproj.accounting.query import Schedule, build_result, composition_of, query_of
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, log1m_exp, next_up, outward_margin
@@ -39,7 +39,7 @@ DEFAULT_SLACK = 1e-9
 
 
 def gdp_mu(
-    mechanism: Mechanism | Question,
+    mechanism: Mechanism | Schedule,
     *,
     delta: float = DEFAULT_SLACK,
     bound: str | None = None,
@@ -82,11 +82,10 @@ def gdp_mu(
     >>> round(sampled.value, 3), round(sampled.numerics["regret"], 3)
     (0.666, 0.017)
     """
-    if isinstance(mechanism, Question):
+    if isinstance(mechanism, Schedule):
         require_no_options(bound, run, "a schedule")
         return solve_gdp_mu(mechanism, slack_target(delta))
-    question = ask_by_name(mechanism, bound, run)
-    return answer(question, "gdp_mu", solve_gdp_mu, slack_target(delta))
+    return solve_gdp_mu(composition_of(mechanism, bound, run), slack_target(delta))
 
 
 def require_no_options(bound: str | None, options: Mapping[str, Any], what: str) -> None:
@@ -96,13 +95,14 @@ def require_no_options(bound: str | None, options: Mapping[str, Any], what: str)
             raise InvalidParameter(name, value, f"no {name}: {what} has its bounds and its runs")
 
 
-def solve_gdp_mu(question: Question, target: Target) -> Result:
+@query_of("gdp_mu")
+def solve_gdp_mu(query: Schedule, target: Target) -> Result:
     """Answer :func:`privproj.gdp_mu` for a question that is already parsed (C30)."""
-    curve = question.curve()
+    curve = query.curve()
     exact_mu = gaussian_mu(curve)
     if exact_mu is not None:
         # The profile is that of mu itself; 1/z and sqrt(T) are rounded.
-        fit, side = _GaussianFit(next_up(exact_mu), 0.0, 0.0, 0), question.side(curve)
+        fit, side = _GaussianFit(next_up(exact_mu), 0.0, 0.0, 0), query.side(curve)
     else:
         fit, side = fit_gaussian(curve, target if target.delta else None), Side.UPPER
         if not target.delta and fit.mu == math.inf:
@@ -110,9 +110,9 @@ def solve_gdp_mu(question: Question, target: Target) -> Result:
     numerics = {"regret": fit.regret, "exact_from": fit.least_rate, "epsilons_read": fit.points}
     fields: dict[str, Any] = {"numerics": {**numerics_of(curve), **numerics}, "side": side, **target.fields()}
     if fit.mu == math.inf:
-        note = f"no finite mu at this slack; expected a larger slack or {question.remedy}"
-        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*question.notes, note)}
-    return question.result("gdp_mu", fit.mu, None, **fields)
+        note = f"no finite mu at this slack; expected a larger slack or {query.remedy}"
+        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
+    return build_result(query, "gdp_mu", fit.mu, **fields)
 
 
 FIRST_EDGES = 16

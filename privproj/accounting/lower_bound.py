@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from privproj.accounting.phase import Phase
+from privproj.accounting.query import Schedule, solve_delta, solve_epsilon
 from privproj.composition.compose import compose_phases
 from privproj.errors import PrivprojError
 from privproj.numerics.interval import next_up
@@ -48,41 +49,57 @@ OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compar
 NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
 """Printed with every number for shuffled batches (C17, C27)."""
 
-SEES_PROJECTIONS = "whoever sees the projections"
+SEES_PROJECTIONS = "an adversary who observes the projections"
 """For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
 
 
-def with_lower_bound(phases: Sequence[Phase], result: Result) -> Result:
-    """The result with a lower end of epsilon, or of ``log10 delta``, where one is proved; it is found when it is read.
+QUANTITIES = ("epsilon", "delta", "sigma")  # quantities whose results have a lower bound
 
-    Where another lower end stands there, the larger is kept. Nothing that goes wrong here fails the answer.
+
+def lower_bound(result: Result) -> LowerBound | None:
+    """Return a lower bound of the true value for the mechanism and the run of a result (C27, C28).
+
+    It is an epsilon (``log10`` of delta for a delta, the advantage for a noise multiplier at a risk) below which no
+    accounting of the same release can go. For projections the adversary observes them.
+
+    Args:
+        result: The result of :func:`privproj.epsilon`, :func:`privproj.delta` or :func:`privproj.sigma`.
+
+    Returns:
+        The largest lower bound that is known; None if there is none.
+
+    >>> from privproj import M2, epsilon
+    >>> from privproj.accounting import lower_bound
+    >>> round(lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)).value, 3)
+    0.738
     """
-    if not result.usable or result.side is not Side.UPPER or not result.value or result.quantity not in ASKED:
-        return result
-    if result.risk is not None and "advantage" not in result.risk:
-        return result
-    return result.completed_by(("lower_bound", "warnings"), lambda answered: _with_end_below(phases, answered))
-
-
-def _with_end_below(phases: Sequence[Phase], result: Result) -> Result:
-    """The result with the largest lower end that is known, and with a warning where it is far above that."""
+    if result.query is None or result.side is not Side.UPPER or not result.usable or not result.value:
+        return result.lower_bound
+    if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
+        return result.lower_bound
     try:
-        new_end = _lower_end(phases, result)
-    except (PrivprojError, ArithmeticError, ValueError):
-        new_end = None
-    ends = [end for end in (result.lower_bound, new_end) if end is not None]
-    result = replace(result, lower_bound=max(ends, key=lambda end: end.value, default=None))
-    end_below, composed = result.lower_bound, "composer" in result.numerics or "epoch" in result.numerics
-    if result.quantity != "epsilon" or not composed or (end_below and end_below.gap) or result.value is None:
-        return result
-    least = max(result.lower or 0.0, end_below.value if end_below else 0.0)
-    if result.value <= WIDE_GAP * least:
-        return result
-    return replace(result, warnings=(*result.warnings, LOOSE.format(least) if least else NOTHING_BELOW))
+        found = _lower_end(result.query.phases, result)
+    except (PrivprojError, ArithmeticError, ValueError):  # no lower bound: the result stands without it
+        found = None
+    bounds = [bound for bound in (result.lower_bound, found) if bound is not None]
+    return max(bounds, key=lambda bound: bound.value, default=None)
 
 
-ASKED = ("epsilon", "delta", "sigma")
-"""The quantities whose answers have a lower end of the truth beside them. Contract."""
+def add_details(query: Schedule, result: Result) -> Result:
+    """Return a result with its lower bound, a warning if that is far below, and its value for other batches."""
+    target = result.target
+    has_bound = result.usable and result.side is Side.UPPER and result.value and result.quantity in QUANTITIES
+    if has_bound and (result.risk is None or "advantage" in result.risk):
+        below, warnings = lower_bound(result), result.warnings
+        is_composed = "composer" in result.numerics or "epoch" in result.numerics
+        if result.quantity == "epsilon" and is_composed and not (below and below.gap):
+            least = max(result.lower or 0.0, below.value if below else 0.0)
+            if (result.value or 0.0) > WIDE_GAP * least:
+                warnings = (*warnings, LOOSE.format(least) if least else NOTHING_BELOW)
+        result = replace(result, lower_bound=below, warnings=warnings)
+    result = replace(result, query=None, target=None)
+    solve = {"epsilon": solve_epsilon, "delta": solve_delta}.get(result.quantity)
+    return with_alternatives(query, result, lambda other: solve(other, target)) if solve else result
 
 
 def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
@@ -159,13 +176,12 @@ def _ratio(result: Result, least: float) -> float:
     return most / least if least > 0.0 else math.inf
 
 
-def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result]) -> Result:
-    """The result with the same number for balls-in-bins batches, and for Poisson ones, beside that of shuffled ones.
+def with_alternatives(query: Schedule, result: Result, solve: Callable[[Schedule], Result]) -> Result:
+    """Return a result for shuffled batches with its value for balls-in-bins and for Poisson batches, if they have one.
 
-    ``question`` is the question that was answered, and ``ask`` answers another. What is refused or has no answer is
-    left out.
+    ``solve`` evaluates another query at the same target.
     """
-    shuffled = [phase.run for phase in question.phases if phase.run.scheme.is_shuffled]
+    shuffled = [phase.run for phase in query.phases if phase.run.scheme.is_shuffled]
     if result.value is None or not shuffled or any(run.batches is None for run in shuffled):
         return result
 
@@ -184,8 +200,8 @@ def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result
         ("poisson_not_valid", in_poisson_batches, "Poisson accounting, NOT VALID for shuffled batches, would print"),
     ):
         try:
-            phases = (changed(phase) if phase.run.scheme.is_shuffled else phase for phase in question.phases)
-            other = ask(replace(question, phases=tuple(phases)))
+            phases = (changed(phase) if phase.run.scheme.is_shuffled else phase for phase in query.phases)
+            other = solve(replace(query, phases=tuple(phases)))
         except PrivprojError:
             continue
         if other.value is not None and math.isfinite(other.value):
@@ -197,14 +213,14 @@ def with_alternatives(question: Any, result: Result, ask: Callable[[Any], Result
 # --- how batches were drawn ---------------------------------------------------------------------------
 
 
-def remark_on_batches(question: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a result with what there is to say of capped and of shuffled batches."""
+def describe_batches(query: Schedule, fields: dict[str, Any]) -> list[str]:
+    """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result."""
     # Without their value the run of a result is only a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
-        return fields
-    caps, cut = _capped(question, fields)
-    least, shuffled = _shuffled(question.phases, fields)
-    return {**fields, "lower_bound": least, "alternatives": caps, "warnings": (*fields["warnings"], *cut, *shuffled)}
+        return []
+    fields["alternatives"], truncated = _capped(query, fields)
+    fields["lower_bound"], shuffled = _shuffled(query.phases, fields)
+    return [*truncated, *shuffled]
 
 
 def known_size(phases: Sequence[Phase]) -> int:
@@ -219,9 +235,9 @@ def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
     return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
 
 
-def _capped(question: Any, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
+def _capped(query: Schedule, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
     """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
-    runs = dict.fromkeys(phase.run for phase in question.phases if phase.run.max_batch_size is not None)
+    runs = dict.fromkeys(phase.run for phase in query.phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
         return {}, []
     from privproj.composition.truncated_poisson import smallest_harmless_cap
@@ -229,7 +245,7 @@ def _capped(question: Any, fields: dict[str, Any]) -> tuple[dict[str, object], l
     log_delta = goal = fields["log10_delta"] * math.log(10.0)
     if fields["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
         try:
-            goal = question.with_run(**WHOLE_BATCHES).curve().log_delta(fields["epsilon"]).upper
+            goal = query.with_run(**WHOLE_BATCHES).curve().log_delta(fields["epsilon"]).upper
         except PrivprojError:
             return {}, []
     least = [smallest_harmless_cap(run, goal) for run in runs]

@@ -1,30 +1,38 @@
-"""A question: the phases of a run with all that their answer rests on; and its answers forwards, epsilon and delta."""
+"""Evaluate queries: a composition of the phases of a run, and its epsilon and its delta."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar, Unpack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
-from privproj.accounting.lower_bound import (
-    known_size,
-    remark_on_batches,
-    warnings_of_delta,
-    with_alternatives,
-    with_lower_bound,
-)
-from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for
+from privproj.accounting.phase import Phase, cut_batches, numerics_of, phase_for, remedy_for_fixed_projection
 from privproj.assumptions import PLANS, ROUNDING_AS_MEASURED, plan_fixed
 from privproj.composition.compose import compose_phases
-from privproj.errors import PrecisionLimit, Unanswered, within
-from privproj.mechanisms import Mechanism
-from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, read_epsilon, read_log_delta
+from privproj.errors import InvalidParameter, PrecisionLimit, Refused, Unanswered, within
+from privproj.mechanisms import Mechanism, NoisyMechanism
+from privproj.numerics.interval import UNKNOWN, Enclosure, LateEnclosure
+from privproj.parameters import integer
+from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
 from privproj.profiles.privacy_profile import Curve
+from privproj.profiles.tradeoff import risk_of
 from privproj.result import Outcome, Result, Side, Status
 from privproj.run import Run, RunOptions
-from privproj.targets import AnyTarget, EpsilonTarget, Target, delta_target, epsilon_target
+from privproj.targets import (
+    EpsilonTarget,
+    Target,
+    delta_target,
+    epsilon_target,
+    full_target,
+    privacy_or_risk_target,
+    risk_target,
+)
 
-Aim = TypeVar("Aim", bound=AnyTarget)
+if TYPE_CHECKING:
+    from privproj.accounting.schedule import Remaining
+
+Solver = TypeVar("Solver", bound=Callable[..., Result])
 
 SOLVED_FOR = {
     "sigma": ("noise_multiplier",),
@@ -32,69 +40,125 @@ SOLVED_FOR = {
     "misalignment": ("misalignment", "alignment"),
     "steps": ("steps", "epochs"),
     "rate": ("sampling_rate", "batch_size", "dataset_size", "epochs", "max_batch_size"),
-}
-"""For every calibration: the names of the parameter that it finds, which must therefore not be given."""
+}  # by calibration: the names of the parameter that it finds, which must therefore not be given
 
 ZERO_EPSILON_NOTE = "delta alone already covers the total variation distance of neighbours, so epsilon 0 is met"
-"""Said beside an epsilon of 0. Contract."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """Phases of one run, one or several, accounted jointly: everything that fixes the curve to be read.
+class Schedule:
+    """The composition of one or more phases, each a mechanism that is released some number of times.
 
-    That of one phase is answered in the words of that phase, unless it is a schedule. ``discretization`` is that of the
-    joint composition; None leaves it to the only phase. ``assumes`` are further sentences that every number takes for
-    granted.
+    Every number is one of the whole run: the phases are composed, their epsilons are not added up. All phases have one
+    neighboring relation and one group size.
+
+    Args:
+        phases: The phases in their order, at least one. A single phase without a name is reported as its mechanism.
+        discretization: The step of the grid of losses on which the phases are composed, from 1e-12 to 1; None lets the
+            composer choose it.
+        assumes: Further requirements of every number of this run.
+
+    Raises:
+        InvalidParameter: There is no phase, or the phases have different relations or group sizes.
+        Refused: A phase reuses a fixed projection although its bound needs a fresh one for each release.
+
+    >>> from privproj import M2, Gaussian
+    >>> from privproj.schedule import Schedule, phase_of
+    >>> first = phase_of(Gaussian(noise_multiplier=1.0), "first", steps=1000, sampling_rate=0.01)
+    >>> second = phase_of(M2(dim=2048, rank=16, noise_multiplier=0.5), "second", steps=1000, sampling_rate=0.01)
+    >>> round(Schedule((first, second)).epsilon(delta=1e-5).value, 4)
+    1.8418
     """
 
     phases: tuple[Phase, ...]
     discretization: float | None = None
     assumes: tuple[str, ...] = ()
-    is_plain: ClassVar[bool] = True
+    has_batch_notes: ClassVar[bool] = True  # whether results state what truncated and shuffled batches cost
+
+    def __post_init__(self) -> None:
+        if self.is_plain:
+            return
+        if not self.phases:
+            raise InvalidParameter("phase", "nothing", "at least one phase")
+        Run(discretization=self.discretization)
+        for name, expected in (
+            ("group_size", "one group_size for all phases: the same person is in all of them"),
+            ("relation", "one neighbouring relation for all phases"),
+        ):
+            values = sorted({str(getattr(phase.run, name)) for phase in self.phases})
+            if len(values) > 1:
+                raise InvalidParameter(name, ", ".join(values), expected)
+        for phase in self.phases:
+            if (step := phase.run.discretization) is not None:
+                raise InvalidParameter("discretization", step, "discretization once, for the whole schedule")
+            if len(self.phases) > 1 and phase.reuses_projection:
+                raise Refused(
+                    f"phase {phase.name}: {phase.bound.name} needs a fresh projection for each release, and a fixed "
+                    f"one may have served other phases; {remedy_for_fixed_projection(phase.mechanism)}"
+                )
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a single phase without a name, which is reported as its mechanism."""
+        return len(self.phases) == 1 and not self.phases[0].name
 
     @property
     def only(self) -> Phase:
-        """The phase of a question that has one."""
+        """The phase of a composition that has one."""
         (phase,) = self.phases
         return phase
 
-    def with_mechanism(self, **changes: object) -> "Question":
-        """The question with these parameters of the mechanism of its only phase changed."""
+    def with_mechanism(self, **changes: object) -> "Schedule":
+        """Return the composition with these parameters of the mechanism of its only phase changed."""
         return replace(self, phases=(self.only.with_mechanism(**changes),))
 
-    def with_run(self, **changes: object) -> "Question":
-        """The question with these parameters of the run of each phase changed."""
+    def with_run(self, **changes: object) -> "Schedule":
+        """Return the composition with these parameters of the run of each phase changed."""
         return replace(self, phases=tuple(phase.with_run(**changes) for phase in self.phases))
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameter` or :class:`Refused` unless each bound answers for its phase soundly."""
+        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound of each phase is sound for it."""
         for phase in self.phases:
             phase.check()
 
+    # --- the curve ------------------------------------------------------------------------------------
+
     def merged(self) -> list[Phase]:
-        """The phases, those that differ in their steps alone as one, composed as the question says."""
+        """Return the phases, with those that differ only in their steps merged into one."""
         if len(self.phases) == 1:
             return [*self.phases]
         merged: dict[Phase, list[Phase]] = {}
         for phase in self.phases:
-            alike = replace(phase, name="", planned=False, run=replace(phase.run, steps=1))
-            merged.setdefault(alike, []).append(phase)
-        return [some[0].with_run(steps=sum(phase.run.steps for phase in some)) for some in merged.values()]
+            same_release = replace(phase, name="", planned=False, run=replace(phase.run, steps=1))
+            merged.setdefault(same_release, []).append(phase)
+        return [same[0].with_run(steps=sum(phase.run.steps for phase in same)) for same in merged.values()]
 
     @property
-    def asked_step(self) -> float | None:
-        """The step of the grid of losses that was asked for, in nats, or None."""
+    def grid_step(self) -> float | None:
+        """The step of the discretization grid that was given, in nats; None if the composer chooses it."""
         if self.discretization is None and len(self.phases) == 1:
-            return self.only.run.discretization
+            return self.phases[0].run.discretization
         return self.discretization
 
-    def curve(self) -> Curve:
-        """The joint curve, delta against epsilon: of one phase as its bound has it, of several on one grid.
+    @property
+    def accountant(self) -> Any:
+        """The accountant of a phase that has one of its own, or None."""
+        return next((phase.accountant for phase in self.phases if phase.accountant), None)
 
-        For persons with several records it is the smaller of that and of group privacy of the curve of one record.
+    def by_one_accountant(self) -> "Schedule":
+        """Return the composition with the bounds that its accountant uses (:meth:`Accountant.accounted`)."""
+        accountant = self.accountant
+        return replace(self, phases=accountant.accounted(self.phases)) if accountant else self
+
+    def curve(self) -> Curve:
+        """Return the joint privacy curve: of one phase its bound's own, of several composed on one grid.
+
+        For users with several records it is the smaller of that and of group privacy of the curve of one record.
         Raises :class:`InvalidParameter` and :class:`Refused` as :meth:`Phase.curve` and :meth:`Phase.profile` do.
         """
+        if accountant := self.accountant:
+            phases = self.merged()
+            return cut_batches(accountant.curve(phases, self.discretization), phases)
         size = self.phases[0].run.group_size
         if size == 1:
             return self._composed()
@@ -104,51 +168,52 @@ class Question:
         return curve_of_group(self._composed, self.with_run(group_size=1)._composed, size, is_true=is_true)
 
     def _composed(self) -> Curve:
-        """The joint curve of what the phases release."""
-        phases, step = self.merged(), self.asked_step
+        phases, step = self.merged(), self.grid_step
         if len(phases) > 1:
-            uncut = compose_phases([phase.profile() for phase in phases], step)
-            return cut_batches(uncut, phases)
+            composed = compose_phases([phase.profile() for phase in phases], step)
+            return cut_batches(composed, phases)
         phase = phases[0]
         if step != phase.run.discretization:
             phase = phase.with_run(discretization=step)
         with nullcontext() if self.is_plain else within(f"phase {phase.name}"):
             return phase.curve()
 
+    # --- what results state ---------------------------------------------------------------------------
+
     def side(self, curve: Curve) -> Side:
-        """On which side of the truth the numbers lie that are read from this curve: for several phases above it."""
+        """Return whether values read from the curve are exact or upper bounds: upper bounds for several phases."""
         phases = self.merged()
         return phases[0].side(curve) if len(phases) == 1 else Side.UPPER
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any number for this question should know, in words, each note once."""
+        """Notes about every number of this composition, each once."""
         return each_once(note for phase in self.phases for note in phase.notes)
 
     @property
     def remedy(self) -> str:
-        """What makes epsilon smaller in any of the phases, in words for a message."""
+        """What makes epsilon smaller in any of the phases, for a message."""
         caps = ("a larger max_batch_size" for phase in self.phases if phase.run.max_batch_size is not None)
         return " or ".join(each_once((*(phase.mechanism.remedy for phase in self.phases), *caps)))
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the joint number takes for granted about the phases and their order."""
+        """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
             return (*self.assumes, *self.only.run_assumes)
-        # One plan of all phases: the sentence of a phase whose clip adapts stands for that of the others.
+        # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = plan_fixed(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
-        of_phases = (words for phase in self.phases for words in phase.run_assumes if words not in PLANS)
+        of_phases = (text for phase in self.phases for text in phase.run_assumes if text not in PLANS)
         return each_once((*self.assumes, *of_phases, *planned))
 
     def named(self) -> dict[str, Any]:
-        """The fields of a result that say what was asked: mechanism, run, bound and source, in words and values."""
-        phases, words = self.phases, self.run_assumes
-        assumes = each_once(words for phase in phases for words in phase.mechanism_assumes)
+        """Return the fields of a result that describe the query: mechanism, run, bound and source."""
+        phases, run_requirements = self.phases, self.run_assumes
+        assumes = each_once(text for phase in phases for text in phase.mechanism_assumes)
         run = phases[0].run.parameters() if len(phases) == 1 else run_of_several(phases)
         fields: dict[str, Any] = {
-            "run": {**run, "assumes": words},
+            "run": {**run, "assumes": run_requirements},
             "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
@@ -160,46 +225,243 @@ class Question:
             fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
         return {"mechanism": {**released, "assumes": assumes}, **fields}
 
-    def result(
-        self, quantity: str, value: float | None, lower: float | Callable[[], float | None] | None, **details: object
-    ) -> Result:
-        """A result in which everything that does not depend on the quantity is filled in.
+    def add_details(self, result: Result) -> Result:
+        """Return the result with its lower bound and its alternatives (:func:`add_details` of ``lower_bound``)."""
+        from privproj.accounting.lower_bound import add_details
 
-        A ``lower`` end that costs as much as the answer is a function, which is called when the end is first read. The
-        status is the weakest of the phases. A value of a refuted bound is marked here: side none, outcome refused, and
-        a warning.
+        return add_details(self, result)
+
+    # --- queries --------------------------------------------------------------------------------------
+
+    def epsilon(self, *, delta: float) -> Result:
+        """Return the smallest epsilon of the whole run at a delta, rounded up.
+
+        Args:
+            delta: The delta of the guarantee, above 0 and below 1.
+
+        Returns:
+            A result whose ``value`` is epsilon.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile.
+            PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
-        phases = self.phases
-        fields: dict[str, Any] = {
-            "quantity": quantity,
-            "value": value,
-            "lower": None if callable(lower) else lower,
-            "upper": value,
-            "side": Side.UPPER,
-            **self.named(),
-            "bound_version": max((phase.bound.version for phase in phases), default=1),
-            "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
-            "promises": each_once(promise for phase in phases for promise in phase.promises),
-            "outcome": Outcome.OK,
-            "warnings": self.notes,
-        }
-        remarked = self.remarked({**fields, **details})
-        remarked["warnings"] += warnings_of_delta(known_size(phases), remarked.get("delta"))
-        refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
-        if refuted and value is not None:
-            warnings = (*remarked["warnings"], *(f"NOT A GUARANTEE: {reason}" for reason in refuted))
-            remarked.update(side=Side.NONE, outcome=Outcome.REFUSED, warnings=warnings, lower=None, upper=None)
-        elif callable(lower):
-            return Result(**remarked).completed_by(("lower",), lambda answered: replace(answered, lower=lower()))
-        return Result(**remarked)
+        return evaluate_epsilon(self.by_one_accountant(), delta_target(delta, None))
 
-    def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a result with what there is to say of its composer and of its batches."""
-        return remark_on_batches(self, remark_on_composer(self.asked_step, fields))
+    def delta(self, *, epsilon: float) -> Result:
+        """Return the smallest delta of the whole run at an epsilon, rounded up.
+
+        Args:
+            epsilon: The epsilon of the guarantee, from 0 to 1e9.
+
+        Returns:
+            A result whose ``value`` is delta.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile.
+            PrecisionLimit: The composed delta is too small to be told from rounding.
+        """
+        return evaluate_delta(self.by_one_accountant(), epsilon_target(epsilon))
+
+    def risk(self, *, advantage: float | None = None, tpr: float | None = None, fpr: float | None = None) -> Result:
+        """Return an upper bound of the risk of any attack on the whole run, of the kind of a target, rounded up.
+
+        Args:
+            advantage: The target that the advantage is compared with, above 0 and below 1.
+            tpr: Instead of it: the target of the true positive rate at the false positive rate ``fpr``.
+            fpr: That false positive rate, above 0 and below ``tpr``.
+
+        Returns:
+            A result whose ``value`` is the advantage, or the true positive rate.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, or it is not one target.
+            Refused: A phase has no privacy profile.
+        """
+        target, curve = risk_target(advantage, tpr, fpr), self.curve()
+        value = risk_of(curve, target)
+        outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
+        quantity = "advantage" if target.fpr is None else "tpr"
+        return build_result(self, quantity, value, curve=curve, outcome=outcome, **target.fields())
+
+    def meets(self, *, epsilon: float, delta: float) -> bool:
+        """Return whether both epsilon and delta of the run are within the target ``(epsilon, delta)`` (C24).
+
+        Args:
+            epsilon: The epsilon to be met, from 0 to 1e9.
+            delta: The delta to be met, above 0 and below 1.
+
+        Returns:
+            True if both values meet the target.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
+        return meets(self.curve(), full_target(epsilon, delta, None, zero=True))
+
+    def scaled(self, factor: float) -> "Schedule":
+        """Return the schedule with every noise multiplier times one factor.
+
+        Args:
+            factor: The factor, above 0.
+
+        Returns:
+            The new schedule.
+
+        Raises:
+            InvalidParameter: A phase has no noise multiplier, or the product is outside its range.
+            Refused: A phase is an event of dp-accounting.
+        """
+        return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
+
+    def calibrated(
+        self,
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        advantage: float | None = None,
+        tpr: float | None = None,
+        fpr: float | None = None,
+    ) -> "Schedule":
+        """Return the schedule whose noise multipliers, all times one common factor, just meet a target.
+
+        The target is ``(epsilon, delta)`` or an attack risk, as for :func:`privproj.sigma`.
+
+        Args:
+            epsilon: The epsilon to be met, above 0 and at most 1e9.
+            delta: The delta to be met, above 0 and below 1.
+            advantage: Instead of these: the largest true positive rate less false positive rate of any attack.
+            tpr: Instead of these: the largest true positive rate of any attack at the false positive rate ``fpr``.
+            fpr: That false positive rate, above 0 and below ``tpr``.
+
+        Returns:
+            The scaled schedule, whose epsilon at ``delta`` is at most ``epsilon``, or whose risk is at most the target.
+
+        Raises:
+            InvalidParameter: A value is outside its domain, two targets are given, or a phase has no noise multiplier.
+            Refused: No factor from 1e-6 to 1e6 meets the target, or a phase has no privacy profile.
+        """
+        from privproj.accounting.calibration import noise_factor
+
+        target = privacy_or_risk_target(epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
+        return self.scaled(noise_factor(self, target))
+
+    def more_steps(self, phase: Phase, *, epsilon: float, delta: float, after: tuple[Phase, ...] = ()) -> int:
+        """Return how many releases like those of a phase fit after all that is done and after further phases.
+
+        Args:
+            phase: The pattern; its own number of steps plays no role.
+            epsilon: The epsilon of the budget, from 0 to 1e9.
+            delta: The delta of the budget, above 0 and below 1.
+            after: Planned phases that come before it and are counted in full.
+
+        Returns:
+            A number of releases up to 1e8; 0 if none fits.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
+        from privproj.accounting.calibration import steps_after
+
+        before = replace(self, phases=(*self.done_phases, *after, phase))
+        return steps_after(before, full_target(epsilon, delta, None, zero=True))
+
+    def remaining(self, *, epsilon: float, delta: float) -> "list[Remaining]":
+        """Return what the budget leaves for every planned phase, after all that is done and planned before it.
+
+        Without a planned phase the last one is the pattern of what may follow.
+
+        Args:
+            epsilon: The epsilon of the budget, from 0 to 1e9.
+            delta: The delta of the budget, above 0 and below 1.
+
+        Returns:
+            A record for each planned phase, in order.
+
+        Raises:
+            InvalidParameter: A value is outside its domain.
+            Refused: A phase has no privacy profile, or no amplification by subsampling.
+        """
+        from privproj.accounting.schedule import Remaining
+
+        planned = tuple(phase for phase in self.phases if phase.planned)
+        return [
+            Remaining(phase, self.more_steps(phase, epsilon=epsilon, delta=delta, after=planned[:i]), planned[:i])
+            for i, phase in enumerate(planned or self.phases[-1:])
+        ]
+
+    # --- data -------------------------------------------------------------------------------------------
+
+    def __add__(self, other: "Schedule | Phase") -> "Schedule":
+        """The run of both, one after the other, as :func:`phase_of` or another schedule says it.
+
+        A phase that goes on as one did before, under its name, makes that longer, so that a loop may add every step on
+        its own. Planned phases keep their order: one goes on with the last phase only.
+        """
+        phases = list(self.phases)
+        for phase in (other,) if isinstance(other, Phase) else other.phases:
+            first = len(phases) - 1 if phase.planned else 0
+            place = next((i for i in range(first, len(phases)) if _goes_on(phases[i], phase)), None)
+            if place is None:
+                phases.append(phase)
+            else:
+                phases[place] = phases[place].with_run(steps=phases[place].run.steps + phase.run.steps)
+        return replace(self, phases=tuple(phases))
+
+    def __mul__(self, times: int) -> "Schedule":
+        """The run that does all phases so many times; their order plays no role."""
+        count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
+        if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
+            raise Refused("a run with events of dp-accounting or a fixed projection is not done again by a factor")
+        return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the schedule as the data of a run file, which :func:`privproj.schedule.from_data` reads again."""
+        shared: dict[str, object] = {} if self.discretization is None else {"discretization": self.discretization}
+        return {**shared, "phase": [phase.as_dict() for phase in self.phases]}
+
+    @property
+    def done(self) -> "Schedule":
+        """The schedule of the phases that have happened, those that are not merely planned.
+
+        Raises:
+            InvalidParameter: All phases are merely planned.
+        """
+        return replace(self, phases=self.done_phases)
+
+    @property
+    def done_phases(self) -> tuple[Phase, ...]:
+        """The phases that have happened, those that are not merely planned; there may be none."""
+        return tuple(phase for phase in self.phases if not phase.planned)
+
+
+def _goes_on(before: Phase, phase: Phase) -> bool:
+    """True where a phase only takes more steps like those of one before it."""
+    # Two phases with a fixed projection each have two of them.
+    if before.accountant is not None or vars(before.mechanism).get("fixed_projection"):
+        return False
+    return phase.with_run(steps=1) == before.with_run(steps=1)
+
+
+def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
+    """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
+    if phase.accountant is not None:
+        raise Refused(
+            f"phase {phase.name} is an event of dp-accounting, whose noise is not scaled with that of other phases; "
+            "leave it out, or give it as a mechanism of privproj"
+        )
+    noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
+    if noise is None:
+        raise InvalidParameter("noise_multiplier", "nothing", f"a noise multiplier in phase {phase.name}")
+    return phase.with_mechanism(noise_multiplier=noise * factor)
 
 
 def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
-    """The run of phases in values, which have no rate in common."""
+    """Return the run of several phases as plain values; they have no common rate."""
     shared = phases[0].run.parameters() if phases else {}
     run = {**Run().parameters(), **{name: shared[name] for name in ("relation", "group_size") if name in shared}}
     run |= {"steps": sum(phase.run.steps for phase in phases), "sampling_rate": None, "sampling": None}
@@ -207,58 +469,101 @@ def run_of_several(phases: Sequence[Phase]) -> dict[str, object]:
 
 
 def each_once(items: Iterable[str]) -> tuple[str, ...]:
-    """The items without repetitions, in the order of their first occurrence."""
+    """Return the items without repetitions, in the order of their first occurrence."""
     return tuple(dict.fromkeys(items))
 
 
-def answer(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
-    """Return ``solve(question, target)``, the result for this quantity.
+def composition_of(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Schedule:
+    """Return the query of a mechanism, the name of a bound (None: the default) and the options of a run."""
+    return Schedule((phase_for(mechanism, bound, run),))
 
-    An error that leaves a well-posed question unanswered carries the result without a value.
+
+def composition_of_phase(phase: Phase) -> Schedule:
+    """Return the query of a phase without its name."""
+    return Schedule((replace(phase, name="", planned=False),))
+
+
+# --- results ------------------------------------------------------------------------------------------
+
+
+def build_result(
+    query: Schedule,
+    quantity: str,
+    value: float | None,
+    interval: Enclosure | None = None,
+    curve: Curve | None = None,
+    **fields: Any,
+) -> Result:
+    """Build the result of a query: every result of the package is built here.
+
+    Its status is the weakest status of a phase. A value of a refuted bound has side none and outcome refused. A value
+    whose rounding errors are measured, not proved, is conditional.
+
+    Args:
+        query: The composition that was evaluated.
+        quantity: The name of the quantity.
+        value: Its value; None if there is none.
+        interval: An enclosure of the exact value; None: the value is its upper end.
+        curve: The curve that was read, which states its numerics; None if a result states none.
+        **fields: Other fields of :class:`privproj.Result`.
     """
-    try:
-        return solve(question, target)
-    except Unanswered as error:
-        fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
-        error.result = question.result(quantity, None, None, **fields)
-        raise
+    phases = query.phases
+    result = {
+        "quantity": quantity,
+        "value": value,
+        "interval": Enclosure(-math.inf, math.inf if value is None else value) if interval is None else interval,
+        "side": Side.UPPER,
+        **query.named(),
+        "bound_version": max((phase.bound.version for phase in phases), default=1),
+        "status": max((phase.status for phase in phases), key=list(Status).index, default=Status.PROVED),
+        "promises": each_once(promise for phase in phases for promise in phase.promises),
+        "outcome": Outcome.OK,
+        "warnings": query.notes,
+        **({} if curve is None else {"numerics": numerics_of(curve)}),
+        **fields,
+    }
+    warnings, numerics = [*result["warnings"]], result.get("numerics")
+    if numerics is not None and value is not None:
+        if numerics.get("rounding") and ROUNDING_AS_MEASURED not in result["promises"]:
+            result["promises"] = (*result["promises"], ROUNDING_AS_MEASURED)
+            result["status"] = Status.CONDITIONAL if result["status"] is Status.PROVED else result["status"]
+        if query.grid_step is not None and "grid_step" not in numerics:
+            unused = f"discretization={query.grid_step:g} had no effect on {result['bound']}, "
+            warnings.append(unused + "which composes nothing on a grid here")
+    if query.has_batch_notes and any(phase.run.max_batch_size or phase.run.scheme.is_shuffled for phase in phases):
+        from privproj.accounting.lower_bound import describe_batches
+
+        warnings += describe_batches(query, result)
+    if any(phase.run.dataset_size for phase in phases):
+        from privproj.accounting.lower_bound import known_size, warnings_of_delta
+
+        warnings += warnings_of_delta(known_size(phases), result.get("delta"))
+    refuted = each_once(phase.bound.reason for phase in phases if not phase.is_guarantee)
+    if refuted and value is not None:
+        warnings += [f"NOT A GUARANTEE: {reason}" for reason in refuted]
+        result |= {"side": Side.NONE, "outcome": Outcome.REFUSED, "interval": UNKNOWN}
+    return Result(**{**result, "warnings": tuple(warnings)})
 
 
-def ask(question: Question, quantity: str, solve: Callable[[Question, Aim], Result], target: Aim) -> Result:
-    """The :func:`answer` with what stands beside it: the truth from below, and the same number for other batches."""
-    result = with_lower_bound(question.phases, answer(question, quantity, solve, target))
-    return with_alternatives(question, result, lambda other: solve(other, target))
+def query_of(quantity: str) -> Callable[[Solver], Solver]:
+    """Return a decorator for ``solve(query, target)``: its errors carry the result of this quantity without a value."""
+
+    def decorate(solve: Solver) -> Solver:
+        @wraps(solve)
+        def solve_or_explain(query: Schedule, target: Any, **options: Any) -> Result:
+            try:
+                return solve(query, target, **options)
+            except Unanswered as error:
+                fields = {"outcome": Outcome(error.outcome), "warnings": (str(error),), **target.fields()}
+                error.result = build_result(query, quantity, None, **fields)
+                raise
+
+        return solve_or_explain  # pyright: ignore[reportReturnType]
+
+    return decorate
 
 
-def remark_on_composer(step: float | None, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a result with what there is to say of its composer: a measured rounding, a step without effect.
-
-    A number whose rounding is measured is conditional. ``step`` is that of the grid that was asked for; a calibration
-    has numerics where there is one.
-    """
-    if "numerics" not in fields or fields["value"] is None:
-        return fields
-    numerics = fields["numerics"]
-    if numerics.get("rounding") and ROUNDING_AS_MEASURED not in fields["promises"]:
-        weaker = Status.CONDITIONAL if fields["status"] is Status.PROVED else fields["status"]
-        fields = {**fields, "status": weaker, "promises": (*fields["promises"], ROUNDING_AS_MEASURED)}
-    if step is not None and "grid_step" not in numerics:
-        note = f"discretization={step:g} had no effect on {fields['bound']}, which composes nothing on a grid here"
-        fields = {**fields, "warnings": (*fields["warnings"], note)}
-    return fields
-
-
-def question_about(phase: Phase) -> Question:
-    """The plain question about this phase and no other."""
-    return Question((replace(phase, name="", planned=False),))
-
-
-def ask_by_name(mechanism: Mechanism, bound: str | None, run: RunOptions) -> Question:
-    """The question that is put by a mechanism, the name of a bound (None: the default) and the options of a run."""
-    return question_about(phase_for(mechanism, bound, run))
-
-
-# --- answers forwards ---------------------------------------------------------------------------------
+# --- epsilon and delta --------------------------------------------------------------------------------
 
 
 def epsilon(
@@ -292,24 +597,26 @@ def epsilon(
     >>> round(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5).value, 4)
     0.7382
     """
-    return ask(ask_by_name(mechanism, bound, run), "epsilon", solve_epsilon, delta_target(delta, log10_delta))
+    return evaluate_epsilon(composition_of(mechanism, bound, run), delta_target(delta, log10_delta))
 
 
-def solve_epsilon(question: Question, target: Target) -> Result:
-    """Answer :func:`privproj.epsilon` for a question that is already parsed."""
-    curve = question.curve()
+def evaluate_epsilon(query: Schedule, target: Target) -> Result:
+    """Return the result of :func:`privproj.epsilon` with its query, so that its details can be computed."""
+    return replace(solve_epsilon(query, target), query=query, target=target)
+
+
+@query_of("epsilon")
+def solve_epsilon(query: Schedule, target: Target) -> Result:
+    """Return the epsilon of a composition at a target; its details cannot be computed."""
+    curve = query.curve()
     interval = read_epsilon(curve, target)
-    fields = {**target.fields(), "epsilon": interval.upper, "numerics": numerics_of(curve)}
+    fields: dict[str, Any] = {**target.fields(), "epsilon": interval.upper}
     if interval.upper == math.inf:
-        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {question.remedy}"
-        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*question.notes, note)}
+        note = f"this bound proves no finite epsilon at this delta; expected a larger delta or {query.remedy}"
+        fields |= {"outcome": Outcome.VACUOUS, "warnings": (*query.notes, note)}
     if interval.upper == 0.0:
-        fields["warnings"] = (*question.notes, ZERO_EPSILON_NOTE)
-
-    def lower() -> float | None:
-        return interval.lower if 0.0 <= interval.lower < math.inf else None
-
-    return question.result("epsilon", interval.upper, lower, side=question.side(curve), **fields)
+        fields["warnings"] = (*query.notes, ZERO_EPSILON_NOTE)
+    return build_result(query, "epsilon", interval.upper, interval, curve, side=query.side(curve), **fields)
 
 
 def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **run: Unpack[RunOptions]) -> Result:
@@ -335,28 +642,39 @@ def delta(mechanism: Mechanism, *, epsilon: float, bound: str | None = None, **r
     >>> round(delta(Gaussian(noise_multiplier=1.0), epsilon=1.0).value, 6)
     0.126937
     """
-    return ask(ask_by_name(mechanism, bound, run), "delta", solve_delta, epsilon_target(epsilon))
+    return evaluate_delta(composition_of(mechanism, bound, run), epsilon_target(epsilon))
 
 
-def solve_delta(question: Question, target: EpsilonTarget) -> Result:
-    """Answer :func:`privproj.delta` for a question that is already parsed."""
-    curve, epsilon = question.curve(), target.epsilon
+def evaluate_delta(query: Schedule, target: EpsilonTarget) -> Result:
+    """Return the result of :func:`privproj.delta` with its query, so that its details can be computed."""
+    return replace(solve_delta(query, target), query=query, target=target)
+
+
+@query_of("delta")
+def solve_delta(query: Schedule, target: EpsilonTarget) -> Result:
+    """Return the delta of a composition at a target; its details cannot be computed."""
+    curve, epsilon = query.curve(), target.epsilon
     floor = getattr(curve, "floor", 0.0)
     if floor and curve.log_delta(epsilon).upper <= math.log(floor):
         raise PrecisionLimit(
             f"the composed delta at epsilon {epsilon:g} is below {floor:.1e}, what the composition can tell from its "
             "rounding; use a Renyi bound (mixture-rdp, rdp)"
         )
-    interval = read_log_delta(curve, epsilon)
-    value = delta_value(interval.upper)
-    return question.result(
+    log_delta = read_log_delta(curve, epsilon)
+    value = delta_value(log_delta.upper)
+
+    def lower() -> float:
+        return math.exp(log_delta.lower) if log_delta.lower > LEAST_LOG_VALUE else -math.inf
+
+    return build_result(
+        query,
         "delta",
         value,
-        lambda: math.exp(interval.lower) if interval.lower > LEAST_LOG_VALUE else None,
-        side=question.side(curve) if interval.upper > LEAST_LOG_VALUE else Side.UPPER,
+        LateEnclosure(lower, value),
+        curve,
+        side=query.side(curve) if log_delta.upper > LEAST_LOG_VALUE else Side.UPPER,
         epsilon=epsilon,
         delta=value,
-        numerics=numerics_of(curve),
-        log10_delta=log10_value(interval.upper),
+        log10_delta=log10_value(log_delta.upper),
         outcome=Outcome.VACUOUS if value >= 1.0 else Outcome.OK,
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Unpack
 
 from privproj.accounting.calibration import Search, sigma, solve_sigma
 from privproj.accounting.phase import check_mechanism
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.errors import InvalidParameter, Refused, Unanswered
 from privproj.mechanisms import M1, M2, Gaussian, Layer, Mechanism, Mixing, PublicSketch
 from privproj.mechanisms.base import Lift
@@ -122,7 +122,7 @@ def worth(
     plain = Gaussian(adaptive_clipping_sigma=vars(mechanism).get("adaptive_clipping_sigma"))
     target = privacy_or_risk_target(epsilon=epsilon, delta=delta, log10_delta=log10_delta, **(risk or {}))
     try:
-        least = solve_sigma(ask_by_name(plain, None, run), target, roughly=True)
+        least = solve_sigma(composition_of(plain, None, run), target, roughly=True)
     except (Unanswered, Refused):
         return None
     return worth_of(mechanism, lift, least) if least.value else None
@@ -345,7 +345,7 @@ def mixing_plan(*, rank: int, epsilon: float, delta: float) -> Mixing:
 
     def search_at(eigen_noise: float) -> Search:
         return Search(
-            lambda gamma: ask_by_name(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
+            lambda gamma: composition_of(Mixing(rank=rank, gamma=gamma, eigen_noise=eigen_noise), None, {}), target
         )
 
     def rough_gamma(log_noise: float) -> float:

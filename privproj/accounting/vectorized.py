@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privproj.accounting.calibration import require_unset
+from privproj.accounting.calibration import classical_noise, require_unset
 from privproj.accounting.config import SOLVERS
-from privproj.accounting.first_guess import classical_noise
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import answer, ask_by_name, each_once, question_about
+from privproj.accounting.query import composition_of, composition_of_phase, each_once
 from privproj.accounting.vectorized_kernels import MOST_TRIES, RowShape, answers_of, shape_of
 from privproj.errors import InvalidParameter, PrivprojError, Unanswered, unknown_name, within
 from privproj.mechanisms import Mechanism
@@ -29,8 +28,8 @@ from privproj.mechanisms.base import MechanismColumns, is_column
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.registry import find_bound, mechanism_named
 from privproj.numerics.arrays import Array
-from privproj.numerics.compiled import over_rows, rows_to_come
 from privproj.numerics.interval import NEXT_UP_RELATIVE_STEP
+from privproj.numerics.jit import expect_rows, over_rows
 from privproj.parameters import LARGEST_EPSILON, LARGEST_NOISE, SMALLEST_NOISE, integer
 from privproj.profiles.columns import Kernel
 from privproj.profiles.conversion import LEAST_LOG_VALUE
@@ -231,12 +230,12 @@ def _answer_columns(
         with _naming_row(i, shape):
             row = {**same, **{name: column[i : i + 1].tolist()[0] for name, column in columns.items()}}
             target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
-            return checked_phase(ask_by_name(kind(**row), bound, run).only, target), target
+            return checked_phase(composition_of(kind(**row), bound, run).only, target), target
 
     # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
-    with rows_to_come(size * ROW_WEIGHTS[quantity]):
+    with expect_rows(size * ROW_WEIGHTS[quantity]):
         answers = read_columns(quantity, same, columns, size, lambda i: question(i)[0], threads)
         phases, sides = [*answers.phases], {*answers.sides}
         if quantity == "delta" and answers.small.any():
@@ -248,7 +247,7 @@ def _answer_columns(
             i = int(alone[k])
             with _naming_row(i, shape):
                 try:
-                    one = answer(question_about(phase), quantity, SOLVERS[quantity], target)
+                    one = SOLVERS[quantity](composition_of_phase(phase), target)
                 except Unanswered as error:
                     one = error.result
             answers.value[i] = NO_ANSWER[quantity] if one.value is None else one.value

@@ -1,6 +1,6 @@
 """``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared shift, one release at a time or a column of them.
 
-The functions are kernels (:mod:`privproj.numerics.compiled`): floats and tuples, on ``math``. A row of a law is
+The functions are kernels (:mod:`privproj.numerics.jit`): floats and tuples, on ``math``. A row of a law is
 ``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` where
 ``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 

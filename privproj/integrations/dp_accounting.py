@@ -2,7 +2,7 @@
 
 ``ReleaseDpEvent(M2(...))`` is one release. It may stand alone or inside ``ComposedDpEvent``, ``SelfComposedDpEvent``,
 ``PoissonSampledDpEvent`` and ``BallsInBinsDpEvent``, which is an epoch. dp-accounting's composition is not certified
-(see :mod:`privproj.contrib.events.by_dp_accounting`): for a number with a proved error bound compose a
+: for a number with a proved error bound compose a
 :class:`privproj.schedule.Schedule`.
 
 What a noise multiplier is relative to: here it is the sensitivity under the neighbouring relation, ``2C`` under
@@ -16,23 +16,22 @@ other accountant refuses it.
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import attrs
 from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import PLDAccountant, pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.phase import Phase, phase_for
 from privproj.accounting.schedule import Schedule, phase_of
 from privproj.assumptions import REPLACE_SENSITIVITY
 from privproj.composition.compose import releases_of
-from privproj.composition.dominating_pairs import outline_step
-from privproj.contrib.events.by_dp_accounting import distributions_of
-from privproj.contrib.events.event_composition import RELATIONS, Relation, event_from, nodes_of, parts_of, with_noise
-from privproj.contrib.events.events import Event
-from privproj.errors import InvalidParameter, PrivprojError, Refused
+from privproj.composition.dominating_pairs import DominatingPair, Outline, outline_step
+from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused
 from privproj.io.ledger import Account
 from privproj.mechanisms import Gaussian, Laplace, Mechanism, NoisyMechanism
 from privproj.mechanisms.registry import find_bound, renyi_bound
@@ -43,8 +42,28 @@ from privproj.sampling import NeighbouringRelation, RelationName
 
 __all__ = ["BallsInBinsDpEvent", "ProjectionPLDAccountant", "ProjectionRdpAccountant", "ReleaseDpEvent", "event_of"]
 
+Relation = privacy_accountant.NeighboringRelation
+"""The neighbouring relations of dp-accounting."""
+
+RELATIONS: dict[Relation, RelationName] = {
+    Relation.ADD_OR_REMOVE_ONE: "add-remove",
+    Relation.REPLACE_ONE: "replace",
+    Relation.REPLACE_SPECIAL: "zero-out",
+}
+"""Our names of those neighbouring relations that both packages have. Soundness: each pair means the same data sets."""
+
 Problem = privacy_accountant.PrivacyAccountant.CompositionErrorDetails
 """What an accountant of dp-accounting returns for an event that it does not take."""
+
+
+PEER_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
+"""What an error of this composition advises. Contract."""
+
+MOST_PEER_CELLS = 2**23
+"""Cells that a grid may have; one with more is refused. Contract."""
+
+Part = tuple[PrivacyLossDistribution, int]
+"""The distribution of the loss of one release, dense, and how often it is composed."""
 
 
 @attrs.frozen
@@ -102,6 +121,30 @@ class BallsInBinsDpEvent(dp_event.DpEvent):
         return {"sampling": "balls-in-bins", "batches": self.batches, "batches_per_record": self.batches_per_record}
 
 
+def parts_of(event: Any) -> list[dp_event.DpEvent]:
+    """The events right within an event."""
+    return [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])]
+
+
+def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
+    """The event with its noise multipliers changed, also in events within it."""
+    changed: dict[str, Any] = {}
+    if hasattr(event, "noise_multiplier"):
+        changed["noise_multiplier"] = change(event.noise_multiplier)
+    if hasattr(event, "event"):
+        changed["event"] = with_noise(event.event, change)
+    if hasattr(event, "events"):
+        changed["events"] = [with_noise(part, change) for part in event.events]
+    return attrs.evolve(event, **changed)
+
+
+def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
+    """In how many nodes of the trees a record is at most, each of which is a Gaussian release (C36)."""
+    steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
+    # ceil(log2(n + 1)) for a tree of n leaves
+    return max(map(int, steps)).bit_length()
+
+
 def _scales_of(event: dp_event.DpEvent) -> Iterator[str]:
     """What the noise multipliers in an event are relative to, one word for each."""
     if isinstance(event, ReleaseDpEvent):
@@ -123,6 +166,35 @@ def _mixes_scales(event: dp_event.DpEvent, accountant: PLDAccountant) -> Problem
         "noise multipliers over the clip (dp-accounting's events) and over the sensitivity, twice the clip "
         "(ReleaseDpEvent), are mixed under REPLACE_ONE; use ReleaseDpEvent(Gaussian(...)) for both",
     )
+
+
+def distributions_of(shapes: list[Outline], step: float) -> list[Part]:
+    """What dominates these releases, in both orders (C18), on a grid of losses ``step`` nats apart.
+
+    Raises :class:`PrecisionLimit` for a grid that is too large.
+    """
+    pairs = [(shape, shape.pairs(step).above) for shape in shapes]
+    orders = [(pair, pair.mirrored()) if shape.has_two_orders else (pair,) for shape, pair in pairs]
+    return [(PrivacyLossDistribution(*map(_law_of, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)]
+
+
+def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
+    """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
+    check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
+    cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
+    return pld_pmf.create_pmf(cells, pair.step, pair.infinity_mass, pessimistic_estimate=True).to_dense_pmf()
+
+
+def symmetric_distribution(pair: DominatingPair) -> PrivacyLossDistribution:
+    """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
+    return PrivacyLossDistribution(_law_of(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding)))
+
+
+def check_cell_count(cells: float, step: float) -> None:
+    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells, ``step`` nats apart."""
+    if not cells <= MOST_PEER_CELLS:
+        grid = f"discretization={step:.3g} with {cells:.2g} cells"
+        raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {grid}; {PEER_REMEDY}")
 
 
 def _without_sampling(event: dp_event.DpEvent) -> tuple[ReleaseDpEvent | None, RunOptions]:
@@ -285,10 +357,10 @@ def event_of(
         run = phase_of(run, **options)
     elif options:
         raise InvalidParameter(next(iter(options)), next(iter(options.values())), "no options beside a run")
-    if isinstance(run, Account) and run.filtered:
+    if isinstance(run, Account) and run.is_adaptive:
         raise Refused(
-            "no event says that a filter keeps the budget of this ledger, and as a plan that was fixed in advance it "
-            "would be given less than it may have spent; quote the epsilon of the filter"
+            "dp-accounting has no event for an adaptive plan, and the event of a plan fixed in advance would cost less "
+            "than this ledger may have spent; report the epsilon of the budget of the ledger"
         )
     schedule = Schedule(tuple(run.released_phases())) if isinstance(run, Account) else run
     phases = schedule.phases if isinstance(schedule, Schedule) else (schedule,)
@@ -312,8 +384,8 @@ def _group_event(phase: Phase) -> dp_event.DpEvent:
 def _step_event_of(phase: Phase, *, plain: bool = False) -> dp_event.DpEvent:
     """One step of a phase as an event: the release, sampled or in an epoch; raises as :func:`event_of` does."""
     run, mechanism = phase.run, phase.mechanism
-    if isinstance(mechanism, Event):
-        return event_from(mechanism.data)
+    if phase.accountant is not None:
+        return phase.accountant.event_of(phase)
     if run.group_size > 1:
         return _group_event(phase)
     if run.max_batch_size is not None or str(run.sampling) == "fixed" or run.split is not None:

@@ -16,8 +16,8 @@ recomputed epsilon. What holds there is true of the run that the file describes:
 another run's ledger, or cut whole lines off its end, and nothing in the file can show that.
 
 A ledger that names a target keeps it: a phase that would end above it is refused before it begins, unless a new target
-is named. A target with an order is the budget of a filter (C35), fixed before the first release: every release is
-counted before it is made, and a phase may be chosen by looking at all that was released before.
+is named. An optional feature may keep a target that has a further key (:class:`Budget`): such a target is fixed before
+the first release, and the budget counts every release before it is recorded.
 """
 
 import json
@@ -27,24 +27,17 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from privproj.accounting.config import check_keys
-from privproj.accounting.query import answer, question_about, solve_epsilon
+from privproj.accounting.query import composition_of_phase, solve_epsilon
 from privproj.accounting.schedule import Phase, Schedule
-from privproj.assumptions import (
-    FILTER_FIXED_IN_ADVANCE,
-    PLANS,
-    PUBLIC_SUBSPACE,
-    THIS_LEDGER_ALONE,
-    THIS_RUN_ALONE,
-    plan_fixed,
-)
-from privproj.contrib.filters.filter import Filter
+from privproj.assumptions import PLANS, PUBLIC_SUBSPACE, THIS_LEDGER_ALONE, THIS_RUN_ALONE, plan_fixed
 from privproj.errors import InvalidParameter, Refused, within
 from privproj.io.files import Verdict, open_alone, read_bounded
 from privproj.io.run_file import MOST_PHASES, phase_from
 from privproj.parameters import TABLE, Kind, privacy_epsilon, probability, quoted
+from privproj.plugins import load, plugin_table
 from privproj.profiles.privacy_profile import Curve
 from privproj.result import Result, round_outward
 from privproj.targets import delta_target
@@ -108,6 +101,52 @@ SECRET = "no noise came from a given seed"
 """The claim that the noise protects at all."""
 
 
+class Budget(Protocol):
+    """A budget that an optional feature keeps for a ledger, so that later phases may depend on earlier outputs.
+
+    The table ``BUDGETS`` of a feature names the class under the key that its targets have besides epsilon and delta.
+    The class is called with the entries of the target, the ``relation`` and the ``group_size`` of the phases.
+
+    Attributes:
+        assumes: The assumption that takes the place of a plan fixed in advance.
+        report: Which epsilon may be reported.
+    """
+
+    assumes: str
+    report: str
+
+    def spend(self, release: Phase) -> None:
+        """Count the releases of a phase; raises :class:`Refused`, and counts none, if they would exceed the budget."""
+
+    def epsilon(self, delta: float) -> Result:
+        """Return the epsilon of the whole budget."""
+        ...
+
+    def curve(self) -> Curve:
+        """Return the privacy curve of the whole budget."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the ledger command adds to its JSON output."""
+        ...
+
+    def labels(self) -> dict[str, str]:
+        """Return what the ledger command adds to its text, by label."""
+        ...
+
+
+def budget_type(target: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Return the class of the budget that keeps a target; None for a target with epsilon and delta alone.
+
+    Raises:
+        InvalidParameter: The target is empty, has None as a value, or has a key that no feature knows.
+    """
+    further, known = target.keys() - {"epsilon", "delta"}, plugin_table("BUDGETS") if target else {}
+    if not target or None in target.values() or len(further) > 1 or not further <= known.keys():
+        raise InvalidParameter("target", quoted(target), "a target with an epsilon, a delta or both")
+    return load(known[further.pop()]) if further else None
+
+
 @dataclass(frozen=True)
 class Account:
     """What a ledger says: the phases of a run with the releases that each planned and made.
@@ -162,8 +201,8 @@ class Account:
         phase, target = entry["phase"], entry.get("target")
         with within(where):
             check_keys(entry, OPENING)
-            needed = {"steps", "batches"} if phase.get("sampling") == "balls-in-bins" else {"steps"}
-            if phase.keys() & {"planned", "event"} or not needed <= phase.keys():
+            needed = {"mechanism", "steps"} | ({"batches"} if phase.get("sampling") == "balls-in-bins" else set())
+            if "planned" in phase or not needed <= phase.keys():
                 raise InvalidParameter("phase", quoted(phase), "a phase as privproj writes it")
         self.check_target(target, where)
         phase_from(phase, {}, where)
@@ -203,42 +242,42 @@ class Account:
             return
         old, new = dict(self.target or {}), dict(target)
         with within(where):
-            if not new or not new.keys() <= {"epsilon", "delta", "order"} or None in new.values():
-                raise InvalidParameter("target", quoted(target), "a target with an epsilon, a delta or both")
-            if "order" in new:
-                Filter(**new)
+            budget = budget_type(new)
+            if budget:
+                budget(**new)
             if "epsilon" in new:
                 privacy_epsilon(new["epsilon"], zero=False)
             if "delta" in new:
                 probability("delta", new["delta"])
-            if new != old and self.spent and "order" in {**old, **new}:
+            if new != old and self.spent and (budget or self.is_adaptive):
                 raise Refused(
-                    "the order and the budget of a filter are fixed before the first release; go on with "
+                    "the target of an adaptive plan is fixed before the first release; go on with "
                     f"{quoted(old)}, or begin another ledger and add up the epsilons of both"
                 )
 
     @property
-    def filtered(self) -> bool:
-        """True if a filter keeps the target, so that phases may be chosen by looking at what was released."""
-        return "order" in (self.target or {})
+    def is_adaptive(self) -> bool:
+        """True if a budget keeps the target, so that phases may depend on earlier outputs."""
+        return bool((self.target or {}).keys() - {"epsilon", "delta"})
 
-    def filter(self) -> Filter:
-        """Return the filter of the target, with all that was released counted.
+    def budget(self) -> Any:
+        """Return the budget that keeps the target, with all releases counted.
 
         Returns:
-            The filter, at the order of the target and with the largest budget that meets it.
+            The :class:`Budget`, the largest that meets the target.
 
         Raises:
-            InvalidParameter: The target has no order, or there is no phase.
-            Refused: More was released than the budget has, or it cannot be counted.
+            InvalidParameter: No budget keeps the target, or there is no phase.
+            Refused: The releases exceed the budget, or cannot be counted.
         """
-        if not self.filtered or not self.phases:
-            raise InvalidParameter("ledger", "nothing", "a phase under a target with an order")
+        make = budget_type(self.target) if self.target else None
+        if make is None or not self.phases:
+            raise InvalidParameter("ledger", "nothing", "a phase under a target that a budget keeps")
         run = phase_from(self.phases[0][0], {}, "ledger: phase 1").run
-        renyi_filter = Filter(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore
+        budget = make(**self.target, relation=str(run.relation), group_size=run.group_size)  # pyright: ignore[reportCallIssue]
         for phase in self.released_phases() if self.spent else ():
-            renyi_filter.spend(phase)
-        return renyi_filter
+            budget.spend(phase)
+        return budget
 
     def with_release(self) -> "Account":
         """Return the account with one more release of the last phase."""
@@ -281,12 +320,12 @@ class Account:
 
         Under a filter an earlier phase may end whenever it is decided, so it counts as planned for what it made.
         """
-        return self.started.to_end(-1 if self.filtered else 0)
+        return self.started.to_end(-1 if self.is_adaptive else 0)
 
     @property
     def stopped(self) -> tuple[str, ...]:
         """A sentence on every phase that made fewer or more steps than planned, where that matters."""
-        if self.filtered:
+        if self.is_adaptive:
             return ()
         return tuple(
             STOPPED.format(name=entry.get("name", i + 1), steps=steps, planned=planned_releases(entry))
@@ -305,13 +344,12 @@ class Account:
         """What a number from here takes for granted of the run as a whole, beside what its phases do."""
         adapts = any("adaptive_clipping_sigma" in entry for entry, _ in self.started.phases)
         planned = len(self.started.phases) > 1 or bool(self.stopped)
-        triggers = {
-            PUBLIC_SUBSPACE: self.public_subspace,
-            FILTER_FIXED_IN_ADVANCE: self.filtered,
-            plan_fixed(adapts=adapts): planned and not self.filtered,
-            THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE: True,
-        }
-        return tuple(words for words, holds in triggers.items() if holds)
+        assumed = {PUBLIC_SUBSPACE: self.public_subspace}
+        if self.is_adaptive:
+            assumed[budget_type(self.target or {}).assumes] = True  # pyright: ignore
+        assumed[plan_fixed(adapts=adapts)] = planned and not self.is_adaptive
+        assumed[THIS_RUN_ALONE if self.alone else THIS_LEDGER_ALONE] = True
+        return tuple(text for text, holds in assumed.items() if holds)
 
     def released_phases(self) -> list[Phase]:
         """Return what was released, as phases of a schedule; an epoch of balls-in-bins that was begun is a whole one.
@@ -339,7 +377,7 @@ class Account:
             InvalidParameter: Nothing was released.
             Refused: More was released than the filter has.
         """
-        return self.filter().curve() if self.filtered else Schedule(tuple(self.released_phases())).curve()
+        return self.budget().curve() if self.is_adaptive else Schedule(tuple(self.released_phases())).curve()
 
     def epsilon(self, delta: float) -> Result:
         """Return epsilon of all that was released, rounded up; under a filter that of the whole budget.
@@ -355,12 +393,12 @@ class Account:
             PrecisionLimit: The composition cannot tell so small a delta from its rounding.
         """
         phases = self.released_phases()
-        if self.filtered:
-            result = self.filter().epsilon(delta)
+        if self.is_adaptive:
+            result = self.budget().epsilon(delta)
         elif len(phases) > 1:
             result = Schedule(tuple(phases)).epsilon(delta=delta)
         else:
-            result = answer(question_about(phases[0]), "epsilon", solve_epsilon, delta_target(delta, None))
+            result = solve_epsilon(composition_of_phase(phases[0]), delta_target(delta, None))
         return self.explained(result)
 
     def overspent(self) -> str:
@@ -518,7 +556,7 @@ class _Reader:
         phase = phase_from(entry["phase"], {}, where)
         written = before.opening(phase, entry.get("target"), entry, again=True)
         self.as_written = self.as_written and json.dumps(written) == json.dumps(entry)
-        if "target" in entry or before.filtered:
+        if "target" in entry or before.is_adaptive:
             self.replaced.append(before)
 
 
@@ -586,7 +624,7 @@ class Ledger(_Reader):
         if opening and account.spent:
             Schedule((*account.released_phases(), phase))
         # A new target was met for what the ledger said when the noise was calibrated. It may have more since.
-        if not opening or account.spent or not target or opened.filtered:
+        if not opening or account.spent or not target or opened.is_adaptive:
             above = opened.to_end().overspent()
             if above:
                 raise Refused(f"{self.path}: {above}")
@@ -599,7 +637,7 @@ class Ledger(_Reader):
         if opening:
             self._append(opening)
             _sync_folder(Path(self.path))
-        self.filter = opened.filter() if opened.filtered else None
+        self.budget = opened.budget() if opened.is_adaptive else None
 
     def _take_stock(self) -> None:
         """Read the file; the next line comes behind the end that the last one lacks, or behind the header."""
@@ -622,9 +660,9 @@ class Ledger(_Reader):
         if self.unsure:
             self.check_place()
             self._take_stock()
-            self.filter = self.account.filter() if self.account.filtered else None
-        if self.filter is not None:
-            self.filter.spend(self.next)
+            self.budget = self.account.budget() if self.account.is_adaptive else None
+        if self.budget is not None:
+            self.budget.spend(self.next)
         self._append({"step": self.steps + 1})
         if self.account.spent % KEPT_EVERY == 0 or self.account.spent.bit_count() == 1:
             self.keep_count()

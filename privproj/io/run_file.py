@@ -1,18 +1,18 @@
 """Run files: phases as data, read into a schedule, and the accountant of a loop, which writes them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from privproj.accounting import config as spec
 from privproj.accounting.phase import Phase
 from privproj.accounting.schedule import Remaining, Schedule, phase_of
-from privproj.contrib.events.events import event_from_data, event_words
 from privproj.errors import InvalidParameter, within
 from privproj.io.files import read_data, write_data
 from privproj.mechanisms import Mechanism
-from privproj.parameters import TABLE
+from privproj.parameters import TABLE, Kind
+from privproj.plugins import load, plugin_table
 from privproj.result import Result
 from privproj.run import Run, RunOptions, run_words
 
@@ -22,8 +22,30 @@ MOST_PHASES = 1000
 """Most phases of a run file or a ledger, whose composition takes minutes. Contract."""
 PHASE_KEYS = ("name", "mechanism", "bound", "planned")
 """Keys of a phase besides those of its mechanism and its run."""
-EVENT_KEYS = ("name", "event", "steps", "relation", "public_size", "planned")
-"""Keys of a phase that is an event of dp-accounting."""
+
+
+@dataclass(frozen=True)
+class PhaseKind:
+    """A kind of phase that an optional feature adds to run files, with its reader and its text.
+
+    The table ``PHASES`` of a feature names one under the key that an entry of this kind has in place of ``mechanism``.
+
+    Attributes:
+        keys: Every key of such an entry, and what its value may be.
+        read: Returns the phase, from the value under the key of this kind, the run, and the name of the phase.
+        text: Returns that value as text.
+    """
+
+    keys: Mapping[str, Kind]
+    read: Callable[[Any, RunOptions, str], Phase]
+    text: Callable[[Any], str]
+
+
+def phase_kind(entry: Mapping[str, Any]) -> tuple[str, PhaseKind] | None:
+    """Return the kind of an entry that an optional feature adds, with its key; None for a mechanism of privproj."""
+    if "mechanism" in entry:
+        return None
+    return next(((key, load(place)) for key, place in plugin_table("PHASES").items() if key in entry), None)
 
 
 def from_data(data: Mapping[str, Any], where: str = "run") -> Schedule:
@@ -71,10 +93,12 @@ def phase_from(entry: Any, shared: dict[str, Any], where: str) -> Phase:
                 raise InvalidParameter(key, keys[key], f"{key} once, before the phases")
         name = keys.get("name", where.rsplit(": ", 1)[-1])
         all_keys = {**keys, **shared}
-        if "event" in keys:
-            spec.check_keys(keys, {name: spec.KINDS[name] for name in EVENT_KEYS})
-            run: Any = {key: value for key, value in all_keys.items() if key not in ("name", "event", "planned")}
-            phase: Phase = event_from_data(keys["event"], "event", run, name)
+        added = phase_kind(keys)
+        if added:
+            key, kind = added
+            spec.check_keys(keys, kind.keys)
+            run: Any = {name: value for name, value in all_keys.items() if name not in ("name", key, "planned")}
+            phase = kind.read(keys[key], run, name)
         else:
             spec.check_keys(keys, spec.keys_of(spec.mechanism_type_of(keys), PHASE_KEYS))
             phase = spec.question_from(all_keys).only
@@ -99,8 +123,10 @@ def what_was_run(result: Result) -> list[str]:
     plain = Run().parameters()
 
     def words(run: Mapping[str, Any], of: Mapping[str, Any], name: str) -> str:
-        if "event" in of:
-            return event_words(of["event"]) + (", once" if run["steps"] == 1 else f", {run['steps']} times")
+        added = phase_kind(of)
+        if added:
+            key, kind = added
+            return kind.text(of[key]) + (", once" if run["steps"] == 1 else f", {run['steps']} times")
         return f"{run_words(run, '')}, by {name} ({listed(of, *plain, 'name', 'mechanism', 'assumes')})"
 
     if phases is None:
@@ -117,7 +143,7 @@ class Accountant:
     A schedule itself is frozen, so that its answers can be kept. A step that returned a longer one would be forgotten
     by whoever drops what it returns, and its number would be too small. So :meth:`step` changes the accountant; all
     else is asked of its :attr:`schedule`. The plan is taken to be fixed in advance, as for every schedule:
-    :class:`privproj.Filter` is for loops that react to what was released.
+    a loop that reacts to what was released needs a privacy filter instead.
 
     Args:
         schedule: What was released before; None for nothing.

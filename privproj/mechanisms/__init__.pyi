@@ -5,7 +5,6 @@ from privproj.mechanisms.laplace import Laplace as Laplace
 from privproj.mechanisms.m1 import M1 as M1
 from privproj.mechanisms.m2 import M2 as M2, Layer as Layer
 from privproj.contrib.mixing import Mixing as Mixing
-from privproj.mechanisms.r1smg import R1SMG as R1SMG
 from privproj.mechanisms.sketch import Sketch as Sketch
 from privproj.mechanisms.sketch_public import PublicSketch as PublicSketch
 from privproj.mechanisms.wishart import Wishart as Wishart

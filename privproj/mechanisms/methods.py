@@ -1,4 +1,4 @@
-"""Names of published training methods, and the mechanism that accounts for each: what people search for.
+"""Names of published methods, and the mechanism that accounts for each or, if its claim is refuted, replaces it.
 
 ``privproj explain NAME`` and ``privproj bounds NAME`` read this table, errors for an unknown mechanism name it, and
 ``docs/how-to-choose.md`` shows it. Its rows stand in ``methods.toml`` beside this file.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from privproj.errors import InvalidParameter, unknown_name
+from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class _Method:
     * ``accounted``: with which options, in a sentence.
     * ``mistake``: what goes wrong, in a sentence.
     * ``source``: where it is described.
+    * ``refuted``: the counterexample to its privacy claim, in a clause; empty unless the claim is refuted.
     """
 
     name: str
@@ -33,11 +34,13 @@ class _Method:
     mistake: str
     source: str
     also: Sequence[str] = ()
+    refuted: str = ""
 
     @property
     def words(self) -> str:
         """All that is known of it, in sentences."""
-        return f"{self.released} {self.accounted} {self.mistake} Source: {self.source}."
+        reason = f" Its claim is refuted: {self.refuted} (docs/not-a-guarantee.md)." if self.refuted else ""
+        return f"{self.released} {self.accounted} {self.mistake}{reason} Source: {self.source}."
 
 
 METHODS = tuple(
@@ -59,8 +62,11 @@ def find_method(name: str) -> _Method | None:
     return next((m for m in METHODS if asked in map(_spelling, (m.name, *m.also))), None)
 
 
-def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> InvalidParameter:
-    """The error for a name that is no mechanism: what accounts for it if it is a method, else the nearest names."""
+def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: str = "") -> PrivprojError:
+    """Return the error for a name that is not a mechanism.
+
+    It names what accounts for a published method, or why its claim is refuted, else the nearest names.
+    """
     method = find_method(name)
     if _spelling(name) in LORA_NAMES:
         advice = "which one accounts for LoRA, if any, depends on what is clipped, as `privproj explain LoRA` says"
@@ -68,6 +74,11 @@ def unknown_mechanism(parameter: str, name: str, names: Iterable[str], remedy: s
     if method is None:
         return unknown_name(parameter, name, "a mechanism", names, remedy)
     mechanisms = " or ".join(method.mechanisms)
+    if method.refuted:
+        return Refused(
+            f"{method.name} is refuted, not a guarantee: {method.refuted}; use {mechanisms}, and see "
+            "docs/not-a-guarantee.md for the counterexample"
+        )
     advice = f"{method.name} is accounted as {mechanisms}, as `privproj explain {method.name}` says"
     return InvalidParameter(parameter, name, "a mechanism", advice)
 

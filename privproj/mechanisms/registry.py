@@ -70,7 +70,6 @@ _LINES = (
     _Line("mixing", "two-stage", file="contrib.mixing.two_stage"),
     _Line("jl-clip", "exact", file="contrib.jl_clip.exact"),
     _Line("jl-clip", "any-records", file="contrib.jl_clip.exact"),
-    _Line("r1smg", "published", file="refuted"),
 )
 """Every bound, the default of its mechanism first.
 

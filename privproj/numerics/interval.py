@@ -52,6 +52,9 @@ class Enclosure(NamedTuple):
     upper: float
 
 
+UNKNOWN = Enclosure(-math.inf, math.inf)  # neither end is known
+
+
 class LateEnclosure(Enclosure):
     """An enclosure whose lower end costs more than its upper one: it is found when it is first read."""
 

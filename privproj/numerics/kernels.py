@@ -1,7 +1,7 @@
 """Scalar kernels: the special functions of the answers, as plain functions of floats on ``math``.
 
 Each function runs as it is (one evaluation costs microseconds and no import) and, through
-:mod:`privproj.numerics.compiled`, as machine code made by numba from the very same source. Two rules keep both alike.
+:mod:`privproj.numerics.jit`, as machine code made by numba from the very same source. Two rules keep both alike.
 Plain Python raises an error on overflow, ``log(0)`` and ``1/0`` where compiled code returns inf or nan, so no kernel
 lets an argument get there. And ``-inf`` stands for the log of zero.
 

@@ -49,7 +49,7 @@ def profile_of_kernels(columns: KernelColumns, row: tuple[float, ...], **fields:
     def log_deltas(eps: "Array") -> "tuple[Array, Array]":
         import numpy as np
 
-        from privproj.numerics.compiled import over_rows
+        from privproj.numerics.jit import over_rows
 
         # What a delta of M2 costs, over what an epsilon does. Speed only.
         weight = 0.2 * columns.weight

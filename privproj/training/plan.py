@@ -369,7 +369,7 @@ def calibrated(plan: Plan, earlier: Account, *, epsilon: float, delta: float, or
     else:
         budget = {"epsilon": epsilon, "delta": delta, "order": order}
         earlier.check_target(budget, "adaptive_order")
-        room = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).filter()
+        room = Account((*earlier.phases, (plan.phase(plan.steps).as_dict(), 0)), budget).budget()
 
         def lacks(z: float) -> float:
             return -1.0 if room.fits(with_noise(z).phase(plan.steps)) else 1.0

@@ -1,4 +1,4 @@
-"""Random clipping by Gaussian probes, and the refuted claim about noise along one random direction, in mpmath."""
+"""Random clipping by Gaussian probes, in mpmath."""
 
 import mpmath as mp
 
@@ -39,15 +39,8 @@ def _gamma_below(a: Real, scale: Real, x: Real) -> Real:
     return mp.gammainc(a, 0, scale / x, regularized=True) if x > 0 else mp.mpf(1)
 
 
-def published_epsilon(delta: Real, dim: int, noise_multiplier: Real) -> Real:
-    """Return ``2 mu^2/psi``, ``psi = (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))``, as claimed (C22)."""
-    half = mp.mpf(dim) / 2
-    psi = (mp.mpf(delta) * mp.gammaprod([half - mp.mpf(1) / 2], [half]) / mp.sqrt(mp.pi)) ** (1 / (half - 1))
-    return 2 * gaussian_mu(noise_multiplier) ** 2 / psi
-
-
 DELTAS: dict[str, Function] = {"jl-clip.exact": exact, "jl-clip.any-records": any_records}
 """``mechanism.bound -> delta(epsilon, **parameters)``. Contract."""
 
-EPSILONS: dict[str, Function] = {"r1smg.published": published_epsilon}
+EPSILONS: dict[str, Function] = {}
 """``mechanism.bound -> epsilon(delta, **parameters)``. Contract."""

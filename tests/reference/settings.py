@@ -140,8 +140,6 @@ SETTINGS = """
   jl-clip.exact.delta probes=10 noise_multiplier=1 epsilon=12
 * jl-clip.any-records.delta probes=30 noise_multiplier=1 epsilon=1,0,50
   jl-clip.any-records.delta probes=4,1000 noise_multiplier=0.1,10 epsilon=0.1,1
-* r1smg.published.epsilon dim=100 noise_multiplier=1.64 delta=1e-5
-  r1smg.published.delta dim=10,100 noise_multiplier=8 epsilon=1
 """
 """One grid a line: a quantity of :func:`privproj.evaluate` and its parameters, every combination of their values."""
 WITHOUT = {
@@ -150,7 +148,7 @@ WITHOUT = {
     "wishart-matrix.early-matrix": "no formula: refuted",
 }
 """The bounds that evaluate no number."""
-REFUTED = ("m1.column-published", "sketch.lora-by-design", "r1smg.published")
+REFUTED = ("m1.column-published", "sketch.lora-by-design")
 """Evaluated with ``allow_refuted``."""
 
 DOORLESS = (

@@ -35,7 +35,7 @@ LAYERS = (
 """The import layers, lowest first: a package imports packages of lower layers only."""
 
 NUMERICAL = {
-    "numerics/arrays", "numerics/compiled", "numerics/gamma_gain",
+    "numerics/arrays", "numerics/jit", "numerics/gamma_gain",
     "profiles/gaussian_arrays",
     "contrib/mixing/enforced_sketch",
     "distributions/tabulated", "distributions/densities", "distributions/binned", "distributions/binned_profile",
@@ -144,7 +144,7 @@ def test_few_files_use_the_slow_packages():
     for path in SOURCES:
         for name, _ in imports(path):
             users.setdefault(name.split(".")[0], set()).add(str(path.relative_to(ROOT / "privproj").with_suffix("")))
-    assert users["numba"] == {"numerics/compiled"}
+    assert users["numba"] == {"numerics/jit"}
     assert "mpmath" not in users
     own = {"contrib/events/by_dp_accounting", "contrib/events/event_composition", "integrations/dp_accounting"}
     assert users["dp_accounting"] == own

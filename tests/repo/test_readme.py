@@ -31,7 +31,7 @@ def test_the_first_command_answers(capsys):
 def test_mechanisms_are_introduced_before_they_are_used():
     for name in ("M1", "M2"):
         assert README.index(f"**{name}**") < re.search(rf"\b{name.lower()} --|`{name.lower()}`", README).start()
-    for kind in {bound.mechanism.name for bound in registry()} - {"laplace", "wishart-matrix", "r1smg"}:
+    for kind in {bound.mechanism.name for bound in registry()} - {"laplace", "wishart-matrix"}:
         assert f"`{kind}`" in README
 
 

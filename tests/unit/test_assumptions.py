@@ -123,24 +123,13 @@ def test_an_adapted_clip_and_a_plan_that_fixes_it_are_never_said_together(run, t
     path.write_text(json.dumps({"phase": phases}))
     lines = [f"epsilon {words} --delta 1e-3", f"delta {words} --epsilon 1", f"curve {words} --points 2",
              f"compare {words} --delta 1e-3", f"report {words} --delta 1e-3", f"run {path} --delta 1e-3",
-             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3",
-             f"select {words} --trials 3 --delta 1e-3"]  # fmt: skip
+             f"report run {path} --delta 1e-3", f"remaining {path} --epsilon 900 --delta 1e-3"]  # fmt: skip
     for line in lines:
         code, out, err = run(line)
         assert code == 0, err
         found = present([words for words in WORDS.values() if words in " ".join(out.split())])
         assert {"ADAPTED_CLIP", "COUNT_OF_SIGNS", "PLAN_BUT_FOR_THE_CLIP"} <= found, line
         assert "PLAN_FIXED_IN_ADVANCE" not in found, line
-
-
-def test_what_dp_accounting_composes_is_conditional_on_its_rounding():
-    from dp_accounting import dp_event
-
-    from privproj.schedule import Schedule, event_phase
-
-    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(4.0))
-    found = Schedule((event_phase(event, steps=3),)).epsilon(delta=1e-5)
-    assert found.status == "conditional" and WORDS["ROUNDING_AS_MEASURED"] in found.promises
 
 
 def test_a_grid_that_has_no_effect_is_said(run):

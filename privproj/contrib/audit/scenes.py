@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from privproj.accounting.query import ask_by_name, epsilon
+from privproj.accounting.query import composition_of, epsilon
 from privproj.contrib.audit.epsilon_lower import Array, AuditVerdict, auc, judge, one_run_epsilon
 from privproj.contrib.audit.faults import FAULTS, LOADER_FAULTS
 from privproj.errors import InvalidParameter, unknown_name
@@ -259,7 +259,7 @@ def judge_scene(
     """
     curve = None
     if claim is None:
-        curve = ask_by_name(scene.claimed, None, scene.run).curve()
+        curve = composition_of(scene.claimed, None, scene.run).curve()
         claim = _own_epsilon(scene.claimed, delta, **scene.run)
     rows = [np.atleast_2d(arm) for arm in scores]
     if not 0 < len(rows[0]) == len(rows[1]):

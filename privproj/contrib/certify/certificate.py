@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from privproj.accounting.config import check_keys
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Question, question_about
+from privproj.accounting.query import Schedule, build_result, composition_of_phase
 from privproj.assumptions import ROUNDING_AS_MEASURED
 from privproj.composition.compose import releases_of
 from privproj.errors import InvalidParameter, NotConverged, PrecisionLimit, Refused, within
@@ -28,6 +28,7 @@ from privproj.io import files
 from privproj.io.run_file import from_data, without_names
 from privproj.lazy import import_extra
 from privproj.mechanisms import M2, Mechanism
+from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing
 from privproj.parameters import LARGEST_EPSILON, NUMBER, TABLE, WHOLE, number, quoted
 from privproj.result import Outcome, Result, Side, Status, as_plain_value
@@ -151,7 +152,7 @@ class Certificate:
 # --- a question and its data --------------------------------------------------------------------------
 
 
-def _question_from(data: dict[str, Any]) -> Question:
+def _question_from(data: dict[str, Any]) -> Schedule:
     """The question of a certificate; names of phases and what is merely planned are no part of what it claims.
 
     Raises :class:`InvalidParameter` for what no run file has, and :class:`Refused` where there is no enclosure of it.
@@ -161,16 +162,16 @@ def _question_from(data: dict[str, Any]) -> Question:
     schedule = from_data(data, "question")
     check_provable(schedule.phases)
     if len(schedule.phases) == 1:
-        return question_about(schedule.phases[0])
+        return composition_of_phase(schedule.phases[0])
     return replace(schedule, phases=tuple(replace(phase, name="", planned=False) for phase in schedule.phases))
 
 
-def _data_of(question: Question) -> dict[str, Any]:
+def _data_of(question: Schedule) -> dict[str, Any]:
     """A question as the data of a run file, without the names of its phases: the one way in which it is written."""
     return {"phase": without_names(phase.as_dict() for phase in question.phases)}
 
 
-def _question_of(result: Result) -> Question:
+def _question_of(result: Result) -> Schedule:
     """The question that a result answers; raises as :func:`_question_from` does."""
     phases: Any = result.mechanism.get("phases")
     if phases is None:
@@ -460,7 +461,7 @@ def _check_answered(result: Result) -> None:
         )
 
 
-def _prove_run(result: Result, question: Question) -> "tuple[Result, Question, RunInBalls]":
+def _prove_run(result: Result, question: Schedule) -> "tuple[Result, Schedule, RunInBalls]":
     """The answer for a run with its number raised until the balls prove it, its question, and the run in balls."""
     epsilon, sigma = float(result.epsilon or 0.0), float(result.noise_multiplier or 0.0)
     proved, delta = result, Decimal(0)
@@ -513,8 +514,8 @@ def _with_delta(result: Result, upper: Decimal) -> Result:
 
 def _with_value(result: Result, value: float, **changes: Any) -> Result:
     """The answer with another value that is proved, and what else that changes."""
-    lower = None if result.lower is None else min(result.lower, value)
-    return replace(result, value=value, upper=value, lower=lower, **changes)
+    interval = Enclosure(-math.inf if result.lower is None else min(result.lower, value), value)
+    return replace(result, value=value, interval=interval, **changes)
 
 
 def _rounded_up(value: Decimal) -> float:
@@ -709,12 +710,13 @@ def verify(certificate: Certificate) -> CertificateVerdict:
         return _verdict_on(claim, question)
 
 
-def _verdict_on(claim: Certificate, question: Question) -> CertificateVerdict:
+def _verdict_on(claim: Certificate, question: Schedule) -> CertificateVerdict:
     """The verdict on a certificate about this question."""
     lower, upper = _ends_anew(claim, question.phases)
     side = Side.UPPER if is_run(question.phases) else question.side(question.curve())
     value = _rounded_up(Decimal(upper))
-    result = replace(question.result("delta", None, None, side=side), value=value, upper=value, epsilon=claim.epsilon)
+    result = replace(build_result(question, "delta", None, side=side), value=value, epsilon=claim.epsilon)
+    result = replace(result, interval=Enclosure(-math.inf, value))
     claims = {
         "delta is proved anew to be at most the upper end": Decimal(upper) <= Decimal(claim.upper),
         "delta is proved anew to be at least the lower end": Decimal(lower) >= Decimal(claim.lower),

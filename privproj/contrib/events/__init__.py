@@ -1,1 +1,5 @@
 """Accept events of dp-accounting as phases of a run."""
+
+from privproj.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

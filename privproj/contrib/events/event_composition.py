@@ -5,7 +5,7 @@ such a table again. Numbers are checked here, since dp-accounting takes some tha
 
 dp-accounting has two accountants. One composes privacy loss distributions, the other adds Renyi divergences, and each
 takes some events under some neighbouring relations. Their theorems are published; their rounding is measured and not
-proved (:mod:`privproj.contrib.events.by_dp_accounting`). Four things are done here and not left to them:
+proved (:mod:`privproj.contrib.events.pld_curve`). Four things are done here and not left to them:
 
 * Randomized response that is repeated is composed as often as it is repeated. dp-accounting's accountant of loss
   distributions composes it once.
@@ -28,38 +28,28 @@ from typing import Any
 
 import attrs
 import numpy as np
-from dp_accounting import dp_event, privacy_accountant
+from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 
 from privproj.accounting.lower_bound import WHOLE_BATCHES
 from privproj.accounting.phase import Phase
+from privproj.accounting.renyi import renyi_curve
 from privproj.assumptions import NOISE_OVER_CLIP
 from privproj.composition.compose import releases_of
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import LARGEST_GRID_STEP
-from privproj.contrib.events import by_dp_accounting
-from privproj.contrib.events.by_dp_accounting import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
-from privproj.contrib.filters.filter import renyi_curve
+from privproj.contrib.events import pld_curve
+from privproj.contrib.events.pld_curve import MOST_DEFAULT_PEER_CELLS, PEER_POINTS_PER_DEVIATION, peer_grid_step
 from privproj.errors import InvalidParameter, PrecisionLimit, PrivprojError, Refused, unknown_name, within
+from privproj.integrations.dp_accounting import RELATIONS, Relation, distributions_of, nodes_of, parts_of, with_noise
 from privproj.mechanisms import NoisyMechanism
 from privproj.numerics.interval import Enclosure
 from privproj.parameters import LARGEST_NOISE, NOISE, SMALLEST_NOISE, number, probability, whole_number
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.profiles.rdp import BestCurve, RenyiCurve
 from privproj.run import Run
-from privproj.sampling import RelationName
-
-Relation = privacy_accountant.NeighboringRelation
-"""The neighbouring relations of dp-accounting."""
-
-RELATIONS: dict[Relation, RelationName] = {
-    Relation.ADD_OR_REMOVE_ONE: "add-remove",
-    Relation.REPLACE_ONE: "replace",
-    Relation.REPLACE_SPECIAL: "zero-out",
-}
-"""Our names of those neighbouring relations that both packages have. Soundness: each pair means the same data sets."""
 
 MOST_NESTED = 16
 """Events within each other that are read. Contract."""
@@ -246,26 +236,9 @@ def merged(leaves: Iterable[Leaf]) -> list[Leaf]:
     return [*by_text.values()]
 
 
-def parts_of(event: Any) -> list[dp_event.DpEvent]:
-    """The events right within an event."""
-    return [*getattr(event, "events", ()), *([event.event] if hasattr(event, "event") else [])]
-
-
 def is_private(leaf: dp_event.DpEvent) -> bool:
     """False for an event that releases data as they are, itself or in an event within it."""
     return not isinstance(leaf, dp_event.NonPrivateDpEvent) and all(map(is_private, parts_of(leaf)))
-
-
-def with_noise(event: Any, change: Callable[[float], float]) -> dp_event.DpEvent:
-    """The event with its noise multipliers changed, also in events within it."""
-    changed: dict[str, Any] = {}
-    if hasattr(event, "noise_multiplier"):
-        changed["noise_multiplier"] = change(event.noise_multiplier)
-    if hasattr(event, "event"):
-        changed["event"] = with_noise(event.event, change)
-    if hasattr(event, "events"):
-        changed["events"] = [with_noise(part, change) for part in event.events]
-    return attrs.evolve(event, **changed)
 
 
 def _relation_of(phases: Sequence[Phase]) -> Relation:
@@ -328,13 +301,6 @@ def _grid_steps(leaf: dp_event.DpEvent, count: int) -> tuple[float, float]:
     return 2.0 * reach / cells, reach * max(1.0 / PEER_POINTS_PER_DEVIATION, window)
 
 
-def nodes_of(tree: dp_event.SingleEpochTreeAggregationDpEvent) -> int:
-    """In how many nodes of the trees a record is at most, each of which is a Gaussian release (C36)."""
-    steps = tree.step_counts if isinstance(tree.step_counts, Sequence) else [tree.step_counts]
-    # ceil(log2(n + 1)) for a tree of n leaves
-    return max(map(int, steps)).bit_length()
-
-
 def _alone(leaf: Leaf) -> Leaf:
     """The same for Gaussian releases that are repeated: one whose noise is the smaller by the root of their number."""
     event, count = leaf
@@ -347,7 +313,7 @@ def _alone(leaf: Leaf) -> Leaf:
 
 def compose_losses(
     phases: Sequence[tuple[PrivacyProfile, Run]], leaves: Sequence[Leaf], relation: Relation, step: float | None
-) -> by_dp_accounting.PeerCurve:
+) -> pld_curve.PeerCurve:
     """The curve of our phases and of events together, composed by dp-accounting on one grid of losses.
 
     ``step`` is the distance of losses in nats (None: dp-accounting's default, or a coarser one where the losses reach
@@ -364,7 +330,7 @@ def compose_losses(
         expected = f"a grid of losses from {least / FINER_GRIDS:.2g} to {LARGEST_GRID_STEP:g} nats for these events"
         raise PrecisionLimit(f"expected {expected}, got {step:.3g}; use more noise, or another discretization")
     events = [(_distribution_of(json.dumps(data_of(event)), relation, step), count) for event, count in single]
-    return by_dp_accounting.compose([*by_dp_accounting.distributions_of(shapes, step), *events], step)
+    return pld_curve.compose([*distributions_of(shapes, step), *events], step)
 
 
 @lru_cache(maxsize=32)
@@ -489,6 +455,11 @@ def curve(phases: Sequence[Phase], step: float | None = None) -> Curve:
 
 NO_PRIVACY = PrivacyProfile(lambda eps: Enclosure(0.0, 0.0))
 """The curve of a run that releases data as they are: a delta of 1, and no finite epsilon."""
+
+
+def event_of(phase: Phase) -> dp_event.DpEvent:
+    """Return the event of one step of a phase that is an event."""
+    return event_from(json.loads(vars(phase.mechanism)["text"]))
 
 
 def _leaves_of(phase: Phase) -> list[Leaf]:

@@ -14,10 +14,12 @@ from typing import Any
 from privproj.accounting.phase import Phase, phase_for
 from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
 from privproj.errors import within
+from privproj.io.run_file import PhaseKind
 from privproj.mechanisms import Mechanism
 from privproj.mechanisms.bound import Bound
+from privproj.parameters import TABLE, TEXT, TRUTH
 from privproj.profiles.privacy_profile import Curve
-from privproj.run import Run, RunOptions
+from privproj.run import RUN_PARAMETERS, Run, RunOptions
 from privproj.sampling import NeighbouringRelation
 
 COMPOSED_ELSEWHERE = "events of dp-accounting are accounted by that package, and composed with all other phases"
@@ -141,10 +143,24 @@ def event_phase(event: Any, name: str = "event", steps: int = 1, relation: str |
         InvalidParameter: The event is not one of dp-accounting, or a value is outside its domain.
 
     >>> from dp_accounting import dp_event
-    >>> from privproj.schedule import Schedule, event_phase
+    >>> from privproj.contrib.events import event_phase
+    >>> from privproj.schedule import Schedule
     >>> tree = dp_event.SingleEpochTreeAggregationDpEvent(noise_multiplier=4.0, step_counts=[8, 8])
     >>> answer = Schedule((event_phase(tree, "tree", relation="zero-out"),)).epsilon(delta=1e-5)
     >>> round(answer.value, 2), answer.numerics["composer"]
     (1.99, 'dp-accounting')
     """
     return event_from_data(event, "event", {"steps": steps, "relation": relation}, name)  # pyright: ignore[reportArgumentType]
+
+
+EVENT_KIND = PhaseKind(
+    keys={
+        "name": TEXT,
+        "event": TABLE,
+        **{name: RUN_PARAMETERS[name].kind for name in ("steps", "relation", "public_size")},
+        "planned": TRUTH,
+    },
+    read=lambda event, run, name: event_from_data(event, "event", run, name),
+    text=event_words,
+)
+"""Phases of run files that have an ``event`` in place of a mechanism."""

@@ -16,17 +16,17 @@ from typing import Any, ClassVar, NoReturn
 from privproj.accounting.calibration import sigma
 from privproj.accounting.gdp import require_no_options
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Question, ask_by_name, run_of_several, solve_delta, solve_epsilon
+from privproj.accounting.query import Schedule, composition_of, run_of_several, solve_delta, solve_epsilon
+from privproj.accounting.renyi import renyi_curve
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLANS
 from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import M2, Gaussian, Mechanism
-from privproj.mechanisms.registry import renyi_bound
 from privproj.numerics.interval import next_up
 from privproj.parameters import integer, real
 from privproj.profiles.conversion import floor_log_delta, meets, read_epsilon
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import Curve
-from privproj.profiles.rdp import BestCurve, OneOrder, RenyiCurve
+from privproj.profiles.rdp import OneOrder
 from privproj.result import Result, Side, round_outward
 from privproj.sampling import NeighbouringRelation, RelationName, member_named
 from privproj.targets import FullTarget, delta_target, epsilon_target, full_target
@@ -95,22 +95,6 @@ def _guess_budget(target: FullTarget, order: float | None) -> float:
     return 0.0 if noise is None else noise**-2.0
 
 
-def renyi_curve(phase: Phase) -> tuple[Phase, RenyiCurve | BestCurve]:
-    """The Renyi curve of one release, by the bound of the phase or by that of the mechanism that has one.
-
-    Raises :class:`Refused` where there is none, or none for this sampling.
-    """
-    if not isinstance(phase.release()[0], RenyiCurve | BestCurve):
-        bound = renyi_bound(type(phase.mechanism))
-        if bound is None:
-            raise Refused(f"{phase.mechanism.name}.{phase.bound.name} has no Renyi curve, which is needed here")
-        phase = replace(phase, bound=bound, run=replace(phase.run, split=None))
-    curve = phase.curve()
-    if not isinstance(curve, RenyiCurve | BestCurve):
-        raise Refused("max_batch_size has no theorem in Renyi terms, which are needed here; use plain Poisson batches")
-    return phase, curve
-
-
 def best_order(phase: Phase, target: FullTarget) -> float:
     """The order at which most releases like this one fit into the budget that meets a target, four digits of it.
 
@@ -177,7 +161,8 @@ class Filter:
         InvalidParameter: An argument is outside its range, missing, or contradicts another.
         Refused: The order leaves no budget for ``epsilon`` and ``delta``.
 
-    >>> from privproj import M2, Filter, Gaussian
+    >>> from privproj import M2, Gaussian
+    >>> from privproj.contrib.filters import Filter
     >>> budget = Filter(epsilon=3.0, delta=1e-5, order=8)
     >>> budget.spend(Gaussian(noise_multiplier=1.0), sampling_rate=0.01, steps=500)
     >>> adapters = M2(dim=2048, rank=16, noise_multiplier=0.2)
@@ -250,7 +235,8 @@ class Filter:
             InvalidParameter: A value is outside its domain.
             Refused: There is no Renyi curve for such releases, or no order leaves a budget.
 
-        >>> from privproj import Filter, Gaussian
+        >>> from privproj import Gaussian
+        >>> from privproj.contrib.filters import Filter
         >>> Filter.for_releases(Gaussian(noise_multiplier=1.0), epsilon=3.0, delta=1e-5, sampling_rate=0.01).order
         7.0
         """
@@ -281,7 +267,8 @@ class Filter:
             InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
             Refused: The releases would overspend the budget, or their cost is not known. Nothing has changed.
 
-        >>> from privproj import Filter, Gaussian, Refused
+        >>> from privproj import Gaussian, Refused
+        >>> from privproj.contrib.filters import Filter
         >>> budget = Filter(epsilon=1.0, delta=1e-5)
         >>> budget.spend(Gaussian(noise_multiplier=10.0), steps=7)
         >>> try:
@@ -318,7 +305,8 @@ class Filter:
             InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
             Refused: The cost of such a release is not known.
 
-        >>> from privproj import Filter, Gaussian
+        >>> from privproj import Gaussian
+        >>> from privproj.contrib.filters import Filter
         >>> Filter(epsilon=1.0, delta=1e-5, order=20).fits(Gaussian(noise_multiplier=10.0), steps=3)
         True
         """
@@ -340,7 +328,8 @@ class Filter:
             InvalidParameter: A value is outside its domain, or the relation is not that of the filter.
             Refused: The cost of such a release is not known.
 
-        >>> from privproj import Filter, Gaussian
+        >>> from privproj import Gaussian
+        >>> from privproj.contrib.filters import Filter
         >>> Filter(epsilon=1.0, delta=1e-5, order=20).most_steps(Gaussian(noise_multiplier=10.0))
         6
         """
@@ -358,7 +347,7 @@ class Filter:
         Raises:
             InvalidParameter: ``delta`` is outside its range.
 
-        >>> from privproj import Filter
+        >>> from privproj.contrib.filters import Filter
         >>> round(Filter(order=16, budget=0.5).epsilon(1e-6).value, 4)
         1.1717
         """
@@ -376,7 +365,7 @@ class Filter:
         Raises:
             InvalidParameter: ``epsilon`` is outside its range.
 
-        >>> from privproj import Filter
+        >>> from privproj.contrib.filters import Filter
         >>> Filter(order=16, budget=0.5).delta(1.2).value < 1e-6
         True
         """
@@ -396,7 +385,8 @@ class Filter:
         Raises:
             InvalidParameter: ``delta`` is outside its range.
 
-        >>> from privproj import Filter, Gaussian
+        >>> from privproj import Gaussian
+        >>> from privproj.contrib.filters import Filter
         >>> budget = Filter(epsilon=1.0, delta=1e-5, order=20)
         >>> budget.spend(Gaussian(noise_multiplier=10.0), steps=3)
         >>> round(budget.epsilon_of_spent(1e-5), 4)
@@ -452,11 +442,14 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class _BudgetQuestion(Question):
+class _BudgetQuestion(Schedule):
     """A question about the whole budget of a filter; its phases are the releases that were counted."""
 
     budget: Filter = field(kw_only=True)
-    is_plain: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = False  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        """Allow a filter without releases."""
 
     @property
     def remedy(self) -> str:
@@ -502,7 +495,7 @@ def _phase_of(
         require_no_options(bound, run, "a phase")
         return release
     shared = {} if budget is None else {"relation": budget.relation, "group_size": budget.group_size}
-    return ask_by_name(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
+    return composition_of(release, bound, {**shared, **run}).only  # pyright: ignore[reportArgumentType]
 
 
 def _round_up(exact: Fraction) -> float:

@@ -1,1 +1,5 @@
-"""Convert a privacy loss distribution given as data to epsilon and delta."""
+"""Return the privacy loss distribution of a run, and convert a run to other kinds of privacy."""
+
+from privproj.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from privproj.accounting.gdp import DEFAULT_SLACK, gdp_mu, require_no_options
-from privproj.accounting.phase import numerics_of
+from privproj.accounting.query import build_result
+from privproj.accounting.renyi import renyi_curve
 from privproj.accounting.schedule import Schedule, phase_of
-from privproj.contrib.filters.filter import renyi_curve
 from privproj.errors import InvalidParameter, Refused, unknown_name
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import next_up
@@ -86,7 +86,7 @@ class PrivacyLoss(Schedule):
     @property
     def rests_on(self) -> Result:
         """What every number of the run rests on, as a result says it; its value plays no role."""
-        return self.result("curve", 1.0, None, numerics=numerics_of(self.curve()))
+        return build_result(self, "curve", 1.0, curve=self.curve())
 
     def __repr__(self) -> str:
         basis = self.rests_on
@@ -113,7 +113,7 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 
 
 def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **options: Unpack[RunOptions]) -> PrivacyLoss:
-    """Return the privacy loss of a run as an object that composes and converts (:func:`privproj.convert`).
+    """Return the privacy loss of a run as an object that composes, and that :func:`convert` takes.
 
     Args:
         run: A mechanism, or a schedule, which has its bounds and its runs.
@@ -154,7 +154,8 @@ class Conversion:
         means: What it promises, in words.
         rests_on: The bound, status, promises and assumptions, as a :class:`privproj.Result`; its value plays no role.
 
-    >>> from privproj import Gaussian, convert
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.losses import convert
     >>> convert(Gaussian(noise_multiplier=2.0), "rho", steps=8).means
     'the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)'
     """
@@ -201,7 +202,8 @@ def convert(
         InvalidParameter: A value is outside its domain, or a loss or a schedule is given options.
         Refused: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted bound.
 
-    >>> from privproj import Gaussian, convert
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.losses import convert
     >>> [round(value, 9) for value in convert(Gaussian(noise_multiplier=2.0), "renyi", at=[2, 4], steps=8).value]
     [2.0, 4.0]
     >>> [round(rate, 4) for rate in convert(Gaussian(noise_multiplier=2.0), "trade-off", at=[0.01, 0.1]).value]
@@ -219,7 +221,7 @@ def convert(
     several = isinstance(at, list | tuple)
     values, side = CONVERSIONS[to](loss, at if several else [at])
     # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
-    rests_on = loss.result("curve", 1.0, None) if to == "renyi" else loss.rests_on
+    rests_on = build_result(loss, "curve", 1.0) if to == "renyi" else loss.rests_on
     value = values if several else values[0]
     return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 
@@ -271,9 +273,9 @@ def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Sid
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
     """The law above as dp-accounting's distribution."""
-    from privproj.contrib.events.by_dp_accounting import distribution_of
+    from privproj.integrations.dp_accounting import symmetric_distribution
 
-    return [distribution_of(loss.above)], Side.UPPER
+    return [symmetric_distribution(loss.above)], Side.UPPER
 
 
 MEANS = {

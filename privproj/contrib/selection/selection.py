@@ -19,17 +19,15 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from privproj.accounting.calibration import require_unset, solve_sigma
 from privproj.accounting.lower_bound import NO_AMPLIFICATION
 from privproj.accounting.phase import numerics_of
 from privproj.accounting.query import (
-    Question,
-    answer,
-    ask_by_name,
-    question_about,
-    remark_on_composer,
+    Schedule,
+    composition_of,
+    composition_of_phase,
     solve_delta,
     solve_epsilon,
 )
@@ -335,11 +333,13 @@ DRAWN_BITS = 160
 
 
 @dataclass(frozen=True)
-class _SelectedQuestion(Question):
+class _SelectedQuestion(Schedule):
     """A question about one run, asked of the best of a random number of such runs."""
 
     law: _TrialLaw = field(kw_only=True)
     """The law of the number of runs."""
+
+    has_batch_notes: ClassVar[bool] = False  # they hold for one run
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -369,10 +369,6 @@ class _SelectedQuestion(Question):
         run = {**one["run"], "selection": self.law.as_dict()}
         source = f"{one['source']}; selection: privproj (C34)"
         return {**one, "run": run, "bound": f"{one['bound']} + selection", "source": source}
-
-    def remarked(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields with what there is to say of the composer; what else is said of batches holds for one run."""
-        return remark_on_composer(self.asked_step, fields)
 
 
 def select(
@@ -414,7 +410,8 @@ def select(
         NotConverged: A quadrature or a search did not reach its accuracy.
         PrecisionLimit: A composition cannot tell so small a delta from its rounding.
 
-    >>> from privproj import Gaussian, select
+    >>> from privproj import Gaussian
+    >>> from privproj.contrib.selection import select
     >>> found = select(Gaussian(noise_multiplier=4.0), trials=10, delta=1e-5)
     >>> round(found.value, 3), round(found.numerics["epsilon_of_one_run"], 3)
     (1.51, 0.926)
@@ -422,21 +419,21 @@ def select(
     5.92
     """
     law = law_of_trials(trials, distribution, shape)
-    question = _SelectedQuestion(ask_by_name(mechanism, bound, run).phases, law=law)
+    question = _SelectedQuestion(composition_of(mechanism, bound, run).phases, law=law)
     if epsilon is not None and delta is not None:
         require_unset(mechanism, "noise_multiplier", "select with epsilon and delta")
-        return answer(question, "sigma", solve_sigma, full_target(epsilon, delta, None, zero=False))
+        return solve_sigma(question, full_target(epsilon, delta, None, zero=False))
     if delta is not None:
         target = delta_target(delta, None)
-        return _with_comparison(question, answer(question, "epsilon", solve_epsilon, target), target)
+        return _with_comparison(question, solve_epsilon(question, target), target)
     if epsilon is None:
         raise InvalidParameter("delta", "nothing", "a delta, an epsilon, or both without a noise multiplier")
-    return answer(question, "delta", solve_delta, epsilon_target(epsilon))
+    return solve_delta(question, epsilon_target(epsilon))
 
 
 def _with_comparison(question: _SelectedQuestion, result: Result, target: Target) -> Result:
     """The epsilon with those of one run and of all runs released, where they are known; a warning if all cost less."""
-    one, count = question_about(question.only), math.ceil(question.law.expected * (1.0 - 1e-9))
+    one, count = composition_of_phase(question.only), math.ceil(question.law.expected * (1.0 - 1e-9))
     every = one.with_run(steps=min(one.only.run.steps * count, 10**15))
     numerics: dict[str, Any] = dict(result.numerics)
     for name, asked in (("epsilon_of_one_run", one), ("epsilon_of_all_trials", every)):
@@ -449,7 +446,7 @@ def _with_comparison(question: _SelectedQuestion, result: Result, target: Target
 
 
 def draw_trials(trials: float, distribution: DistributionName = "geometric", shape: float | None = None) -> int:
-    """Draw the number of runs of a selection from the law that :func:`privproj.select` accounts for.
+    """Draw the number of runs of a selection from the law that :func:`privproj.contrib.selection.select` accounts for.
 
     The bits come from the operating system. ``P(k+1)/P(k) = (1 - gamma)(k + shape)/(k + 1)`` for a negative binomial
     law, and ``P(k) = exp(-m) m^k / k!`` for a Poisson law; sums have 80 digits. Keep the number secret: it is no part
@@ -457,7 +454,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
 
     Args:
         trials: The expected number of runs, from 1 to 1e5.
-        distribution: The law, as for :func:`privproj.select`.
+        distribution: The law, as for :func:`privproj.contrib.selection.select`.
         shape: The shape of a negative binomial law, from -0.9 to 100.
 
     Returns:
@@ -466,7 +463,7 @@ def draw_trials(trials: float, distribution: DistributionName = "geometric", sha
     Raises:
         InvalidParameter: A value is outside its domain.
 
-    >>> from privproj import draw_trials
+    >>> from privproj.contrib.selection import draw_trials
     >>> draw_trials(10) >= 1
     True
     """

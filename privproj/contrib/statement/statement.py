@@ -36,7 +36,7 @@ from typing import Any
 from privproj.accounting import config as spec
 from privproj.accounting.comparison import compare
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import ask_by_name, solve_epsilon
+from privproj.accounting.query import composition_of, solve_epsilon
 from privproj.accounting.schedule import Schedule
 from privproj.assumptions import ONE_RECORD_OF_A_PERSON, PUBLIC_RECORD_COUNT, ROUNDING_AS_MEASURED, THIS_LEDGER_ALONE
 from privproj.errors import InvalidParameter, within
@@ -171,7 +171,7 @@ def account_data(account: Account) -> dict[str, Any]:
     """What a training run has released as the data of a statement: its phases, and how many releases each made."""
     entries, made = zip(*account.phases, strict=True)
     ledger = {"made": [*made], **{mark: getattr(account, mark) for mark in STATED}, "notes": [*account.notes]}
-    target = dict(account.target or {}) if account.filtered else {}
+    target = dict(account.target or {}) if account.is_adaptive else {}
     return {"run": {"phase": without_names(entries)}, "ledger": {**ledger, "filter": target}}
 
 
@@ -227,7 +227,7 @@ def _computed(run: Mapping[str, Any], delta: float) -> tuple[Result, Curve, tupl
         question, rows = from_data(run, "statement").by_one_accountant(), ()
     else:
         mechanism, bound, options = spec.mechanism_bound_and_run({**entry, **shared})
-        question, rows = ask_by_name(mechanism, bound, options), compare(mechanism, delta=delta, **options)
+        question, rows = composition_of(mechanism, bound, options), compare(mechanism, delta=delta, **options)
     result = solve_epsilon(question, delta_target(delta, None))
     answers = [row.result for row in rows if row.result and row.result.value is not None]
     return result, question.curve(), tuple(other for other in answers if other.bound != result.bound)
@@ -538,7 +538,7 @@ def _made(account: Account) -> list[tuple[dict[str, Any], int]]:
 
 def _differences(account: Account, stated: Account) -> Iterator[str]:
     """Where the ledger is not that of the statement's run, in words."""
-    filters = [dict(one.target or {}) if one.filtered else None for one in (account, stated)]
+    filters = [dict(one.target or {}) if one.is_adaptive else None for one in (account, stated)]
     if filters[0] != filters[1]:
         yield f"filter: {filters[0]} in the ledger, {filters[1]} in the statement"
     counted = _made(stated)

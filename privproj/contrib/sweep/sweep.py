@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from privproj.accounting import config as spec
 from privproj.accounting.lower_bound import known_size, warnings_of_delta
 from privproj.accounting.phase import Phase
-from privproj.accounting.query import Question
+from privproj.accounting.query import Schedule
 from privproj.errors import InvalidParameter, NotConverged, PrivprojError, Unanswered, within
 from privproj.io.files import check_output, naming, open_alone, write_atomically
 from privproj.lazy import import_extra
@@ -119,7 +119,7 @@ class Grid:
         """The grid of every word of the axes and of the ends of their numbers."""
         return replace(self, axes={name: _ends_of(values) for name, values in self.axes.items()})
 
-    def question(self, number: int) -> Question:
+    def question(self, number: int) -> Schedule:
         """The question at a point, with what stands in for what the query finds; raises where it is none."""
         keys = {**self.keys(number), **STAND_INS.get(self.query, {})}
         question = spec.question_from(keys, self.query)
@@ -129,7 +129,7 @@ class Grid:
                 question.check()
         return question
 
-    def corners(self) -> list[tuple[str, Question]]:
+    def corners(self) -> list[tuple[str, Schedule]]:
         """The questions at the ends of the axes, or at the first valid point, each with what is its own about it.
 
         What the numbers of a table take for granted is that of these questions; they are a random sample of
@@ -140,7 +140,7 @@ class Grid:
         some = sorted(Random(0).sample(places, min(len(places), MOST_CORNERS)))
         return list(ends.questions(some)) or list(islice(self.questions(range(min(len(self), PROBED_POINTS))), 1))
 
-    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Question]]:
+    def questions(self, numbers: Iterable[int]) -> Iterator[tuple[str, Schedule]]:
         """The questions at these points, each after what is its own about it."""
         for number in numbers:
             with suppress(PrivprojError):
@@ -168,7 +168,7 @@ class Grid:
         They are those of :meth:`_row_alone`, but for the margins of the numbers.
         """
         from privproj.accounting.vectorized import ROW_WEIGHTS, checked_phase, read_columns
-        from privproj.numerics.compiled import rows_to_come
+        from privproj.numerics.jit import expect_rows
 
         def phase_at(i: int) -> Phase:
             keys = self.keys(numbers[i])
@@ -176,7 +176,7 @@ class Grid:
 
         axes = self.columns(numbers)
         # Whatever is kept on disk, so that a sweep that is killed and gone on with gives the same digits.
-        with rows_to_come(len(self) * ROW_WEIGHTS[self.query], may_load=False):
+        with expect_rows(len(self) * ROW_WEIGHTS[self.query], may_load=False):
             read = read_columns(self.query, self.fixed, axes, len(numbers), phase_at)
             if not read.phases:
                 return [None] * len(numbers)

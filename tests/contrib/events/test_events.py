@@ -11,9 +11,10 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side
 from privproj.accounting.lower_bound import EVENTS_LEFT_OUT
 from privproj.assumptions import EVENT_AS_RUN, NOISE_OVER_CLIP
+from privproj.contrib.events import event_phase
 from privproj.contrib.events.event_composition import data_of
 from privproj.contrib.events.events import COMPOSED_ELSEWHERE, event_words
-from privproj.schedule import Schedule, event_phase, from_data, phase_of
+from privproj.schedule import Schedule, from_data, phase_of
 
 TREE = dp_event.SingleEpochTreeAggregationDpEvent(4.0, [8, 8])
 CONCENTRATED = dp_event.ZCDpEvent(0.1)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from unit.accounting import adversary
 
 import privproj
-from privproj import M1, M2, Filter, Gaussian, InvalidParameter, Laplace, Refused, Sketch
+from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Sketch
 from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
 from privproj.contrib.audit.epsilon_lower import clopper_pearson_lower, clopper_pearson_upper
+from privproj.contrib.filters import Filter
 from privproj.profiles.conversion import meets
 from privproj.profiles.rdp import OneOrder
 from privproj.schedule import phase_of
@@ -459,8 +460,19 @@ def test_a_sampled_release_costs_no_less_than_its_divergence_at_large_orders():
 
 @pytest.mark.parametrize("name", ["order", "budget", "relation", "group_size"])
 def test_what_a_filter_was_made_with_stays(name):
-    budget = privproj.Filter(epsilon=1.0, delta=1e-5, order=20)
+    budget = Filter(epsilon=1.0, delta=1e-5, order=20)
     before = getattr(budget, name)
     with pytest.raises(InvalidParameter, match=name):
         setattr(budget, name, 2 * before if name != "relation" else "replace")
     assert getattr(budget, name) == before
+
+
+def test_filter_takes_batch_size_and_dataset_size():
+    mechanism, sizes = Gaussian(noise_multiplier=1.0), {"batch_size": 256, "dataset_size": 50_000}
+    plain = {"sampling_rate": 256 / 50_000, "dataset_size": 50_000}
+    by_sizes, by_rate = (
+        Filter.for_releases(mechanism, epsilon=1.0, delta=1e-5, **run)
+        for run in ({**sizes, "epochs": 3}, {**plain, "steps": 588})
+    )
+    steps = by_sizes.most_steps(mechanism, **sizes, steps=1)
+    assert by_sizes.order == by_rate.order and steps == by_rate.most_steps(mechanism, **plain, steps=1)

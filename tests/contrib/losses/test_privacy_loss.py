@@ -11,7 +11,8 @@ from dp_accounting.pld import privacy_loss_distribution as their_pld
 from dp_accounting.rdp import RdpAccountant
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart, convert
+from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart
+from privproj.contrib.losses import convert
 from privproj.contrib.losses.privacy_loss import PrivacyLoss, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
@@ -154,7 +155,7 @@ def test_the_trade_off_function_is_below_the_true_one():
         (lambda: convert(loss_of("gaussian"), "mu", bound="rdp"), InvalidParameter),
         (lambda: convert(loss_of("gaussian"), ["mu"]), InvalidParameter),
         (lambda: privacy_loss(3), InvalidParameter),
-        (lambda: convert(privproj.R1SMG(dim=100, noise_multiplier=2.0), "mu", allow_refuted=True), Refused),
+        (lambda: convert(Gaussian(noise_multiplier=6.0), "mu", bound="classical"), Refused),
     ],
 )
 def test_what_cannot_be_converted_is_refused(ask, error):

@@ -9,8 +9,9 @@ from dp_accounting.rdp import RdpAccountant
 from helpers import GUARANTEES, mechanism_for
 
 import privproj
-from privproj import M1, M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart, draw_trials, select
+from privproj import M1, M2, Gaussian, InvalidParameter, Refused, Sketch, Wishart
 from privproj.accounting.lower_bound import NO_AMPLIFICATION
+from privproj.contrib.selection import draw_trials, select
 
 RUN = {"steps": 200, "sampling_rate": 0.02}
 
@@ -110,3 +111,10 @@ def test_numbers_are_drawn_from_the_law():
     assert draw_trials(1.0) == 1 and 0 in {draw_trials(1.0, "poisson") for _ in range(200)}
     with pytest.raises(InvalidParameter):
         draw_trials(0.0)
+
+
+def test_select_takes_batch_size_dataset_size_and_epochs():
+    mechanism, sizes = Gaussian(noise_multiplier=1.0), {"batch_size": 256, "dataset_size": 50_000, "epochs": 3}
+    plain = {"sampling_rate": 256 / 50_000, "steps": 588, "dataset_size": 50_000}
+    by_sizes, by_rate = (select(mechanism, trials=9, delta=1e-5, **run) for run in (sizes, plain))
+    assert by_sizes.value == by_rate.value

@@ -13,6 +13,9 @@ from privproj.mechanisms.registry import find_bound
 from privproj.numerics.kernels import log_add
 from privproj.schedule import phase_of
 
+CLAIM = Sketch(rank=16, frobenius_bound=1, sensitivity=0.01, noise_sigma=1, step_smoothness=0.01)
+"""A mechanism whose bound ``lora-by-design`` is refuted."""
+
 
 @pytest.mark.parametrize(
     ("z", "bound", "low", "high"),
@@ -155,7 +158,7 @@ def test_a_guarantee_is_a_number_and_shows_itself_in_a_line():
     assert repr(answer) == f"<{answer}>" and "\n" not in repr(answer)
     for lost in (
         privproj.rank(M2(dim=96, noise_multiplier=1e-3), epsilon=0.1, delta=1e-5),
-        privproj.epsilon(privproj.R1SMG(dim=100, noise_multiplier=2.0), delta=1e-5, allow_refuted=True),
+        privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True),
     ):  # fmt: skip
         with pytest.raises(InvalidParameter, match="an answer that is a guarantee"):
             float(lost)
@@ -167,14 +170,10 @@ DOORS = {
     "delta": lambda **run: privproj.delta(Gaussian(noise_multiplier=1.0), epsilon=1.0, **run).value,
     "compare": lambda **run: privproj.compare(Gaussian(noise_multiplier=1.0), delta=1e-5, **run).to_dict(),
     "gdp_mu": lambda **run: privproj.gdp_mu(Gaussian(noise_multiplier=1.0), **run).value,
-    "select": lambda **run: privproj.select(Gaussian(noise_multiplier=1.0), trials=9, delta=1e-5, **run).value,
     "worth": lambda **run: privproj.worth(M2(dim=64, rank=4, noise_multiplier=1.0), epsilon=1.0, delta=1e-5, **run),
     "choose": lambda **run: privproj.choose(layers="64x4", epsilon=1.0, delta=1e-5, **run).to_dict(),
     "columns": lambda **run: privproj.epsilons(Gaussian, noise_multiplier=[1, 2], delta=1e-5, **run).value.tolist(),
     "phase_of": lambda **run: phase_of(Gaussian(noise_multiplier=1.0), **run),
-    "filter": lambda **run: privproj.Filter.for_releases(
-        Gaussian(noise_multiplier=1.0), epsilon=1.0, delta=1e-5, **run
-    ).most_steps(Gaussian(noise_multiplier=1.0), **{**{k: v for k, v in run.items() if k != "epochs"}, "steps": 1}),
     "accountant": lambda **run: privproj.Accountant().step(Gaussian(noise_multiplier=1.0), **run).epsilon(1e-5).value,
 }  # fmt: skip
 """What takes the options of a run."""
@@ -192,9 +191,7 @@ SCALAR_DOORS = {
     "delta": lambda mechanism, epsilon, delta: privproj.delta(mechanism, epsilon=epsilon),
     "compare": lambda mechanism, epsilon, delta: privproj.compare(mechanism, delta=delta),
     "gdp_mu": lambda mechanism, epsilon, delta: privproj.gdp_mu(mechanism),
-    "select": lambda mechanism, epsilon, delta: privproj.select(mechanism, trials=3, delta=delta),
     "phase_of": lambda mechanism, epsilon, delta: phase_of(mechanism),
-    "filter": lambda mechanism, epsilon, delta: privproj.Filter(order=3.0, budget=1.0).spend(mechanism),
     "accountant": lambda mechanism, epsilon, delta: privproj.Accountant().step(mechanism),
 }
 """What takes one mechanism."""
@@ -249,8 +246,7 @@ def test_an_unknown_option_of_a_run_has_a_suggestion(options, words):
 
 
 def test_one_line_of_what_is_no_guarantee_says_so():
-    claim = Sketch(rank=16, frobenius_bound=1, sensitivity=0.01, noise_sigma=1, step_smoothness=0.01)
-    refuted = privproj.epsilon(claim, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
+    refuted = privproj.epsilon(CLAIM, delta=1e-5, bound="lora-by-design", steps=2, allow_refuted=True)
     assert "NOT A GUARANTEE" in str(refuted) and "refuted" in str(refuted)
     promised = privproj.epsilon(Wishart(dim=50, rank=8, misalignment=1e-4), delta=1e-5)
     assert all(words in str(promised) for words in promised.promises) and promised.promises

@@ -12,7 +12,7 @@ from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refu
 from privproj.accounting.query import ask_by_name
 from privproj.accounting.vectorized_kernels import answers_of
 from privproj.mechanisms.registry import registry
-from privproj.numerics import compiled
+from privproj.numerics import jit
 from privproj.numerics.interval import ANSWER_STEP, digits_above, rounded_log_delta
 from privproj.profiles.columns import KernelColumns
 from privproj.profiles.conversion import delta_value
@@ -190,7 +190,7 @@ def test_a_noise_that_a_group_takes_out_of_the_domain_on_the_way_is_no_error():
 def test_machine_code_and_plain_python_answer_alike(monkeypatch):
     noises = [0.5, 1.0, 4.0]
     plain = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0)
-    monkeypatch.setattr(compiled, "ROWS_WORTH_COMPILING", 1)
+    monkeypatch.setattr(jit, "COMPILE_ROWS", 1)
     fast = privproj.deltas(Gaussian, noise_multiplier=noises, epsilon=1.0, threads=2)
     assert fast.value == pytest.approx(plain.value, rel=1e-9)
     assert (fast.lower <= plain.value).all() and (plain.lower <= fast.value).all()
@@ -217,7 +217,7 @@ def test_rows_of_several_shapes_are_answered_as_each_alone(query, monkeypatch):
     if query == "sigmas":
         del columns["noise_multiplier"]
     # Who asks often is answered by machine code, which rounds otherwise.
-    monkeypatch.setattr(compiled, "_is_worth_it", lambda *_: False)
+    monkeypatch.setattr(jit, "_needs_machine_code", lambda *_: False)
     ask = getattr(privproj, query)
     found = ask(M2, **columns)
     for i in range(5):

@@ -1,9 +1,7 @@
 """What to train with, as text, JSON and a picture; the worth of one answer."""
 
 import json
-from importlib.resources import files
 
-import jsonschema
 import pytest
 from helpers import needs
 
@@ -105,57 +103,3 @@ def test_a_release_that_is_not_projected_has_no_worth_line(run):
 def test_an_answer_without_a_projection_or_without_a_number_has_no_worth(run):
     assert "worth:" not in run("epsilon gaussian --noise-multiplier 1 --delta 1e-5")[1]
     assert "worth:" not in run("rank m2 --dim 96 --noise-multiplier 1e-3 --epsilon .1 --delta 1e-5")[1]
-
-
-# --- the best of several runs -------------------------------------------------------------------------
-
-SCHEMA = json.loads((files("privproj") / "schema.json").read_text())
-
-LINE = "select gaussian --trials 10"
-
-
-@pytest.mark.parametrize(
-    ("words", "quantity"),
-    [
-        ("--noise-multiplier 4 --delta 1e-5", "epsilon"),
-        ("--noise-multiplier 4 --epsilon 1.6", "delta"),
-        ("--epsilon 1 --delta 1e-5", "sigma"),
-        ("--noise-multiplier 4 --delta 1e-5 --distribution negative-binomial --shape 0.5 --steps 3", "epsilon"),
-    ],
-)
-def test_two_of_three_are_given_and_the_third_is_found(run, words, quantity):
-    code, out, _ = run(f"{LINE} {words} --json")
-    shown = json.loads(out)
-    jsonschema.validate(shown, SCHEMA)
-    assert code == 0 and shown["quantity"] == quantity and shown["bound"] == "analytic + selection"
-    assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
-    text = run(f"{LINE} {words}")[1]
-    assert "random number of runs" in text and f"{shown['run']['selection']['distribution']} of mean 10" in text
-    assert all(sentence.split()[0] in text for sentence in shown["run"]["assumes"])
-    assert ("one run, without the choice, has epsilon" in text) == (quantity == "epsilon")
-
-
-def test_an_answer_without_a_value_says_so(run):
-    code, out, _ = run("select gaussian --trials 1e5 --noise-multiplier 1e-3 --epsilon 1 --json")
-    assert code == 4 and json.loads(out)["value"] is None
-    code, out, err = run("select wishart-matrix --dim 8 --rank 2 --columns 2 --trials 10 --delta 1e-5 --json")
-    assert code == 3 and json.loads(out)["value"] is None and err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--noise-multiplier 4", "--delta"),
-        ("--noise-multiplier 4 --delta 1e-5 --epsilon 1", "--noise-multiplier"),
-        ("--delta 1e-5", "--noise-multiplier"),
-        ("--noise-multiplier 4 --delta 1e-5 --distribution geometrik", "geometric"),
-        ("--noise-multiplier 4 --delta 1e-5 --shape 2", "--shape"),
-    ],
-)
-def test_what_is_missing_or_mistyped_is_said(run, words, said):
-    code, out, err = run(f"{LINE} {words}")
-    assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
-
-
-def test_a_large_delta_is_warned_of(run):
-    assert "1/N" in run(f"{LINE} --noise-multiplier 4 --delta 1e-2 --batch-size 10 --dataset-size 1000 --epochs 1")[1]

@@ -40,8 +40,7 @@ def test_every_bound_has_an_explanation(line):
         "epsilon m2 --dim 64 --rank 4 --noise-multiplier 3 --steps 3 --sampling-rate 0.1 --delta 1e-5 --clip 1",
         "epsilon m2 --dim 64 --rank 4 --noise-multiplier 0.1 --delta 1e-5 --dataset-size 10",
         "choose --layer 64x4x2 --sampling-rate 0.1 --steps 3 --epsilon 4 --delta 1e-5",
-        "select gaussian --noise-multiplier 3 --delta 1e-5 --trials 3",
-        "remaining {run} --epsilon 4 --delta 1e-5 --adaptive",
+        "remaining {run} --epsilon 4 --delta 1e-5",
         "ledger {ledger}",
         "verify {ledger}",
         "verify {statement} {ledger}",
@@ -83,10 +82,12 @@ def test_related_words_exist():
 
 
 def test_commands_that_the_words_name_exist():
-    from privproj_cli.main import COMMANDS
+    from privproj_cli.main import command_groups
 
     text = json.dumps(GROUPS)
-    assert set(re.findall(r"`privproj ([a-z-]+)", text)) <= set(COMMANDS)
+    assert set(re.findall(r"`privproj ([a-z-]+)", text)) <= {
+        name for commands in command_groups().values() for name in commands
+    }
 
 
 def test_one_word_is_printed_and_without_one_all_are_listed(run):

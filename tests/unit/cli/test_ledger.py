@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from privproj import Filter, Gaussian
-from privproj.assumptions import FILTER_FIXED_IN_ADVANCE, PLAN_FIXED_IN_ADVANCE
+from privproj.assumptions import PLAN_FIXED_IN_ADVANCE
 from privproj.io.run_file import from_data
 from tests.differential.command_line_laws import call
 from tests.differential.command_lines import Case
@@ -65,52 +64,3 @@ def test_a_planned_phase_is_not_spent():
     spent = remaining(plan(2.0, done=(3.0,)), 9)[1]
     assert spent["epsilon_spent"] == from_data(plan(done=(3.0,))).epsilon(delta=1e-5).value < spent["epsilon_planned"]
     assert remaining(plan(2.0), 9)[1]["epsilon_spent"] == 0.0
-
-
-# --- filters ----------------------------------------------------------------------------------------
-
-
-def adaptively(data, epsilon, *order):
-    case = Case(
-        ("remaining", "a.json", "--epsilon", str(epsilon), "--delta", "1e-5", "--adaptive", *order),
-        {"a.json": json.dumps(data).encode()},
-    )
-    shown, spoken = call(Case((*case.words, "--json"), case.files)), call(case)
-    assert shown.code == spoken.code
-    return shown.code, json.loads(shown.out) if shown.out else None, " ".join((spoken.out + shown.err).split())
-
-
-@pytest.mark.parametrize(("done", "noise"), [((), (2.0, 2.0)), ((4.0,), (2.0, 2.0)), ((), (2.0, 5.0))])
-def test_what_a_filter_leaves_is_what_the_filter_says(done, noise):
-    epsilon = 3.6
-    code, shown, text = adaptively(plan(*noise, done=done), epsilon)
-    first = from_data(plan(*noise, done=done)).phases[0]
-    budget = Filter.for_releases(first, epsilon=epsilon, delta=1e-5)
-    for z in done:
-        budget.spend(Gaussian(noise_multiplier=z))
-    assert shown["filter"] == budget.parameters() and shown["epsilon_to_quote"] == budget.epsilon(1e-5).value <= epsilon
-    assert shown["epsilon_spent"] == budget.epsilon_of_spent(1e-5)
-    for entry, z in zip(shown["phases"], noise, strict=True):
-        release = Gaussian(noise_multiplier=z)
-        assert entry["more_steps"] == budget.most_steps(release)
-        assert entry["would_exceed"] == (not budget.fits(release))
-        if not entry["would_exceed"]:
-            budget.spend(release)
-    assert (code == 0) == shown["fits"] == (not any(entry["would_exceed"] for entry in shown["phases"]))
-    assert shown["epsilon_planned"] > shown["epsilon_of_fixed_plan"]
-    assert shown["epsilon_of_fixed_plan"] == from_data(plan(*noise, done=done)).epsilon(delta=1e-5).value
-    assert FILTER_FIXED_IN_ADVANCE in shown["assumes"] and PLAN_FIXED_IN_ADVANCE not in shown["assumes"]
-    assert f"name --order {shown['filter']['order']:g}" in text and "quote: epsilon 3.600" in text
-
-
-def test_no_later_phase_changes_the_order_of_a_filter():
-    orders = {adaptively(plan(*later, done=(3.0,)), 4)[1]["filter"]["order"] for later in ((), (2.5,), (40.0, 9.0))}
-    assert len(orders) == 1
-    assert adaptively(plan(done=(3.0,)), 4, "--order", "5.5")[1]["filter"]["order"] == 5.5
-
-
-def test_what_was_done_above_a_filter_is_refused():
-    code, _, said = adaptively(plan(done=(3.0, 0.2)), 1)
-    assert code == 3 and "though it was done" in said and "guarantees nothing" in said
-    code, _, said = adaptively(plan(2.0), 1, "--order", "1.5")
-    assert code == 3 and "leaves no budget" in said

@@ -129,8 +129,9 @@ def test_tiny_delta_is_not_shown_as_zero(run):
 
 
 def test_a_refuted_number_is_no_better_for_asking_nothing_of_the_data(run):
-    _, out, _ = run("epsilon r1smg --dim 100 --noise-multiplier 1.64 --delta 1e-5 --allow-refuted")
-    assert "published (refuted); add-remove" in out and "no promise" not in out
+    sizes = "--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 --steps 2"
+    _, out, _ = run(f"epsilon sketch --bound lora-by-design {sizes} --delta 1e-5 --allow-refuted")
+    assert "lora-by-design (refuted); replace" in out and "no promise" not in out
 
 
 @pytest.mark.parametrize("columns", [50, 72, 100, 300])

@@ -164,18 +164,6 @@ def test_a_ledger_that_reached_the_end_of_its_plan_holds(tmp_path, capsys):
     assert said.startswith("holds: a ledger, 304 of 304 planned releases\n") and "missing" not in said
 
 
-def test_under_a_filter_a_phase_may_end_early_and_only_the_last_can_miss_releases(tmp_path, capsys):
-    budget = {"epsilon": 6.0, "delta": 1e-5, "order": 8}
-    for (phase, releases), target, counts in (
-        ((LONG, 7), budget, "7 of 300"), ((SHORT, 1), {}, "8 of 11"), ((SHORT, 3), {}, "11 of 11")
-    ):  # fmt: skip
-        spend(tmp_path / "ledger", releases, phase, target)
-        assert exit_code(["verify", str(tmp_path / "ledger")]) == 0
-        said = capsys.readouterr().out
-        assert f"{counts} planned releases" in said.split("\n")[0]
-        assert said.startswith("holds: " if counts == "11 of 11" else AS_FAR_AS_IT_GOES)
-
-
 @pytest.mark.parametrize("style", ["text", "markdown", "html"])
 def test_a_statement_that_fails_shows_its_own_number_beside_the_recomputed_one(tmp_path, capsys, style):
     path = tmp_path / "statement"

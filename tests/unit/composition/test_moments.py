@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import gaussian
 
+import privproj
 from privproj.composition.moments import MomentCurve, _chord_weights, _excess_of
 from privproj.numerics import kernels
 from privproj.run import Run
@@ -45,3 +46,16 @@ def test_weights_of_a_chord_are_those_of_the_integrals():
         weight = np.exp(at * (r - 1.0))
         assert math.exp(log_a[i] - at) == pytest.approx(float(np.mean(weight * (1.0 - r))), rel=1e-6)
         assert math.exp(log_b[i] - at) == pytest.approx(float(np.mean(weight * r)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "steps", "rate", "delta", "largest"),
+    [
+        (privproj.Gaussian(noise_multiplier=0.26), 24, 0.019, 1e-150, 550.0),  # 2484 without moments
+        (privproj.Gaussian(noise_multiplier=2.0), 100, 0.004, 1e-250, 15.0),  # 1143 without moments
+    ],
+)
+def test_epsilon_at_tiny_delta_is_that_of_moments(mechanism, steps, rate, delta, largest):
+    result = privproj.epsilon(mechanism, delta=delta, steps=steps, sampling_rate=rate, sampling="poisson")
+    assert result.numerics["grid"] == "no grid, but moments of the loss"
+    assert result.value <= largest

@@ -14,7 +14,7 @@ from privproj.integrations.dp_accounting import (
 )
 from privproj.io import Account
 from privproj.io.run_file import from_data
-from privproj.schedule import Schedule, event_phase, phase_of
+from privproj.schedule import Schedule, phase_of
 
 RELEASE = M2(dim=2048, rank=16, noise_multiplier=0.2)
 
@@ -213,32 +213,13 @@ BINS = phase_of(Gaussian(noise_multiplier=2.0), "bins", steps=2, sampling="balls
 
 COUNTS = phase_of(Laplace(noise_multiplier=9.0), "counts")
 
-THEIRS = event_phase(dp_accounting.dp_event.DiscreteLaplaceDpEvent(0.3, 1), "theirs", steps=2)
 
-
-@pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS], [SAMPLED, THEIRS]], ids=len)
+@pytest.mark.parametrize("phases", [[SAMPLED], [SAMPLED, COUNTS], [COUNTS, BINS]], ids=len)
 def test_a_run_as_an_event_costs_what_its_schedule_does(phases):
     whole = Schedule(tuple(phases), 1e-2, "dp-accounting")
     found = ProjectionPLDAccountant(**FINE).compose(event_of(whole)).get_epsilon(1e-5)
     assert found == pytest.approx(whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0)
     assert len(event_of(whole).events) == len(phases)
-
-
-def test_a_run_with_a_tree_goes_out_and_comes_back():
-    tree = dp_accounting.SingleEpochTreeAggregationDpEvent(6.0, [8, 9])
-    adapters = phase_of(M2(dim=64, rank=8, noise_multiplier=0.5), "m2", steps=9, relation="zero-out")
-    whole = Schedule((event_phase(tree, "tree", relation="zero-out"), adapters), 1e-2)
-    accountant = ProjectionPLDAccountant(RELATIONS.REPLACE_SPECIAL, **FINE)
-    assert accountant.compose(event_of(whole)).get_epsilon(1e-5) == pytest.approx(
-        whole.epsilon(delta=1e-5).value, rel=1e-5, abs=0
-    )
-    assert not ProjectionPLDAccountant().supports(tree)
-
-
-def test_no_event_is_made_of_what_only_a_filter_guarantees():
-    account = Account(((SAMPLED.as_dict(), 50),), {"epsilon": 3.0, "delta": 1e-5, "order": 8.0})
-    with pytest.raises(Refused, match="filter"):
-        event_of(account)
 
 
 def test_a_ledger_a_phase_and_a_mechanism_are_the_same_event():

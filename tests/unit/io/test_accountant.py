@@ -7,7 +7,6 @@ from privproj_cli.main import exit_code
 
 import privproj
 from privproj import M2, Accountant, Gaussian, InvalidParameter, Refused
-from privproj.io.run_file import from_data
 from privproj.schedule import Schedule, phase_of
 
 GAUSSIAN = Gaussian(noise_multiplier=1.0)
@@ -121,10 +120,3 @@ def test_a_step_that_is_refused_is_not_counted():
         with pytest.raises((InvalidParameter, Refused)):
             accountant.step(mechanism, **run)
         assert accountant.schedule == before
-
-
-def test_an_accountant_takes_a_run_file_with_events():
-    phase = {"event": {"type": "ZCDpEvent", "rho": 0.01}}
-    schedule = from_data({"phase": [phase]})
-    accountant = Accountant(schedule).step(GAUSSIAN)
-    assert accountant.epsilon(1e-5).value > schedule.epsilon(delta=1e-5).value

@@ -235,16 +235,3 @@ def test_a_ledger_that_opens_no_phase_has_nothing_to_check(path, capsys):
     spend(path.with_name("other"), 1, PHASE, {"epsilon": 8.0})
     assert exit_code(["verify", str(path.with_name("other"))]) == 2
     assert "--delta" in capsys.readouterr().err
-
-
-def test_a_ledger_that_overspent_its_filter_fails(path):
-    budget = {"epsilon": 4.0, "delta": 1e-5, "order": 6}
-    fit = privproj.Filter(**budget).most_steps(QUIET)
-    spend(path, 2, QUIET, budget)
-    spend(path, 1, phase_of(privproj.Gaussian(noise_multiplier=3.0), "loud", steps=3), {})
-    assert verify_ledger(path.read_bytes(), str(path)).holds and 20 < fit < 5000
-    entries = entries_of(path.read_bytes())
-    more = [{"step": step} for step in range(2, fit)]
-    long = {**QUIET.as_dict(), "steps": fit}
-    assert failing(chained([*entries, {"phase": long}, {"step": 1}, *more])) == {KEPT}
-    assert not failing(chained([*entries, {"phase": QUIET.as_dict()}, {"step": 1}]))

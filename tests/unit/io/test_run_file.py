@@ -11,8 +11,7 @@ from helpers import GAUSSIAN_PHASE, M2_PHASE, ROOT
 
 from privproj import InvalidParameter, Refused
 from privproj.accounting.config import keys_of
-from privproj.contrib.events.event_composition import FIELDS
-from privproj.io.run_file import EVENT_KEYS, FOR_ALL, PHASE_KEYS, from_data
+from privproj.io.run_file import FOR_ALL, PHASE_KEYS, from_data
 from privproj.mechanisms.registry import LINES, mechanism_named
 from privproj.run import Run
 from privproj.sampling import Sampling
@@ -96,42 +95,6 @@ def test_keys_of_a_run_file(data, words):
     if "group_size" not in words and "split" not in words:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, SCHEMA)
-
-
-TREE = {"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 2, "step_counts": [8, 8]}
-
-
-@pytest.mark.parametrize(
-    ("phase", "words"),
-    [
-        ({"event": 3}, "phase 1: event=3"),
-        ({"event": {**TREE, "steps": 3}}, "phase 1: event: steps=3"),
-        ({"event": TREE, "mechanism": "gaussian"}, "phase 1: mechanism=gaussian"),
-        ({"event": TREE, "steps": 0}, "phase 1: steps=0"),
-        ({"event": TREE, "sampling_rate": 0.1}, "phase 1: sampling_rate"),
-        ({"event": {"type": "ReleaseDpEvent"}}, "did you mean"),
-    ],
-    ids=str,
-)
-def test_malformed_events_name_file_phase_and_key(phase, words):
-    with pytest.raises(InvalidParameter, match=words):
-        from_data({"phase": [phase]}, "a.toml")
-
-
-def test_the_schema_knows_every_event_and_what_stands_beside_one():
-    phase = SCHEMA["properties"]["phase"]["items"]
-    assert set(SCHEMA["$defs"]["event"]["properties"]["type"]["enum"]) == {*FIELDS}
-    assert phase["allOf"][0]["then"]["propertyNames"]["enum"] == [*EVENT_KEYS]
-    whole = from_data({"relation": "zero-out", "phase": [{"event": TREE, "steps": 2, "planned": True}, M2_PHASE]})
-    jsonschema.validate(whole.as_dict(), SCHEMA)
-    assert from_data(whole.as_dict()) == whole
-    for bad in (
-        {"event": TREE, "mechanism": "gaussian"},
-        {"event": TREE, "sampling_rate": 0.1},
-        {"event": {"type": "x"}},
-    ):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({"phase": [bad]}, SCHEMA)
 
 
 SIZES = {"batch_size": 10, "dataset_size": 95}

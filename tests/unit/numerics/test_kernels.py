@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from privproj.numerics import kernels
-from privproj.numerics.compiled import compiled
 from privproj.numerics.interval import widen_outward
+from privproj.numerics.jit import compile_kernel
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
 
@@ -92,5 +92,5 @@ def test_compiled_kernels_agree_with_plain_ones(sharp):
     d, r, k, mu, delta = map(np.array, random_columns(200))
     rows = np.stack([r / 2, (d - r) / 2, k, mu, np.log(delta)], 1).tolist()
     plain = [kernels.beta_tail_epsilon(*row, sharp) for row in rows]
-    run = compiled(kernels.beta_tail_epsilon)
+    run = compile_kernel(kernels.beta_tail_epsilon)
     assert [run(*row, sharp) for row in rows] == pytest.approx(plain, rel=1e-10, abs=0)

@@ -9,7 +9,7 @@ import pytest
 from privproj import M2, Gaussian, PublicSketch
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics.compiled import ROWS_WORTH_COMPILING, over_rows
+from privproj.numerics.jit import COMPILE_ROWS, over_rows
 from privproj.profiles.columns import KernelColumns, known_ends, profile_of_kernels
 
 BOUNDS = [
@@ -76,7 +76,7 @@ def test_an_epsilon_is_an_evaluated_crossing(kind, name):
 def test_machine_code_says_the_same(kind, name):
     pytest.importorskip("numba")
     _, _, profile, rows, draw = columns_of(kind, name, 40)
-    rows = np.tile(rows, (ROWS_WORTH_COMPILING // 40 + 1, 1))
+    rows = np.tile(rows, (COMPILE_ROWS // 40 + 1, 1))
     log_delta = np.resize(-(10 ** draw.uniform(-1, 2, 40)), len(rows))
     eps = over_rows(profile.root, log_delta, rows)[0]
     np.testing.assert_allclose(eps[:40], over_rows(profile.root, log_delta[:40], rows[:40])[0], rtol=1e-12, atol=0.0)

@@ -135,7 +135,7 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
     budget = {"epsilon": 4.0, "delta": 1e-5, "noise_multiplier": None, "ledger": book, "adaptive_order": 8}
     for made, options in ((5, {"steps": 20}), (4, {"steps": 4, "algorithm": "m2", "rank": 2})):
         module, optimizer, loader = private(mlp(), x, y, **options, **budget)
-        planned = read_ledger(book).planned.filter()
+        planned = read_ledger(book).planned.budget()
         assert (1.0 - 1e-6) * planned.budget < planned.spent <= planned.budget
         while optimizer._steps < made:
             batch = next(iter(loader))

@@ -10,8 +10,9 @@ import privproj
 from privproj import M2, Gaussian
 from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
-from privproj.contrib.events.by_dp_accounting import compose, distributions_of, peer_grid_step
+from privproj.contrib.events.pld_curve import compose, peer_grid_step
 from privproj.errors import PrecisionLimit
+from privproj.integrations.dp_accounting import distributions_of
 from privproj.run import Run
 from privproj.schedule import phase_of
 

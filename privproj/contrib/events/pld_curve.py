@@ -6,15 +6,16 @@ docs/proofs.md under "What is only observed".
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import common, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from privproj.composition.dominating_pairs import DominatingPair, Outline
+from privproj.composition.dominating_pairs import Outline
 from privproj.errors import PrecisionLimit
+from privproj.integrations.dp_accounting import MOST_PEER_CELLS, PEER_REMEDY, Part, check_cell_count
 from privproj.numerics.interval import Enclosure, next_up
 
 FFT_NOISE = 2e-13
@@ -31,20 +32,11 @@ Soundness (measured)."""
 LEAST_DELTA_OVER_NOISE = 50.0
 """A delta below this many times the noise is refused. Any value is sound. Contract."""
 
-PEER_REMEDY = "ask for a larger delta, add noise, or use a Renyi bound"
-"""What an error of this composition advises. Contract."""
-
 PEER_POINTS_PER_DEVIATION = 20.0
 """Points per loss deviation on dp-accounting's grid. Speed only."""
 
 MOST_DEFAULT_PEER_CELLS = 2.0**20
 """Most cells on dp-accounting's grid: a coarser one, still sound, is used where there would be more. Speed only."""
-
-MOST_PEER_CELLS = 2**23
-"""Cells that a grid may have; one with more is refused. Contract."""
-
-Part = tuple[PrivacyLossDistribution, int]
-"""The distribution of the loss of one release, dense, and how often it is composed."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +91,6 @@ def peer_grid_step(shapes: list[Outline], most: float = math.inf) -> float:
     return step
 
 
-def distributions_of(shapes: list[Outline], step: float) -> list[Part]:
-    """What dominates these releases, in both orders (C18), on a grid of losses ``step`` nats apart.
-
-    Raises :class:`PrecisionLimit` for a grid that is too large.
-    """
-    pairs = [(shape, shape.pairs(step).above) for shape in shapes]
-    orders = [(pair, pair.mirrored()) if shape.has_two_orders else (pair,) for shape, pair in pairs]
-    return [(PrivacyLossDistribution(*map(_law_of, o)), s.run.steps) for s, o in zip(shapes, orders, strict=True)]
-
-
 def compose(parts: list[Part], step: float) -> PeerCurve:
     """The curve of a run from the distributions of its releases, on one grid of losses ``step`` nats apart.
 
@@ -123,18 +105,6 @@ def compose(parts: list[Part], step: float) -> PeerCurve:
     return PeerCurve(reduce(PrivacyLossDistribution.compose, composed), noise, numerics)
 
 
-def _law_of(pair: DominatingPair) -> pld_pmf.PLDPmf:
-    """A pair as dp-accounting holds it, dense from the start; raises :class:`PrecisionLimit` where it is too large."""
-    _check_cell_count(int(pair.cells[-1] - pair.cells[0]) + 1, pair.step)
-    cells = dict(zip(pair.cells.tolist(), pair.masses.tolist(), strict=True))
-    return pld_pmf.create_pmf(cells, pair.step, pair.infinity_mass, pessimistic_estimate=True).to_dense_pmf()
-
-
-def distribution_of(pair: DominatingPair) -> PrivacyLossDistribution:
-    """A symmetric pair as dp-accounting's distribution; what rounding may have taken off its masses is infinite."""
-    return PrivacyLossDistribution(_law_of(replace(pair, infinity_mass=pair.infinity_mass + 2.0 * pair.rounding)))
-
-
 def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> PrivacyLossDistribution:
     """The distribution of ``count`` releases.
 
@@ -145,12 +115,5 @@ def _self_compose(part: PrivacyLossDistribution, count: int, step: float) -> Pri
     if count * law.size > MOST_PEER_CELLS:
         # The tail mass that dp-accounting cuts by its default; here only the size of a grid is told by it. Speed only.
         lower, upper = common.compute_self_convolve_bounds(law._probs, count, 1e-15)
-        _check_cell_count(upper - lower + 1, step)
+        check_cell_count(upper - lower + 1, step)
     return part.self_compose(count) if count > 1 else part
-
-
-def _check_cell_count(cells: float, step: float) -> None:
-    """Raise :class:`PrecisionLimit` for a grid of more than :data:`MOST_PEER_CELLS` cells, ``step`` nats apart."""
-    if not cells <= MOST_PEER_CELLS:
-        grid = f"discretization={step:.3g} with {cells:.2g} cells"
-        raise PrecisionLimit(f"expected a grid of at most {MOST_PEER_CELLS:.2g} cells, got {grid}; {PEER_REMEDY}")

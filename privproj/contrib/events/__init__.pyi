@@ -1,0 +1,1 @@
+from privproj.contrib.events.events import event_phase as event_phase

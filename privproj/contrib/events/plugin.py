@@ -1,0 +1,3 @@
+"""What events of dp-accounting add to the core."""
+
+PHASES = {"event": "privproj.contrib.events.events:EVENT_KIND"}

@@ -1,0 +1,1 @@
+from privproj.contrib.filters.filter import Filter as Filter

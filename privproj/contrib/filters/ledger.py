@@ -1,0 +1,29 @@
+"""The filter that keeps the target of a ledger, an entry ``order`` beside epsilon and delta (C35)."""
+
+from typing import Any
+
+from privproj.assumptions import FILTER_FIXED_IN_ADVANCE
+from privproj.contrib.filters.filter import Filter
+from privproj.result import round_outward
+from privproj.run import percent
+
+
+class LedgerFilter(Filter):
+    """A filter as the budget of a ledger (:class:`privproj.io.ledger.Budget`)."""
+
+    assumes = FILTER_FIXED_IN_ADVANCE
+    report = "the epsilon of the filter's whole budget, whatever of it was spent and why"
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the ledger command adds to its JSON output."""
+        return {"filter": self.parameters()}
+
+    def labels(self) -> dict[str, str]:
+        """Return what the ledger command adds to its text, by label."""
+        return {"filter": filter_text(self)}
+
+
+def filter_text(budget: Filter) -> str:
+    """Return the order of a filter, its budget, and the share of it that is spent, as text."""
+    order, whole = str(budget.order).removesuffix(".0"), round_outward(budget.budget, up=False)
+    return f"order {order}, budget {whole}, {percent(budget.spent / budget.budget)} of it spent"

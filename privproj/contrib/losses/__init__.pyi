@@ -1,0 +1,6 @@
+from privproj.contrib.losses.privacy_loss import (
+    Conversion as Conversion,
+    PrivacyLoss as PrivacyLoss,
+    convert as convert,
+    privacy_loss as privacy_loss,
+)

@@ -1,0 +1,1 @@
+from privproj.contrib.selection.selection import draw_trials as draw_trials, select as select

@@ -1,0 +1,9 @@
+"""What private selection adds to the core."""
+
+COMMANDS = {
+    "select": (
+        "Runs",
+        "The best of a random number of runs: what choosing it costs.",
+        "privproj.contrib.selection.command:select_command",
+    )
+}

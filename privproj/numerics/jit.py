@@ -1,0 +1,249 @@
+"""Run kernels over many rows as machine code, which numba compiles and caches on disk.
+
+A kernel is a plain function of floats on ``math`` that calls other kernels by name, in any module. One evaluation runs
+it in plain Python and does not import numba. Many rows run it as machine code from the same source.
+
+numba checks whether the file of the entry point has changed, but not the files of its callees. So the name of an entry
+point contains a digest of every function and constant in its machine code: edited code has another name.
+
+Without a working numba, or without a writable cache, every result is still returned, but more slowly.
+"""
+
+import hashlib
+import math
+import os
+import types
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from multiprocessing import current_process, parent_process
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privproj.numerics.arrays import Array
+
+LOAD_ROWS = 400
+"""Rows from which cached machine code is loaded: importing numba takes half a second.
+
+A row is an M2 epsilon, which takes plain Python one millisecond. Cheaper rows have a smaller weight.
+"""
+
+COMPILE_ROWS = 2000
+"""Rows from which machine code is compiled and cached, which takes seconds once."""
+
+COMPILE_ROWS_WITHOUT_CACHE = 20_000
+"""Rows from which machine code is compiled although each process has to compile it again."""
+
+ROWS_PER_CHUNK = 20_000
+"""Rows that one thread computes at a time; a user can interrupt between chunks."""
+
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+"""Options of numba for every function. The cache depends on them, because they change the machine code."""
+
+CACHE_NOT_WRITABLE = (
+    "expected a writable folder for machine code, got none: large tables are slower, because every process runs plain "
+    "Python or compiles again; set NUMBA_CACHE_DIR to a writable folder"
+)
+"""Warning, issued once, that numba cannot cache machine code."""
+
+_rows_run: defaultdict[Callable[..., None], float] = defaultdict(float)
+"""Weighted rows that this process has computed with each loop."""
+
+_expected_rows: ContextVar[tuple[float, bool]] = ContextVar("expected_rows", default=(0.0, True))
+
+
+@contextmanager
+def expect_rows(count: float, *, may_load: bool = True) -> Iterator[None]:
+    """Run kernels in the way that is fastest for ``count`` rows in total, however few each call has.
+
+    With ``may_load=False`` the choice does not depend on what is cached, so the same rows always give the same digits.
+    """
+    before = _expected_rows.set((count, may_load))
+    try:
+        yield
+    finally:
+        _expected_rows.reset(before)
+
+
+def over_rows(
+    kernel: Callable[[float, Sequence[float]], tuple[float, float]],
+    first: Array,
+    rows: Array,
+    threads: int = 1,
+    weight: float = 1.0,
+) -> tuple[Array, Array]:
+    """Return both values of ``kernel(first_i, rows_i)`` for every ``i``, as two arrays of shape ``(n,)``.
+
+    ``first`` has shape ``(n,)``, ``rows`` has shape ``(n, k)``. Many rows run as machine code, whose values equal the
+    plain ones up to rounding and do not depend on ``threads``. Each row counts as ``weight`` rows.
+    """
+    first, rows = np.ascontiguousarray(first, float), np.ascontiguousarray(rows, float)
+    loop = _loop_over(kernel)
+    if not _needs_machine_code(loop, len(first), weight):
+        values = [_plain(kernel, x, row) for x, row in zip(first.tolist(), rows.tolist(), strict=True)]
+        pair = np.array(values, float).reshape(len(values), 2)
+        return pair[:, 0], pair[:, 1]
+    run = compile_kernel(loop)
+    one, other = np.empty(len(first)), np.empty(len(first))
+
+    def run_chunk(start: int) -> None:
+        part = slice(start, start + ROWS_PER_CHUNK)
+        run(first[part], rows[part], one[part], other[part])
+
+    starts = range(0, len(first), ROWS_PER_CHUNK)
+    run_chunk(0)  # compiles or loads the machine code before threads share it
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(run_chunk, starts[1:]))
+    else:
+        for start in starts[1:]:
+            run_chunk(start)
+    return one, other
+
+
+def _plain(kernel: Callable[..., tuple[float, float]], x: float, row: list[float]) -> tuple[float, float]:
+    """Return both values of the kernel, infinite where machine code returns nan."""
+    try:
+        return kernel(x, row)
+    except (ArithmeticError, ValueError):
+        return -math.inf, math.inf
+
+
+@lru_cache(maxsize=64)
+def _loop_over(kernel: Callable[..., tuple[float, float]]) -> Callable[..., None]:
+    """Return a function that writes both values of the kernel for every row."""
+    table = {"KERNEL": kernel, "__builtins__": __builtins__, "__name__": __name__}
+    return types.FunctionType(_write_rows.__code__, table, f"rows_of_{kernel.__name__}")
+
+
+def _write_rows(first: Array, rows: Array, one: Array, other: Array) -> None:
+    """Write both values of ``KERNEL``, a global that :func:`_loop_over` sets."""
+    for i in range(len(first)):
+        one[i], other[i] = KERNEL(first[i], rows[i])  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+# --- whether to use machine code ----------------------------------------------------------------------
+
+
+def _needs_machine_code(loop: Callable[..., Any], rows: int, weight: float) -> bool:
+    """Return True if machine code is faster for the rows that are expected.
+
+    A process that has computed many rows is expected to compute as many again.
+    """
+    expected, may_load = _expected_rows.get()
+    count = (expected or rows) * weight
+    if may_load:
+        _rows_run[loop] += rows * weight
+        count = max(count, _rows_run[loop])
+    if count < COMPILE_ROWS:
+        return may_load and count >= LOAD_ROWS and _is_cached(loop)
+    return count >= COMPILE_ROWS_WITHOUT_CACHE or can_cache()
+
+
+def _is_cached(function: Callable[..., Any]) -> bool:
+    """Return True if numba's cache has machine code of the function."""
+    name = f"*.{_cache_name(function)}-*.nbi"
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):
+        return any(Path(folder).glob(f"*/{name}"))
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+    tree = Path(function.__code__.co_filename).parent / "__pycache__"
+    return any(tree.glob(name)) or any(user.glob(f"*/{name}"))
+
+
+@lru_cache(maxsize=1)
+def can_cache() -> bool:
+    """Return True if numba works and can write its cache; warn if it cannot write."""
+    try:
+        import numba
+    except Exception:  # a broken installation raises more than ImportError
+        return False
+    try:
+        numba.njit(cache=True)(_write_rows)
+    except (RuntimeError, OSError):
+        _warn_not_cached()
+        return False
+    return True
+
+
+def _warn_not_cached() -> None:
+    """Warn that machine code is not cached, in the first worker process only."""
+    if parent_process() is None or current_process().name.endswith("-1"):
+        warnings.warn(CACHE_NOT_WRITABLE, RuntimeWarning, stacklevel=2)
+
+
+# --- machine code ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def compile_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function as machine code, or unchanged if numba does not work."""
+    try:
+        import numba
+    except Exception:  # a broken installation raises more than ImportError
+        return function
+    for callee in _functions_of(function)[1:]:
+        _register_callee(callee)
+    name = _cache_name(function)
+    copy = types.FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
+    copy.__module__, copy.__qualname__ = function.__module__, name
+    entry = numba.njit(cache=can_cache(), **OPTIONS)(copy)
+
+    def run(*arguments: Any) -> Any:
+        nonlocal entry
+        try:
+            return entry(*arguments)
+        except OSError:  # the disk is full or was removed
+            _warn_not_cached()
+            entry = numba.njit(**OPTIONS)(copy)
+        except Exception as error:
+            warnings.warn(f"{function.__name__} is run as plain Python: {error}", RuntimeWarning, stacklevel=2)
+            entry = function
+        return entry(*arguments)
+
+    return run
+
+
+@cache
+def _register_callee(function: Callable[..., Any]) -> None:
+    """Let machine code call this plain function, which numba then compiles too."""
+    from numba.extending import register_jitable
+
+    register_jitable(**OPTIONS)(function)
+
+
+def _functions_of(function: Callable[..., Any]) -> list[Any]:
+    """Return every plain function in the machine code of a function, itself first."""
+    functions: list[Any] = [function]
+    for one in functions:  # grows while it is read
+        called = (value for _, value in _globals_of(one) if isinstance(value, types.FunctionType))
+        functions += [value for value in dict.fromkeys(called) if value not in functions]
+    return functions
+
+
+def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that a function reads, and the attributes of modules."""
+    names = sorted(set(function.__code__.co_names))
+    for name in filter(function.__globals__.__contains__, names):
+        value = function.__globals__[name]
+        is_module = isinstance(value, types.ModuleType)
+        yield name, [(one, getattr(value, one, None)) for one in names] if is_module else value
+
+
+@lru_cache(maxsize=64)
+def _cache_name(function: Callable[..., Any]) -> str:
+    """Return a name that changes whenever the machine code of the function may."""
+    functions, digest = _functions_of(function), hashlib.sha256(repr(OPTIONS).encode())
+    for one in functions:
+        code = one.__code__
+        parts = [code.co_code, code.co_consts, code.co_names, code.co_varnames, one.__defaults__, one.__closure__]
+        for key, value in _globals_of(one):
+            # The repr of a function contains an address; its position in the list does not.
+            parts.append((key, functions.index(value) if isinstance(value, types.FunctionType) else value))
+        digest.update(repr((one.__qualname__, parts)).encode())
+    return f"{function.__name__}_{digest.hexdigest()[:16]}"

@@ -1,0 +1,75 @@
+"""The command ``privproj select``."""
+
+import json
+import re
+from importlib.resources import files
+
+import jsonschema
+import pytest
+from privproj_cli.explain import entries, word_groups
+
+from privproj.assumptions import COUNT_OF_SIGNS, PLAN_BUT_FOR_THE_CLIP, PLAN_FIXED_IN_ADVANCE
+
+SCHEMA = json.loads((files("privproj") / "schema.json").read_text())
+
+LINE = "select gaussian --trials 10"
+
+
+@pytest.mark.parametrize(
+    ("words", "quantity"),
+    [
+        ("--noise-multiplier 4 --delta 1e-5", "epsilon"),
+        ("--noise-multiplier 4 --epsilon 1.6", "delta"),
+        ("--epsilon 1 --delta 1e-5", "sigma"),
+        ("--noise-multiplier 4 --delta 1e-5 --distribution negative-binomial --shape 0.5 --steps 3", "epsilon"),
+    ],
+)
+def test_select_finds_missing_parameter(run, words, quantity):
+    code, out, _ = run(f"{LINE} {words} --json")
+    shown = json.loads(out)
+    jsonschema.validate(shown, SCHEMA)
+    assert code == 0 and shown["quantity"] == quantity and shown["bound"] == "analytic + selection"
+    assert shown["run"]["selection"]["expected_trials"] == pytest.approx(10.0, rel=1e-9, abs=0)
+    text = run(f"{LINE} {words}")[1]
+    assert "random number of runs" in text and f"{shown['run']['selection']['distribution']} of mean 10" in text
+    assert all(sentence.split()[0] in text for sentence in shown["run"]["assumes"])
+    assert ("one run, without the choice, has epsilon" in text) == (quantity == "epsilon")
+
+
+def test_select_without_value_reports_outcome(run):
+    code, out, _ = run("select gaussian --trials 1e5 --noise-multiplier 1e-3 --epsilon 1 --json")
+    assert code == 4 and json.loads(out)["value"] is None
+    code, out, err = run("select wishart-matrix --dim 8 --rank 2 --columns 2 --trials 10 --delta 1e-5 --json")
+    assert code == 3 and json.loads(out)["value"] is None and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--noise-multiplier 4", "--delta"),
+        ("--noise-multiplier 4 --delta 1e-5 --epsilon 1", "--noise-multiplier"),
+        ("--delta 1e-5", "--noise-multiplier"),
+        ("--noise-multiplier 4 --delta 1e-5 --distribution geometrik", "geometric"),
+        ("--noise-multiplier 4 --delta 1e-5 --shape 2", "--shape"),
+    ],
+)
+def test_select_invalid_options_are_usage_errors(run, words, said):
+    code, out, err = run(f"{LINE} {words}")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and said in err
+
+
+def test_select_warns_of_large_delta(run):
+    assert "1/N" in run(f"{LINE} --noise-multiplier 4 --delta 1e-2 --batch-size 10 --dataset-size 1000 --epochs 1")[1]
+
+
+def test_select_labels_have_explanations(run):
+    groups = word_groups()
+    text = run("select gaussian --noise-multiplier 3 --delta 1e-5 --trials 3")[1]
+    labels = re.findall(r"^  ([a-z]+(?: [a-z]+)?): ", text, re.MULTILINE)
+    assert len(labels) > 2 and all(entries(groups, label) for label in labels)
+
+
+def test_select_names_assumptions_of_adaptive_clipping(run):
+    line = "select gaussian --noise-multiplier 5 --adaptive-clipping-sigma 9 --steps 4 --trials 3 --delta 1e-3"
+    text = " ".join(run(line)[1].split())
+    assert COUNT_OF_SIGNS in text and PLAN_BUT_FOR_THE_CLIP in text and PLAN_FIXED_IN_ADVANCE not in text
