@@ -11,10 +11,10 @@ from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Number
 from privproj_cli.query import MECHANISMS, example_words
 
-from privproj.mechanisms.registry import LINES, mechanism_named
+from privproj.mechanisms.registry import mechanism_named
 from privproj.sampling import Sampling
 from tests.differential.features import feature_items
-from tests.differential.queries import quick_queries
+from tests.differential.queries import BOUND_NAMES, quick_queries
 from tests.unit.io.forgers import chained_words
 
 
@@ -131,7 +131,7 @@ def value_for(option: click.Option) -> st.SearchStrategy:
     absurd = st.one_of(st.sampled_from(ABSURD), decimals())
     if isinstance(option.type, Number) or str(option.name) in SANE:
         return often(sane, absurd, 4)
-    names = st.sampled_from(sorted({bound for _, bound in LINES}))
+    names = st.sampled_from(sorted({bound for _, bound in BOUND_NAMES}))
     return often(names, absurd, 10)
 
 
@@ -177,7 +177,7 @@ def calls(draw: st.DrawFn) -> Case:
     base = " ".join([*example_words(mechanism, quantity), *NEEDED.get(quantity, TARGET)]).split()
     if quantity in QUANTITIES and draw(st.integers(0, 3)) == 0:
         quantity, mechanism, *base = draw(quick_queries()).command().split()[1:]
-    bounds = [["--bound", name] for kind, name in LINES if kind == mechanism]
+    bounds = [["--bound", name] for kind, name in BOUND_NAMES if kind == mechanism]
     command = command_of(quantity, mechanism)
     given = draw(pairs(command, 4, 1))
     if quantity != "compare" and draw(st.booleans()):
@@ -198,7 +198,7 @@ def lonely(draw: st.DrawFn) -> Case:
 
 def bound_name() -> st.SearchStrategy:
     """Draw the argument of ``bounds``."""
-    full = st.sampled_from([f"{kind}.{name}" for kind, name in LINES])
+    full = st.sampled_from([f"{kind}.{name}" for kind, name in BOUND_NAMES])
     return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"))
 
 
@@ -246,7 +246,7 @@ def sane_value(key: str) -> st.SearchStrategy:
     if key in ("layer", "layers"):
         return st.lists(st.sampled_from(SANE["layer"]), max_size=3).map(json.dumps)
     choices = {
-        "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in LINES],
+        "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in BOUND_NAMES],
         "sampling": [*map(str, Sampling)], "relation": ["add-remove", "replace", "zero-out"],
         "clipping": ["joint", "per-layer"],
         "name": ["a", "b", "a: b", "a\x1b[2K\nok   b"], "status": ["proved", "conditional"],

@@ -128,7 +128,7 @@ def gamma_nodes(k, density):
 
 @lru_cache(maxsize=512)
 def beta_nodes(a, b, density):
-    """Return nodes of ``B ~ Beta(a, b)`` at ``ln(B/(1-B)) = s`` as ``B, 1-B`` and weight ``B^a (1-B)^b / Beta(a, b)``."""
+    """Return ``B ~ Beta(a, b)`` at ``ln(B/(1-B)) = s`` as ``B, 1-B`` and weight ``B^a (1-B)^b / Beta(a, b)``."""
     with mpmath.workdps(40):
         mode = math.log(a / b)
         shape = mpmath.mpf(a), mpmath.mpf(b)

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj.mechanisms.bound import GUARANTEES
-from privproj.mechanisms.registry import LINES, find_bound, mechanism_named
-from privproj.plugins import plugin_table
+from privproj.mechanisms.registry import registry
 from tests.differential.draws import log_uniform, log_uniform_integer, noise_multiplier
 from tests.differential.features import feature_dict, feature_items
 
-BOUND_NAMES = tuple(dict.fromkeys((*LINES, *plugin_table("BOUNDS"))))  # (mechanism, bound) of every bound
-MECHANISMS = {name: mechanism_named(name) for name, _ in BOUND_NAMES}
+BOUND_NAMES = tuple((bound.mechanism.name, bound.name) for bound in registry())
+MECHANISMS = {bound.mechanism.name: bound.mechanism for bound in registry()}
 EXCLUDED = {
     ("m1", "column-published"),  # refuted for some parameters
     ("sketch", "lora-one-step"),  # another name of one release
@@ -29,8 +28,9 @@ EXCLUDED = {
 WEIGHTS = {("gaussian", "analytic"): 3, ("m2", "rank-free"): 2, ("m2", "exact-rank1"): 2, ("wishart", "exact"): 2,
            **feature_dict("WEIGHTS")}  # fmt: skip
 BOUNDS: dict[str, list[str]] = {}  # the bounds of each mechanism that are guarantees
-for line in BOUND_NAMES:
-    if line not in EXCLUDED and find_bound(MECHANISMS[line[0]], line[1]).status in GUARANTEES:
+for bound in registry():
+    line = bound.mechanism.name, bound.name
+    if line not in EXCLUDED and bound.status in GUARANTEES:
         BOUNDS.setdefault(line[0], []).extend([line[1]] * WEIGHTS.get(line, 1))
 # Relative frequency of each mechanism.
 SHARE = {"gaussian": 24, "m2": 28, "laplace": 8, "wishart": 16, "m1": 10, "sketch": 7, "sketch-public": 5,

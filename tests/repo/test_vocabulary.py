@@ -28,7 +28,7 @@ AVOID = (
 PATTERN = re.compile(rf"\b({'|'.join(map(re.escape, AVOID))})\b", re.IGNORECASE)
 TAG = re.compile(r"\b(Contract|Speed only|Soundness)\. *$", re.MULTILINE)
 ARTICLES = {"a", "an", "the", "this", "that", "what", "how", "where", "whether", "one", "each", "every", "all", "some",
-            "whatever", "which", "when", "who", "why", "it", "its", "no", "not", "several", "many"}  # fmt: skip
+            "whatever", "which", "when", "who", "why", "it", "its", "no", "not", "several", "many", "true"}  # fmt: skip
 
 FILES = sorted(
     path

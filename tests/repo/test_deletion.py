@@ -1,4 +1,4 @@
-"""What an errand touches: a mechanism is its folder and its lines, and nothing else needs it."""
+"""A mechanism can be deleted: its folder and the lines that list it."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def delete_mechanism(folder, name, kind):
 
 
 @pytest.mark.slow
-def test_a_mechanism_is_deleted_with_its_folder_and_its_lines(tmp_path):
+def test_mechanism_can_be_deleted_with_its_folder(tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("git tells which files there are")
     copy_of_the_tree(tmp_path)
