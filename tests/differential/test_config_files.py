@@ -12,7 +12,7 @@ OUTCOMES = ("removed: changed", "removed: error", "doubled: error", "mistyped: e
 
 @pytest.mark.parametrize(
     ("examples", "most"),
-    [pytest.param(14, 4, marks=pytest.mark.full), pytest.param(170, 6, marks=pytest.mark.slow)],
+    [pytest.param(16, 4, marks=pytest.mark.full), pytest.param(170, 6, marks=pytest.mark.slow)],
 )
 def test_config_file_defects_change_the_result_or_fail(examples, most):
     report = Report()
@@ -25,7 +25,7 @@ def test_config_file_defects_change_the_result_or_fail(examples, most):
         check.raise_first()
 
     test()
-    assert all(report.totals[outcome] >= 4 for outcome in OUTCOMES), report.totals
+    assert all(report.totals[outcome] >= 3 for outcome in OUTCOMES), report.totals
 
 
 def test_config_file_law_detects_dropped_and_coerced_keys(monkeypatch):
