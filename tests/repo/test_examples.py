@@ -48,7 +48,7 @@ def the_projection_gains(printed):
 
 
 def calibrated_noise_meets_the_target(printed):
-    """What was spent is at most what was asked for, and something is learned (a guess is right in 10 % of cases)."""
+    """The spent epsilon is at most the target, and the model learns (guessing has an accuracy of 10 %)."""
     (target,), (spent,), (accuracy,) = (numbers_after(w, printed) for w in ("for epsilon", "spent: epsilon =", "cy ="))
     assert 0.9 * target < spent <= target and accuracy > 70
 
@@ -60,7 +60,7 @@ def fine_tuning_learns_within_the_target(printed):
 
 
 def only_the_fault_is_refuted(printed):
-    """The code as it is stands, the planted fault is found, and no attack shows more than its runs can show."""
+    """The claim stands without a bug, the injected bug is detected, and no attack exceeds what its runs can show."""
     verdicts = dict(re.findall(r"^([\w -]+): the claim .* is (not refuted|refuted)$", printed, re.MULTILINE))
     assert verdicts == {"no fault": "not refuted", "reused-projection": "refuted"}
     shown, most = numbers_after("at least", printed), numbers_after("can show", printed)
