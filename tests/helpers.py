@@ -67,15 +67,8 @@ def slow_if(values, costly):
 
 
 GUARANTEES = [bound for bound in registry() if bound.status in bound_module.GUARANTEES]
-SECONDS = {
-    "column",
-    "column-exact",
-    "early",
-    "early-exact-tail",
-    "good-event",
-    "good-event-q",
-    "mixture-rdp",
-}  # bounds that take seconds for some queries
+# Bounds that take seconds for some queries.
+SECONDS = {"column", "column-exact", "early", "early-exact-tail", "good-event", "good-event-q", "mixture-rdp"}
 
 
 def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):

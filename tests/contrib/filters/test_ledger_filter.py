@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from helpers import needs
 from privproj_cli.main import exit_code
 from unit.io.forgers import chained, entries_of
 from unit.io.ledgers import PHASE, RELEASE, SECOND, TARGET, spend
@@ -162,7 +163,7 @@ def test_verify_counts_releases_under_filter(tmp_path, capsys):
 
 
 def test_event_of_rejects_ledger_with_filter():
-    pytest.importorskip("dp_accounting")
+    needs("dp_accounting")
     from privproj.integrations.dp_accounting import event_of
 
     account = Account(((PHASE.as_dict(), 50),), {"epsilon": 3.0, "delta": 1e-5, "order": 8.0})
