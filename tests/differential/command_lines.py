@@ -9,12 +9,12 @@ import click
 from hypothesis import strategies as st
 from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Number
-from privproj_cli.query import MECHANISMS, example_words
+from privproj_cli.query import example_words
 
 from privproj.mechanisms.registry import mechanism_named
 from privproj.sampling import Sampling
 from tests.differential.features import feature_items
-from tests.differential.queries import BOUND_NAMES, quick_queries
+from tests.differential.queries import BOUND_NAMES, MECHANISMS, quick_queries
 from tests.unit.io.forgers import chained_words
 
 

@@ -37,7 +37,7 @@ class Planned:
 
 
 @pytest.mark.extra
-def test_opacus_m2_needs_a_projecting_optimizer():
+def test_only_an_optimizer_that_projects_gives_the_numbers_of_m2():
     plain, projected = ProjectionAccountant(), ProjectionAccountant()
     for accountant, optimizer in ((plain, Stock()), (projected, Planned())):
         hook = accountant.get_optimizer_hook_fn(0.01)
@@ -59,7 +59,7 @@ def test_opacus_m2_needs_a_projecting_optimizer():
     assert ProjectionAccountant().get_epsilon(1e-5) == 0.0
 
 
-def test_opacus_accountant_imports_without_torch():
+def test_the_accountant_needs_neither_torch_nor_opacus():
     code = "import sys, privproj.integrations.opacus as m; assert not {'torch', 'opacus'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -91,7 +91,7 @@ def train(model, optimizer, loader):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_optimizer_never_yields_m2_epsilon():
+def test_a_stock_opacus_optimizer_never_yields_an_m2_number():
     engine, parts = opacus_parts()
     train(*engine.make_private(**parts, noise_multiplier=1.0))
     accountant = engine.accountant
@@ -115,7 +115,7 @@ ADAPTIVE = {
         (ADAPTIVE, "clipping='flat'"),
     ],
 )
-def test_opacus_wrong_accounting_is_rejected(options, words):
+def test_what_opacus_accounts_wrongly_is_refused_before_a_step(options, words):
     engine, parts = opacus_parts()
     with pytest.raises(Refused, match=words):
         engine.make_private(**parts, noise_multiplier=1.0, **options)
@@ -123,7 +123,7 @@ def test_opacus_wrong_accounting_is_rejected(options, words):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_steps_without_poisson_are_rejected():
+def test_opacus_steps_that_are_no_poisson_samples_are_refused():
     needs("opacus")
     from opacus.optimizers import AdaClipDPOptimizer
 
@@ -142,7 +142,7 @@ def test_opacus_steps_without_poisson_are_rejected():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_distributed_loader_is_rejected():
+def test_opacus_distributed_loader_is_refused():
     torch, opacus = needs("torch"), needs("opacus")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
@@ -158,7 +158,7 @@ def test_opacus_distributed_loader_is_rejected():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_rate_is_that_of_its_sampler():
+def test_the_rate_is_that_of_the_sampler_of_opacus():
     torch = needs("torch")
     for length, batch in ((64, 9), (70, 7), (1000, 7)):
         engine, parts = opacus_parts(length, batch)
@@ -169,7 +169,7 @@ def test_opacus_rate_is_that_of_its_sampler():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_opacus_calibrates_by_privproj_accountant():
+def test_opacus_calibrates_by_this_accountant():
     engine, parts = opacus_parts()
     _, optimizer, _ = engine.make_private_with_epsilon(**parts, target_epsilon=2.0, target_delta=1e-3, epochs=2)
     run = {"delta": 1e-3, "steps": 16, "sampling_rate": 0.125}
@@ -177,7 +177,7 @@ def test_opacus_calibrates_by_privproj_accountant():
     assert 1.98 < found <= 2.0
 
 
-def test_opacus_foreign_state_is_rejected():
+def test_a_state_that_was_not_written_here_is_refused():
     accountant = ProjectionAccountant()
     accountant.record(M2(layers=(Layer(dim=64, rank=4, count=2),), noise_multiplier=1.0), 0.01, 7)
     accountant.step(noise_multiplier=1.0, sample_rate=0.01)
@@ -203,7 +203,7 @@ def test_opacus_foreign_state_is_rejected():
 
 
 @pytest.mark.parametrize("steps", [0, -4, 2.5])
-def test_opacus_steps_never_decrease(steps):
+def test_steps_are_never_taken_back(steps):
     accountant = ProjectionAccountant()
     accountant.record(Gaussian(noise_multiplier=1.0), 0.01, 5)
     with pytest.raises(InvalidParameter, match="steps >= 1"):
@@ -211,7 +211,7 @@ def test_opacus_steps_never_decrease(steps):
     assert len(accountant) == 5
 
 
-def test_opacus_get_epsilon_drops_no_option():
+def test_no_option_is_dropped():
     accountant = ProjectionAccountant()
     accountant.step(noise_multiplier=1.0, sample_rate=0.01)
     known = accountant.get_epsilon(1e-5)
@@ -224,7 +224,7 @@ def test_opacus_get_epsilon_drops_no_option():
         ProjectionAccountant().get_epsilon(1.5)
 
 
-def test_opacus_history_is_accounted():
+def test_what_is_written_into_the_history_counts():
     one, other = ProjectionAccountant(), ProjectionAccountant()
     one.history.append((1.0, 0.01, 1000))
     other.history = [(1.0, 0.01, 10)]
@@ -235,7 +235,7 @@ def test_opacus_history_is_accounted():
 
 
 @pytest.mark.extra
-def test_opacus_plan_with_other_sampling_is_rejected():
+def test_a_plan_that_samples_otherwise_is_refused():
     hook = ProjectionAccountant().get_optimizer_hook_fn(0.01)
     hook(Planned())
     with pytest.raises(Refused, match="replace"):
