@@ -43,19 +43,19 @@ class Check:
     row: str  # line of the report that counts this example
     example: str  # what to type
     flags: set[str] = field(default_factory=set)
-    broken: list[tuple[str, str]] = field(default_factory=list)  # pairs of law and sentence
+    broken: list[tuple[str, str]] = field(default_factory=list)  # pairs of law and sentence that begins with it
     seconds: float = 0.0  # processor time
     growth: float = 0.0  # MiB by which the peak memory of the process rose
 
     def fail(self, law: str, sentence: str) -> None:
         """Record a broken law."""
-        self.broken.append((law, sentence))
+        self.broken.append((law, f"{law}: {sentence}"))
 
     def raise_first(self, known: Iterable[str] = ()) -> None:
         """Raise the failure of the first broken law that is not known yet."""
         for law, sentence in self.broken:
             if law not in known:
-                raise failure(law)(f"{law}: {sentence}\n    {self.example}")
+                raise failure(law)(f"{sentence}\n    {self.example}")
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Report:
     def keep(self, check: Check, known: Iterable[str] = ()) -> None:
         """Keep the shortest example of each broken law; of several, the last one unless the law is ``known``."""
         for law, sentence in check.broken:
-            text = f"{law}: {sentence}\n    {check.example}"
+            text = f"{sentence}\n    {check.example}"
             most = len(self.failures.get(law, text)) - (law in known)
             if len(text) <= most:
                 self.failures[law] = text
