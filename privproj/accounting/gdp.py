@@ -25,9 +25,9 @@ from privproj.accounting.query import Schedule, build_result, composition_of, qu
 from privproj.errors import InvalidParameter, PrivprojError, Refused
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, log1m_exp, next_up, outward_margin
-from privproj.numerics.kernels import log_add, log_gaussian_delta, log_normal_density, mills
+from privproj.numerics.special import log_add, log_normal_density, mills
 from privproj.profiles.conversion import read_epsilon
-from privproj.profiles.gaussian import find_noise
+from privproj.profiles.gaussian import find_noise, log_gaussian_delta
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile
 from privproj.profiles.tradeoff import advantage
 from privproj.result import Outcome, Result, Side

@@ -26,10 +26,9 @@ from privproj.numerics.interval import (
     digits_below,
     rounded_log_delta,
 )
-from privproj.numerics.inverse_kernels import with_globals
-from privproj.profiles.columns import Kernel, KernelColumns
+from privproj.numerics.root_finding import with_globals
 from privproj.profiles.conversion import is_within
-from privproj.profiles.privacy_profile import Curve, amplified_epsilon
+from privproj.profiles.privacy_profile import Curve, Kernel, KernelColumns, amplified_epsilon
 from privproj.targets import FullTarget
 
 WIDTHS_ABOVE = 2.0

@@ -51,10 +51,10 @@ from privproj.composition.dominating_pairs import (
 )
 from privproj.composition.tails import deepened
 from privproj.errors import PrecisionLimit, Refused
-from privproj.numerics import kernels
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.jit import compile_kernel
+from privproj.numerics.special import add_laws
 from privproj.profiles.privacy_profile import LazyBounds, PrivacyProfile
 from privproj.run import Run
 
@@ -368,7 +368,7 @@ def add_sum(one: SumLaw, two: SumLaw, points: Array, *, above: bool) -> SumLaw:
     """The law of the sum of both, an upper bound on these points or a lower one between them ((i) to (iii))."""
     top = float(points[-1])
     mass, left, right = (np.zeros(len(points)) for _ in range(3))
-    far_mass, far_excess = compile_kernel(kernels.add_laws)(
+    far_mass, far_excess = compile_kernel(add_laws)(
         one.places, one.masses, two.places, two.masses, one is two, points, mass, left, right
     )
     # Far atoms stay far, whatever is added: mass m_1 |two| + |one| m_2, excess e_1 |two| + m_1 E Z_2 and the converse.

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from privproj.composition.compose import compose
-from privproj.numerics import kernels
 from privproj.numerics.interval import ANSWER_DIGITS, Enclosure, log_difference, next_up
 from privproj.numerics.root_finding import minimise
+from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import log_delta_by_search
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import Curve, PrivacyProfile, shallow
@@ -174,7 +174,7 @@ class GoodEventCurve:
             if abs(best - place) <= ROUGH_SPACING >= abs(place - before):
                 return _floor_to(best, EVENT_SPACING)
             before, at_before, place = place, at, _floor_to(best, ROUGH_SPACING)
-        return min(seen, key=lambda log_bad: kernels.log_add(log_bad, seen[log_bad]))
+        return min(seen, key=lambda log_bad: log_add(log_bad, seen[log_bad]))
 
     def log_delta(self, eps: float) -> Enclosure:
         """``ln delta(eps)`` at the best split found, or the inverse of :meth:`epsilon` at a given split (C16).
@@ -187,7 +187,7 @@ class GoodEventCurve:
 
         def total(log_bad: float) -> float:
             # ln(n p + H^tau(eps))
-            return kernels.log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
+            return log_add(log_bad, self.gaussian(log_bad).log_delta(eps).upper)
 
         if self.composed and (event := self.best_event(eps)) > LEAST_ROUGH_EVENT:
             return Enclosure(-math.inf, min(self.log_sampled, total(event)))

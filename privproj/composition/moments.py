@@ -25,9 +25,9 @@ import numpy as np
 from privproj.composition.dominating_pairs import LARGEST_LOSS, UNIT_ROUNDING, has_two_orders
 from privproj.numerics.arrays import Array
 from privproj.numerics.interval import log1m_exp, next_up
-from privproj.numerics.kernels import log_add
+from privproj.numerics.root_finding import least_of_valley
+from privproj.numerics.special import log_add
 from privproj.profiles.privacy_profile import PrivacyProfile
-from privproj.profiles.rdp import least_of_valley
 from privproj.run import Run
 
 ORDERS_SPACING = 0.01

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, LateEnclosure, log_difference
 from privproj.numerics.root_finding import largest_integer
+from privproj.numerics.special import log_add, log_beta_tail
 from privproj.profiles.conversion import digits_of, leads_with_epsilon
 from privproj.profiles.privacy_profile import Curve, log_delta_unless
 from privproj.run import Run
@@ -47,7 +47,7 @@ def log_binomial_tail(count: int, rate: float, least: int) -> Enclosure:
         return Enclosure(-math.inf, -math.inf)
     q, a, b = max(rate, LEAST_RATE), float(least), float(count - least + 1)
     # P[Bin(n, q) >= m] = P[Beta(m, n - m + 1) <= q]
-    log_tail = kernels.log_beta_tail(b, a, 1.0 - q, q)
+    log_tail = log_beta_tail(b, a, 1.0 - q, q)
     error = TAIL_RELATIVE_ERROR + TAIL_ERROR_PER_NAT * abs(log_tail)
     return Enclosure(log_tail - error if rate >= LEAST_RATE else -math.inf, min(0.0, log_tail + error))
 
@@ -81,7 +81,7 @@ def smallest_harmless_cap(run: Run, log_delta: float) -> int:
 def with_cut_batches(curve: Curve, runs: Sequence[Run]) -> Curve:
     """The curve of these phases with their batches cut, from that of the same phases with whole batches (C26)."""
     cuts = [log_probability_of_cut(run) for run in runs]
-    lower, upper = (reduce(kernels.log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
+    lower, upper = (reduce(log_add, ends, -math.inf) for ends in zip(*cuts, strict=True))
     if upper == -math.inf:
         return curve
     return TruncatedCurve(curve, Enclosure(min(0.0, lower - _rounding(lower)), min(0.0, upper + _rounding(upper))))
@@ -110,7 +110,7 @@ class TruncatedCurve:
         # ln(delta_0(eps) + P(cut))
         def find_lower() -> float:
             lower = self.curve.log_delta(eps).lower
-            low = kernels.log_add(lower, self.log_cut.lower) if lower > -math.inf else lower
+            low = log_add(lower, self.log_cut.lower) if lower > -math.inf else lower
             return self.log_cut.lower if self.log_cut.upper >= 0.0 else low - _rounding(low)
 
         return LateEnclosure(find_lower, self.log_delta_unless(eps, -math.inf))
@@ -121,7 +121,7 @@ class TruncatedCurve:
         # Below ln(e^enough - P(cut)), rounded down, the sum is below enough; far below P(cut) it is hardly above that.
         rest = log_difference(enough - 4.0 * _rounding(enough), cut)
         # Where ``delta_0`` is so many nats below ``P(cut)``, a rough upper bound of it will do. Speed only.
-        high = kernels.log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - 16.0)), cut)
+        high = log_add(log_delta_unless(self.curve, eps, max(rest - _rounding(rest), cut - 16.0)), cut)
         return 0.0 if self.log_cut.upper >= 0.0 else min(0.0, high + _rounding(high))
 
     def epsilon(self, log_delta: float) -> Enclosure:

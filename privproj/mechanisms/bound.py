@@ -13,7 +13,7 @@ from privproj.sampling import NeighbouringRelation
 
 if TYPE_CHECKING:
     from privproj.contrib.certify.profiles import BallProfile
-    from privproj.profiles.columns import LawRow
+    from privproj.profiles.privacy_profile import LawRow
 
 ALL_RELATIONS = tuple(NeighbouringRelation)
 """Every neighbouring relation; a bound holds under all of them unless its record says otherwise."""

@@ -37,11 +37,10 @@ LAYERS = (
 
 # Modules that import numpy, scipy or dp-accounting at import time; all others do so when they need it.
 NUMERICAL = {
-    "numerics/arrays", "numerics/jit", "numerics/gamma_gain",
-    "profiles/gaussian_arrays",
+    "numerics/arrays", "numerics/jit",
     "contrib/mixing/enforced_sketch",
     "distributions/tabulated", "distributions/densities", "distributions/binned", "distributions/binned_profile",
-    "distributions/wishart_loss", "distributions/wishart_integral",
+    "distributions/wishart_loss", "distributions/gamma_hockey_stick", "distributions/wishart_integral",
     "distributions/wishart_unequal_norms", "rigorous/grids", "rigorous/balls_in_bins",
     "composition/grid", "composition/dominating_pairs", "composition/fourier", "composition/repeated_squaring",
     "composition/balls_in_bins", "composition/group_privacy", "composition/moments", "composition/tails",

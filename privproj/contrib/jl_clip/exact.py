@@ -13,9 +13,9 @@ from privproj.distributions.mixture_profile import any_rank_profile, rank_one_pr
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at, log_gaussian_delta_slope
 from privproj.mechanisms import JLClip
 from privproj.mechanisms.bound import OF_ONE_RECORD, Bound, in_balls
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, widen_outward
 from privproj.numerics.quadrature import log_integral
+from privproj.numerics.special import log_gamma_below, log_gamma_front, log_gamma_tail
 
 if TYPE_CHECKING:
     from privproj.distributions.binned import Bins
@@ -50,15 +50,15 @@ class InverseGamma:
     def log_density(self, t: float) -> float:
         """Return the log of the density ``U^a e^-U / Gamma(a)`` of ``t``."""
         # ln[U^a e^-U / Gamma(a)] at U = a e^-t
-        return kernels.log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
+        return log_gamma_front(self.a, math.expm1(-t), math.exp(-t)) if t > -700.0 else -math.inf
 
     def log_tail(self, x: float) -> float:
         """Return ``ln P(X > x) = ln P(U < scale / x)``."""
         centre = self.scale / self.a
         excess, ratio = (centre - x) / x, centre / x
         if ratio <= 1.0:
-            return kernels.log_gamma_below(self.a, excess, ratio)
-        return math.log1p(-math.exp(min(kernels.log_gamma_tail(self.a, excess, ratio), -1e-300)))
+            return log_gamma_below(self.a, excess, ratio)
+        return math.log1p(-math.exp(min(log_gamma_tail(self.a, excess, ratio), -1e-300)))
 
     def expected_profile(self, eps: float, up_to: float = math.inf) -> Enclosure:
         """Return an enclosure of ``ln E[h_eps(X); X <= up_to]`` (C4), by quadrature.

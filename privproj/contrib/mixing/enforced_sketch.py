@@ -12,9 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
-from privproj.numerics import kernels
-from privproj.numerics.arrays import Array, Index, gauss_nodes, widen_outward_each
-from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+from privproj.distributions.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR, log_gamma_hockey_stick
+from privproj.numerics.arrays import Array, Index
+from privproj.numerics.interval import widen_outward_each
+from privproj.numerics.quadrature import gauss_nodes
+from privproj.numerics.special import LOG_SQRT_2PI, log_normal_density, mills
 
 NODES_FINE = 16
 """Gauss nodes of a panel whose sum is the value. Speed only."""
@@ -146,9 +148,9 @@ class EnforcedSketch:
         mu = self.mu
         if present and u < mu:
             # phi(u) R(u) = 1/sqrt(2 pi) up to mu, and half is beyond.
-            return math.log((mu - u) * math.exp(-kernels.LOG_SQRT_2PI) + 0.5)
+            return math.log((mu - u) * math.exp(-LOG_SQRT_2PI) + 0.5)
         far = u - mu if present else u
-        return kernels.log_normal_density(far) + math.log(kernels.mills(far))
+        return log_normal_density(far) + math.log(mills(far))
 
     def _kink(self, eps: float, present: bool) -> float:
         """The ``u`` at which the eigenvalue alone has used up ``eps``, so that the rest of it is 0."""
@@ -223,7 +225,7 @@ class EnforcedSketch:
         nu = 1.0 / (self.gamma - self.eigen_noise * u)
         parts = [slice(i, i + NODES_AT_ONCE) for i in range(0, len(u), NODES_AT_ONCE)]
         log_h = np.concatenate([log_sketch(0.5 * self.rank, nu[part], left[part], present) for part in parts])
-        return -0.5 * u * u - kernels.LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
+        return -0.5 * u * u - LOG_SQRT_2PI + log_h + (ratio if present else 0.0)
 
 
 def _steps(first: float) -> list[float]:

@@ -40,9 +40,8 @@ from privproj.assumptions import (
 from privproj.errors import InvalidParameter, PrivprojError, Refused, unknown_name, within
 from privproj.mechanisms import Mechanism
 from privproj.numerics.interval import Enclosure, log1m_exp, next_up
-from privproj.numerics.inverse_kernels import LARGEST_PROFILE_EPSILON
-from privproj.numerics.kernels import log_add
-from privproj.numerics.root_finding import find_crossing
+from privproj.numerics.root_finding import LARGEST_PROFILE_EPSILON, find_crossing
+from privproj.numerics.special import log_add
 from privproj.parameters import real
 from privproj.profiles.conversion import digits_of, leads_with_epsilon
 from privproj.profiles.privacy_profile import Curve

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from privproj.mechanisms import ClippedSum, Gaussian
 from privproj.mechanisms.bound import Bound, in_balls
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, widen_outward
-from privproj.profiles.gaussian import GAUSSIAN_COLUMNS, gaussian_profile
+from privproj.profiles.gaussian import GAUSSIAN_COLUMNS, gaussian_profile, log_two_sided
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 
@@ -43,7 +42,7 @@ def _two_sided_of(mechanism: Gaussian) -> PrivacyProfile:
         if eps == 0.0:
             return Enclosure(0.0, 0.0)
         # T(eps; mu) = Phi(-eps/mu + mu/2) + Phi(-eps/mu - mu/2) (C3); at eps = 0 it is 1.
-        return widen_outward(kernels.log_two_sided(eps, mu), steepness=mu * mu)
+        return widen_outward(log_two_sided(eps, mu), steepness=mu * mu)
 
     return PrivacyProfile(log_delta)
 

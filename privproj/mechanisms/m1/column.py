@@ -21,8 +21,8 @@ from privproj.mechanisms import M1
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart.quantile import largest_at_corners, log_shares, quantiles_of, split_rule
 from privproj.numerics.interval import Enclosure, next_up
-from privproj.numerics.kernels import log_add
 from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.special import log_add
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile

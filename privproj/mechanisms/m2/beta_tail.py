@@ -10,7 +10,13 @@ from typing import Any
 
 from privproj.mechanisms import M2
 from privproj.mechanisms.bound import RANK_PROMISE, Baseline, Bound, in_balls
-from privproj.numerics import kernels
+from privproj.mechanisms.m2.beta_tail_kernels import (
+    beta_tail_epsilon,
+    beta_tail_minimum,
+    beta_tail_start,
+    log_tail_profile,
+    tail_profile_epsilon_slope,
+)
 from privproj.numerics.interval import (
     LOG_OF_ZERO_FROM_ABOVE,
     Enclosure,
@@ -18,17 +24,9 @@ from privproj.numerics.interval import (
     outward_margin,
     widen_outward,
 )
-from privproj.numerics.inverse_kernels import root_of
-from privproj.numerics.kernels import (
-    beta_constant,
-    beta_tail_epsilon,
-    beta_tail_minimum,
-    beta_tail_start,
-    tail_profile_epsilon_slope,
-)
-from privproj.numerics.root_finding import find_crossing, minimise
-from privproj.profiles.columns import KernelColumns, LawRow, profile_of_kernels
-from privproj.profiles.privacy_profile import PrivacyProfile
+from privproj.numerics.root_finding import find_crossing, minimise, root_of
+from privproj.numerics.special import beta_constant, log_add, log_beta_tail
+from privproj.profiles.privacy_profile import KernelColumns, LawRow, PrivacyProfile, profile_of_kernels
 
 
 def _rank_of_change(mechanism: M2) -> int:
@@ -47,8 +45,8 @@ def _log_union_tail(mechanism: M2, t: float) -> float:
     total = -math.inf
     for dim, rank, count, _ in mechanism.parts:
         k = min(mechanism.change_rank or dim, dim, mechanism.columns or dim)
-        tail = 0.0 if dim == rank else kernels.log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
-        total = kernels.log_add(total, math.log(count) + math.log(k) + tail)
+        tail = 0.0 if dim == rank else log_beta_tail(0.5 * rank, 0.5 * (dim - rank), math.exp(t) * y, y)
+        total = log_add(total, math.log(count) + math.log(k) + tail)
     return total
 
 
@@ -127,7 +125,7 @@ def _profile(mechanism: M2, sharp: bool) -> PrivacyProfile:
     """
     mu = mechanism.mu
     if mechanism.unprojected:
-        return PrivacyProfile(lambda eps: widen_outward(kernels.log_tail_profile(eps, mu, sharp), steepness=mu * mu))
+        return PrivacyProfile(lambda eps: widen_outward(log_tail_profile(eps, mu, sharp), steepness=mu * mu))
     if mechanism.layers:
         # The scan over tau looks at the same points for every epsilon.
         tail = lru_cache(maxsize=None)(partial(_log_union_tail, mechanism))
@@ -141,11 +139,11 @@ def _layered_log_delta(mu: float, log_tail: Callable[[float], float], eps: float
 
     def at(t: float) -> float:
         # G(eps; mu sqrt(tau)) + sum_l n_l k_l P(B_l > tau), sqrt(tau) = 1/sqrt(1 + e^-t) (C16).
-        gaussian = kernels.log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
-        return kernels.log_add(gaussian, log_tail(t))
+        gaussian = log_tail_profile(eps, mu / math.sqrt(1.0 + math.exp(-t)), sharp)
+        return log_add(gaussian, log_tail(t))
 
     # The least over t, and tau = 1, where nothing is left out.
-    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], kernels.log_tail_profile(eps, mu, sharp))
+    value = min(minimise(at, -30.0, 20.0, rtol=1e-8, points=101)[1], log_tail_profile(eps, mu, sharp))
     return Enclosure(-math.inf, widen_outward(min(value, 0.0), steepness=mu * mu).upper)
 
 

@@ -7,7 +7,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from privproj.distributions.density_kernels import SHIFT_COLUMNS
+from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
 from privproj.distributions.mixture_profile import (
     LOWER_END_REFINEMENT,
     any_rank_profile,
@@ -23,7 +23,7 @@ from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
     from privproj.contrib.certify.profiles import BallProfile
-    from privproj.profiles.columns import LawRow
+    from privproj.profiles.privacy_profile import LawRow
 
 
 def law(mechanism: M2) -> HillLaw | ScaledBeta:

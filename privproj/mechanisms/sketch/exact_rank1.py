@@ -19,8 +19,8 @@ def sketch_profile(rank: float, nu: float) -> PrivacyProfile:
         import numpy as np
 
         from privproj.contrib.mixing.enforced_sketch import log_sketch
-        from privproj.numerics.arrays import widen_outward_each
-        from privproj.numerics.gamma_gain import QUADRATURE_RELATIVE_ERROR
+        from privproj.distributions.gamma_hockey_stick import QUADRATURE_RELATIVE_ERROR
+        from privproj.numerics.interval import widen_outward_each
 
         orders = (log_sketch(0.5 * rank, np.array([nu]), np.array([eps]), present) for present in (True, False))
         logs = np.maximum(*orders)

@@ -24,7 +24,7 @@ from privproj.errors import InvalidParameter, Refused
 from privproj.mechanisms import Sketch
 from privproj.mechanisms.bound import Bound, OverRun
 from privproj.mechanisms.sketch import has_several_layers, matrix_promises, refuses_infinite_divergence
-from privproj.numerics.kernels import log_residual
+from privproj.numerics.special import log_residual
 from privproj.profiles.rdp import BestCurve, ConcentratedCurve, RenyiCurve
 from privproj.result import Status
 from privproj.run import Run

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from privproj.distributions.density_kernels import SHIFT_COLUMNS
+from privproj.distributions.beta_gamma_kernels import SHIFT_COLUMNS
 from privproj.distributions.mixture_profile import LOWER_END_REFINEMENT, any_rank_profile, rank_one_profile
 from privproj.distributions.squared_sensitivity import HillLaw
 from privproj.mechanisms import PublicSketch
@@ -12,7 +12,7 @@ from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
 if TYPE_CHECKING:
-    from privproj.profiles.columns import LawRow
+    from privproj.profiles.privacy_profile import LawRow
 
 
 def law(mechanism: PublicSketch) -> HillLaw:

@@ -14,9 +14,9 @@ from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Bound
 from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
 from privproj.numerics.interval import log1m_exp
-from privproj.numerics.kernels import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.numerics.quadrature import log_integral
 from privproj.numerics.root_finding import find_crossing, minimise
+from privproj.numerics.special import log_add, log_gamma_below, log_gamma_front, log_gamma_tail
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _log_beyond(rank: int, m: float, spread: float, t: float) -> float:
 
 def _log_fronts(rank: int, w: "Array") -> "Array":
     """``log_gamma_front`` of ``Gamma(rank/2)`` at ``u = (rank/2) e^w``."""
-    from privproj.numerics.gamma_gain import deviance
+    from privproj.distributions.gamma_hockey_stick import deviance
 
     # a [ln(1 + e) - e] - R(a) + ln(a)/2 - ln sqrt(2 pi), ln(1 + e) - e = -D(w).
     return log_gamma_front(0.5 * rank, 0.0, 1.0) - 0.5 * rank * deviance(w)

@@ -12,8 +12,8 @@ from typing import Any
 from privproj.mechanisms import Wishart
 from privproj.mechanisms.bound import Baseline, Bound, OverRun
 from privproj.mechanisms.wishart import OF_ALIGNMENT, refuses_unequal_norms
-from privproj.numerics.kernels import LEAST_LOG_QUANTILE
 from privproj.numerics.root_finding import minimise
+from privproj.numerics.special import LEAST_LOG_QUANTILE
 from privproj.profiles.approximate_dp import EpsilonDeltaRule
 from privproj.profiles.privacy_profile import Curve
 from privproj.run import Run

@@ -8,7 +8,7 @@ from helpers import full_if
 
 import privproj
 from privproj import Gaussian, JLClip, Refused
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 CLIP = 0.7
 """The clip of the simulated mechanism."""
@@ -87,7 +87,7 @@ def test_a_group_leaks_no_more_than_any_records_say(orthogonal):
         bound = privproj.delta(
             JLClip(probes=probes, noise_multiplier=z), epsilon=eps, bound="any-records", group_size=2
         ).value
-        draws = gaussian_arrays.gaussian_deltas(np.array(eps), shift / z)
+        draws = gaussian_deltas(np.array(eps), shift / z)
         assert draws.mean() - 5.0 * draws.std() / math.sqrt(count) <= bound
         assert orthogonal or draws.mean() > 0.9 * bound
 

@@ -15,9 +15,9 @@ from privproj import M2, Gaussian, Laplace
 from privproj.composition import balls_in_bins
 from privproj.composition.balls_in_bins import EpochEnds, SumLaw, add_sum
 from privproj.errors import InvalidParameter, Refused
-from privproj.numerics import kernels
 from privproj.numerics.interval import widen_outward
 from privproj.numerics.jit import compile_kernel
+from privproj.numerics.special import add_laws
 from privproj.profiles.gaussian import gaussian_profile
 from privproj.profiles.privacy_profile import PrivacyProfile
 
@@ -78,7 +78,7 @@ def test_the_compiled_kernel_is_the_plain_one():
     p, q = draw.random(40), draw.random(40)
     for square in (True, False):
         found = []
-        for add in (kernels.add_laws, compile_kernel(kernels.add_laws)):
+        for add in (add_laws, compile_kernel(add_laws)):
             parts = [np.zeros(40) for _ in range(3)]
             far = add(x, p, x if square else y, p if square else q, square, points, *parts)
             found.append(np.concatenate([*parts, far]))

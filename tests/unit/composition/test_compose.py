@@ -14,10 +14,9 @@ from privproj import Gaussian, Laplace
 from privproj.composition.compose import compose_on_grid, compose_phases
 from privproj.errors import PrecisionLimit
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure
 from privproj.numerics.root_finding import find_crossing
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_ends, log_gaussian_delta
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
@@ -25,7 +24,7 @@ DP_SGD = ((1.0, 0.01, 1000), (0.6, 0.001, 10**5), (2.0, 0.05, 10**6))
 
 
 def epsilon_of_unit_gaussian(log_delta):
-    return find_crossing(lambda e: kernels.log_gaussian_delta(e, 1.0) - log_delta, 1.0, low=1e-9, high=100.0).upper
+    return find_crossing(lambda e: log_gaussian_delta(e, 1.0) - log_delta, 1.0, low=1e-9, high=100.0).upper
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4, 10**6])
@@ -33,7 +32,7 @@ def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log_delta in np.linspace(math.log(0.38), math.log(1e-30), 200):
         eps = epsilon_of_unit_gaussian(float(log_delta))
-        exact = kernels.log_gaussian_delta(eps, 1.0)
+        exact = log_gaussian_delta(eps, 1.0)
         lower, upper = curve.log_delta(eps)
         assert lower <= exact <= upper
         if log_delta > math.log(1e-12):
@@ -54,7 +53,7 @@ def mixture(share, mu1, mu2):
     """With probability ``share`` the release has the shift ``mu1``, else ``mu2``; which one is told."""
 
     def table(eps):
-        (low1, high1), (low2, high2) = (gaussian_arrays.gaussian_ends(eps, mu) for mu in (mu1, mu2))
+        (low1, high1), (low2, high2) = (gaussian_ends(eps, mu) for mu in (mu1, mu2))
         return share * low1 + (1 - share) * low2, share * high1 + (1 - share) * high2
 
     def log_delta(eps):
@@ -95,7 +94,7 @@ def test_phases_of_different_noise_are_enclosed():
     mu = math.sqrt(100 / 20**2 + 300 / 40**2 + 1 / 9)
     for eps in (0.0, 0.3, 1.0, 3.0, 6.0):
         lower, upper = curve.log_delta(eps)
-        assert lower <= kernels.log_gaussian_delta(eps, mu) <= upper
+        assert lower <= log_gaussian_delta(eps, mu) <= upper
         assert 1.0 - math.exp(lower - upper) < 3e-3
 
 

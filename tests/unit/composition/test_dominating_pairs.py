@@ -15,8 +15,8 @@ from privproj.composition import dominating_pairs
 from privproj.composition.compose import compose_on_grid
 from privproj.errors import GridLimit
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics import kernels
 from privproj.numerics.interval import Enclosure, log1m_exp
+from privproj.profiles.gaussian import log_gaussian_delta
 from privproj.profiles.privacy_profile import PrivacyProfile
 from privproj.run import Run
 
@@ -44,7 +44,7 @@ def test_pairs_bracket_the_sampled_profile_between_the_knots_too(z, rate, sampli
     above, below = pairs.above, pairs.below
     for place in (0.0, 0.1234, 0.5, 1.71, 3.3, 6.1):
         loss = place * shape.deviation
-        exact = math.log(rate) + kernels.log_gaussian_delta(math.log1p(math.expm1(loss) / rate), 1 / z)
+        exact = math.log(rate) + log_gaussian_delta(math.log1p(math.expm1(loss) / rate), 1 / z)
         if exact > -75.0:
             assert math.log(profile_values(above, loss)) >= exact - 1e-12
             if below is not None:
@@ -77,7 +77,7 @@ def privproj_delta(profile, eps):
 
 def test_a_bound_that_is_not_convex_is_replaced_by_its_hull():
     bumpy = PrivacyProfile(
-        lambda e: Enclosure(-math.inf, min(0.0, kernels.log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
+        lambda e: Enclosure(-math.inf, min(0.0, log_gaussian_delta(e, 1.0) + 0.5 * (1 + math.sin(9 * e))))
     )
     run = Run(steps=3, sampling_rate=0.1)
     shape = dominating_pairs.outline_step(bumpy, run)

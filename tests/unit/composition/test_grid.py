@@ -16,7 +16,7 @@ from privproj.composition.compose import compose_phases
 from privproj.composition.dominating_pairs import outline_step
 from privproj.composition.grid import compose_on_lattice
 from privproj.errors import GridLimit, PrecisionLimit
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas, gaussian_ends
 from privproj.profiles.privacy_profile import LazyBounds
 from privproj.run import Run
 
@@ -28,7 +28,7 @@ def test_too_fine_a_grid_is_refused_before_memory_is_taken():
 
 def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_below():
     def above(eps):
-        return gaussian_arrays.gaussian_deltas(eps, 1.0)
+        return gaussian_deltas(eps, 1.0)
 
     def refuse(eps):
         raise AssertionError("a lower end was asked for")
@@ -37,7 +37,7 @@ def test_upper_ends_alone_are_those_of_the_enclosures_and_need_nothing_from_belo
         profile = replace(gaussian(1.0), table=LazyBounds(below, above), closed_form=None)
         return compose_phases([(profile, Run(steps=500, sampling_rate=0.02)), (profile, Run(steps=3))])
 
-    whole, alone = curve(lambda eps: gaussian_arrays.gaussian_ends(eps, 1.0)[0]), curve(refuse)
+    whole, alone = curve(lambda eps: gaussian_ends(eps, 1.0)[0]), curve(refuse)
     for eps in (0.0, 1.0, 8.0):
         lower, upper = whole.log_delta(eps)
         assert alone.log_delta(eps).upper == upper > lower > upper - 1e-2

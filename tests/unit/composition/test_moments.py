@@ -8,7 +8,7 @@ from helpers import gaussian
 
 import privproj
 from privproj.composition.moments import MomentCurve, _chord_weights, _excess_of
-from privproj.numerics import kernels
+from privproj.profiles.gaussian import log_gaussian_delta
 from privproj.run import Run
 
 
@@ -26,9 +26,9 @@ def test_the_moment_of_a_gaussian_is_known_within_two_percent_from_above(theta):
 def test_releases_on_all_data_are_bounded_at_every_delta(steps, power):
     log_delta, curve = power * math.log(10.0), MomentCurve([(gaussian(math.sqrt(steps)), Run(steps=steps))], -(2.0**23))
     eps = curve.epsilon_above(log_delta)
-    assert kernels.log_gaussian_delta(eps, 1.0) <= log_delta
+    assert log_gaussian_delta(eps, 1.0) <= log_delta
     # a Chernoff bound loses a few nats of ln delta
-    assert kernels.log_gaussian_delta(eps / 1.02, 1.0) >= log_delta - 8.0
+    assert log_gaussian_delta(eps / 1.02, 1.0) >= log_delta - 8.0
 
 
 @pytest.mark.parametrize("rate", [0.9, 1e-2, 1e-12, 1e-300])

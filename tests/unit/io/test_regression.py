@@ -17,7 +17,7 @@ import privproj
 from privproj import InvalidParameter
 from privproj.io.files import as_toml
 from privproj.io.regression import Entry, entries_from
-from privproj.numerics import kernels
+from privproj.numerics import special
 
 ENTRIES = [
     {"name": "gauss", "query": "epsilon", "mechanism": "gaussian", "noise_multiplier": 1, "delta": 1e-5},
@@ -57,7 +57,7 @@ def test_a_changed_constant_turns_it_red(file, capsys, monkeypatch, constant):
     def changed(value):
         return tuple(map(changed, value)) if isinstance(value, tuple) else value * (1 + 1e-4)
 
-    monkeypatch.setattr(kernels, constant, changed(getattr(kernels, constant)))
+    monkeypatch.setattr(special, constant, changed(getattr(special, constant)))
     assert exit_code(["check", str(file)]) == 1
     assert "FAIL" in capsys.readouterr().out
 

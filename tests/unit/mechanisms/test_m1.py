@@ -22,7 +22,7 @@ from privproj.mechanisms.m1.column import (
     residual_profile,
 )
 from privproj.mechanisms.registry import find_bound
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 TABLE = [
     (16, 0.05, 1, 35.21, 1.87, 0.2381),
@@ -89,7 +89,7 @@ def test_correlated_part_by_simulation(alpha, beta, k, rank):
         radius, fails = correlated_shift(mechanism, log_d), (2 if rank <= k else 3) * math.exp(log_d)
         assert (sizes > radius).mean() <= fails + 5 * math.sqrt(fails / count)
     if rank <= k or 0.0 in (alpha, beta):
-        shift = gaussian_arrays.gaussian_deltas(np.array(0.7), sizes)
+        shift = gaussian_deltas(np.array(0.7), sizes)
         exact = math.exp(correlated_profile(mechanism).log_delta(0.7).upper)
         assert abs(shift.mean() - exact) <= 5 * shift.std() / math.sqrt(count)
 
@@ -106,7 +106,7 @@ def test_published_radius_and_theorem_are_false_where_the_rank_exceeds_the_span(
     mechanism = M1(dim=dim, rank=rank, noise_multiplier=1.0, span_dim=k, residual_misalignment=0.0, shift_in_span=s)
     claimed = privproj.epsilon(mechanism, delta=3e-6, bound="column-published", allow_refuted=True)
     assert claimed.value == pytest.approx(0.459, rel=5e-3, abs=0) and not claimed.usable
-    measured = gaussian_arrays.gaussian_deltas(np.array(claimed.value), sizes / s).mean()
+    measured = gaussian_deltas(np.array(claimed.value), sizes / s).mean()
     assert measured > 0.2 > 1e4 * 3e-6
     with pytest.raises(Refused, match="full sensitivity"):
         eps_of(mechanism, "column-published")

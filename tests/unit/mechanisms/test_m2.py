@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Layer, Refused
 from privproj.distributions.squared_sensitivity import log_gaussian_delta_at
+from privproj.mechanisms.m2.beta_tail_kernels import (
+    beta_tail_delta,
+    beta_tail_epsilon,
+    beta_tail_value,
+    log_tail_profile,
+)
 from privproj.mechanisms.m2.mixture_rdp import log_energy_moment
 from privproj.mechanisms.registry import find_bound
-from privproj.numerics import kernels
+from privproj.numerics.special import beta_constant, beta_tail_scale
+from privproj.profiles.gaussian import log_gaussian_delta
 
 
 def log_delta(bound, eps, **parameters):
@@ -89,7 +96,7 @@ def test_full_rank_is_the_gaussian_mechanism():
 def test_large_dimension_concentrates_on_the_mean_energy():
     d, r, mu = 10**8, 10**6, 20.0
     value = log_delta("rank-free", 1.0, dim=d, rank=r, noise_multiplier=1 / mu).upper
-    assert value == pytest.approx(kernels.log_gaussian_delta(1.0, mu * math.sqrt(r / d)), rel=1e-4, abs=0)
+    assert value == pytest.approx(log_gaussian_delta(1.0, mu * math.sqrt(r / d)), rel=1e-4, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -241,13 +248,9 @@ def test_subsampled_rdp_is_above_the_composed_profile_and_below_the_gaussian_one
 
 def brute_minimum(a, b, k, mu, eps, sharp):
     """The bound on a dense grid of tau, and at tau = 1."""
-    grid = math.log(a / b) + np.linspace(-30, 60, 1500) * kernels.beta_tail_scale(a, b)
-    values = [
-        kernels.beta_tail_value(t, a, b, kernels.beta_constant(a, b), math.log(k), mu, eps, sharp)
-        for t in grid
-        if -200 < t < 35
-    ]
-    return min([*values, kernels.log_tail_profile(eps, mu, sharp), 0.0])
+    grid = math.log(a / b) + np.linspace(-30, 60, 1500) * beta_tail_scale(a, b)
+    values = [beta_tail_value(t, a, b, beta_constant(a, b), math.log(k), mu, eps, sharp) for t in grid if -200 < t < 35]
+    return min([*values, log_tail_profile(eps, mu, sharp), 0.0])
 
 
 @pytest.mark.full
@@ -263,7 +266,7 @@ def brute_minimum(a, b, k, mu, eps, sharp):
 def test_tau_is_optimal(dim, share, k, mu, eps, sharp):
     rank = 1 + round(share**3 * (dim - 2))
     a, b = rank / 2, (dim - rank) / 2
-    found, _ = kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)
+    found, _ = beta_tail_delta(a, b, float(k), mu, eps, sharp)
     brute = brute_minimum(a, b, k, mu, eps, sharp)
     assert found <= brute + 1e-10 * (1 + abs(brute))
 
@@ -279,14 +282,14 @@ def test_tau_is_optimal(dim, share, k, mu, eps, sharp):
 )
 def test_epsilon_inverts_delta_on_the_safe_side(dim, rank, k, mu, log10_delta, sharp):
     a, b, log_delta = rank / 2, (dim - rank) / 2, log10_delta * math.log(10)
-    eps = kernels.beta_tail_epsilon(a, b, float(k), mu, log_delta, sharp)
-    assert kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] <= log_delta
+    eps = beta_tail_epsilon(a, b, float(k), mu, log_delta, sharp)
+    assert beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] <= log_delta
     if eps > 1e-12:
-        assert kernels.beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] >= log_delta - 1e-11
+        assert beta_tail_delta(a, b, float(k), mu, eps, sharp)[0] >= log_delta - 1e-11
 
 
 def test_published_bound_at_a_given_tau_is_never_below_the_minimum():
-    found = math.exp(kernels.beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
+    found = math.exp(beta_tail_delta(8.0, 1016.0, 10.0, 1.2841916, 1.0, False)[0])
     for tau in (0.01, 0.02, 0.03, 0.05, 0.2):
         assert float(reference.beta_tail_bound(1, 1.2841916, 2048, 16, 10, tau, False)) >= found
 

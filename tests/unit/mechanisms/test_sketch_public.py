@@ -7,7 +7,7 @@ import pytest
 
 import privproj
 from privproj import PublicSketch
-from privproj.profiles import gaussian_arrays
+from privproj.profiles.gaussian import gaussian_deltas
 
 
 def eps_of(mechanism, bound, delta=1e-5, **run):
@@ -19,7 +19,7 @@ def test_public_sketch_is_what_it_leaks(rank, z):
     rng = np.random.default_rng(rank)
     shift = rng.chisquare(rank, 500_000) / rank / z**2
     for eps in (0.0, 0.5, 2.0):
-        draws = gaussian_arrays.gaussian_deltas(np.array(eps), np.sqrt(shift))
+        draws = gaussian_deltas(np.array(eps), np.sqrt(shift))
         exact = privproj.delta(PublicSketch(rank=rank, noise_multiplier=z), epsilon=eps, bound="exact-rank1").value
         assert abs(draws.mean() - exact) <= 5 * draws.std() / math.sqrt(len(draws)) + 1e-12
 

@@ -1,4 +1,4 @@
-"""Kernels against mpmath, and compiled against plain."""
+"""Special functions and Gaussian kernels against mpmath, and compiled kernels against plain ones."""
 
 import math
 import random
@@ -10,9 +10,11 @@ import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privproj.numerics import kernels
+from privproj.mechanisms.m2.beta_tail_kernels import beta_tail_epsilon
 from privproj.numerics.interval import widen_outward
 from privproj.numerics.jit import compile_kernel
+from privproj.numerics.special import log_beta_tail
+from privproj.profiles.gaussian import log_gaussian_delta, log_two_sided
 
 wide = st.floats(-6, 2).map(lambda x: 10.0**x)
 
@@ -24,33 +26,33 @@ def precision():
 
 
 def log_error(log_value: float, truth: mp.mpf) -> float:
-    """Error of a log, relative to ``1 + |log|`` (a relative error of the number itself where that is not tiny)."""
+    """Return the error of a log relative to ``1 + |log|``."""
     exact = mp.log(truth)
     return abs(float(log_value - exact)) / (1 + abs(float(exact)))
 
 
 @settings(max_examples=150, deadline=None)
 @given(eps=wide, mu=wide)
-def test_gaussian_profiles(eps, mu):
+def test_gaussian_kernels_match_mpmath(eps, mu):
     assume((eps / mu + mu) ** 2 < 3000)
-    assert log_error(kernels.log_gaussian_delta(eps, mu), reference.gaussian_delta(eps, mu)) < 1e-13
-    assert log_error(kernels.log_two_sided(eps, mu), reference.two_sided(eps, mu)) < 1e-13
+    assert log_error(log_gaussian_delta(eps, mu), reference.gaussian_delta(eps, mu)) < 1e-13
+    assert log_error(log_two_sided(eps, mu), reference.two_sided(eps, mu)) < 1e-13
 
 
 @settings(max_examples=60, deadline=None)
 @given(mu=st.floats(1e-6, 30), reach=st.floats(0, 38))
-def test_gaussian_far_tail_lies_inside_the_margin(mu, reach):
+def test_log_gaussian_delta_far_tail_within_margin(mu, reach):
     eps = mu * (reach + mu / 2)
     truth = mp.log(reference.gaussian_delta(eps, mu))
-    low, high = widen_outward(kernels.log_gaussian_delta(eps, mu), steepness=mu * mu)
+    low, high = widen_outward(log_gaussian_delta(eps, mu), steepness=mu * mu)
     assert low <= truth <= high
     assert high - low < 1e-10
 
 
 @pytest.mark.parametrize("mu", [1e-100, 1e-8, 1e-3, 1.0, 50.0, 1e8, 1e100])
 @pytest.mark.parametrize("eps", [0.0, 1e-100, 1e-8, 1.0, 1e4, 1e100])
-def test_extreme_arguments_give_log_probabilities(eps, mu):
-    for value in (kernels.log_gaussian_delta(eps, mu), kernels.log_two_sided(eps, mu)):
+def test_gaussian_kernels_at_extreme_arguments(eps, mu):
+    for value in (log_gaussian_delta(eps, mu), log_two_sided(eps, mu)):
         assert value <= 0.0
 
 
@@ -60,19 +62,19 @@ def test_extreme_arguments_give_log_probabilities(eps, mu):
     share=st.floats(0, 1),
     deviations=st.floats(-3, 25),
 )
-def test_beta_tail(dim, share, deviations):
+def test_log_beta_tail_matches_mpmath(dim, share, deviations):
     rank = 1 + round(share * (dim - 2))
     a, b = rank / 2, (dim - rank) / 2
     x = 1 / (1 + math.exp(-(math.log(a / b) + deviations * math.sqrt(1 / a + 1 / b))))
     y = 1.0 - x
     assume(x > 1e-12 and y > 1e-9)
-    assert log_error(kernels.log_beta_tail(a, b, x, y), reference.beta_tail(a, b, x)) < 1e-14
+    assert log_error(log_beta_tail(a, b, x, y), reference.beta_tail(a, b, x)) < 1e-14
 
 
 @pytest.mark.parametrize(("rank", "x"), [(1, 3e-5), (16, 1e-4), (1024, 0.0013), (500_000, 0.501), (999_999, 0.9999999)])
-def test_beta_tail_in_dimension_one_million(rank, x):
+def test_log_beta_tail_in_dimension_one_million(rank, x):
     a, b = rank / 2, (10**6 - rank) / 2
-    assert log_error(kernels.log_beta_tail(a, b, x, 1.0 - x), reference.beta_tail(a, b, x)) < 5e-13
+    assert log_error(log_beta_tail(a, b, x, 1.0 - x), reference.beta_tail(a, b, x)) < 5e-13
 
 
 def random_columns(rows):
@@ -88,9 +90,9 @@ def random_columns(rows):
 
 @pytest.mark.full
 @pytest.mark.parametrize("sharp", [False, True])
-def test_compiled_kernels_agree_with_plain_ones(sharp):
+def test_compiled_kernels_match_plain_kernels(sharp):
     d, r, k, mu, delta = map(np.array, random_columns(200))
     rows = np.stack([r / 2, (d - r) / 2, k, mu, np.log(delta)], 1).tolist()
-    plain = [kernels.beta_tail_epsilon(*row, sharp) for row in rows]
-    run = compile_kernel(kernels.beta_tail_epsilon)
+    plain = [beta_tail_epsilon(*row, sharp) for row in rows]
+    run = compile_kernel(beta_tail_epsilon)
     assert [run(*row, sharp) for row in rows] == pytest.approx(plain, rel=1e-10, abs=0)

@@ -1,4 +1,4 @@
-"""One body for one release and for a column of them: the same enclosures, and none that says too much."""
+"""Profiles made of kernels: one release and many rows have the same enclosures."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from privproj import M2, Gaussian, PublicSketch
 from privproj.errors import NotConverged
 from privproj.mechanisms.registry import find_bound
 from privproj.numerics.jit import COMPILE_ROWS, over_rows
-from privproj.profiles.columns import KernelColumns, known_ends, profile_of_kernels
+from privproj.profiles.privacy_profile import KernelColumns, known_ends, profile_of_kernels
 
 BOUNDS = [
     (Gaussian, "analytic"),
@@ -24,7 +24,7 @@ BOUNDS = [
 
 
 def mechanism_of(kind, draw):
-    """A release of ordinary size."""
+    """A mechanism with random parameters of ordinary size."""
     dim = int(10 ** draw.uniform(0.5, 4))
     rank = int(draw.integers(1, dim))
     z = 10 ** draw.uniform(-1, 1)
@@ -38,7 +38,7 @@ def mechanism_of(kind, draw):
 
 
 def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any, Any]:
-    """Mechanisms, their profile over columns and their rows."""
+    """Mechanisms, the kernels of their profile, and their rows."""
     draw, bound = np.random.default_rng(seed), find_bound(kind, name)
     some = [mechanism_of(kind, draw) for _ in range(count)]
     found = [bound.law_row(one, one.mu) for one in some]
@@ -47,7 +47,7 @@ def columns_of(kind, name, count, seed=5) -> tuple[Any, list, KernelColumns, Any
 
 
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
-def test_a_row_is_the_release(kind, name):
+def test_kernel_row_matches_the_profile(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12)
     eps, log_delta = 10 ** draw.uniform(-2, 1, 12), -(10 ** draw.uniform(-1, 2, 12))
     deltas, roots = over_rows(profile.log_delta, eps, rows), over_rows(profile.root, log_delta, rows)[0]
@@ -59,7 +59,7 @@ def test_a_row_is_the_release(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
-def test_an_epsilon_is_an_evaluated_crossing(kind, name):
+def test_profile_epsilon_is_an_evaluated_crossing(kind, name):
     bound, some, profile, rows, draw = columns_of(kind, name, 12, seed=6)
     log_delta = -(10 ** draw.uniform(-1, 2, 12))
     ends = [bound.representation(one).epsilon(at) for one, at in zip(some, log_delta.tolist(), strict=True)]
@@ -73,7 +73,7 @@ def test_an_epsilon_is_an_evaluated_crossing(kind, name):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
-def test_machine_code_says_the_same(kind, name):
+def test_machine_code_matches_plain_kernels(kind, name):
     pytest.importorskip("numba")
     _, _, profile, rows, draw = columns_of(kind, name, 40)
     rows = np.tile(rows, (COMPILE_ROWS // 40 + 1, 1))
@@ -88,8 +88,8 @@ def test_machine_code_says_the_same(kind, name):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "name"), BOUNDS)
-def test_a_root_is_found_in_few_evaluations_and_at_every_size(kind, name):
-    """From a delta near 1 to one far below doubles; 0 and inf as the release has them."""
+def test_kernel_root_matches_epsilon_at_every_delta(kind, name):
+    """From a delta near 1 to one far below the range of doubles, including epsilons of 0 and inf."""
     bound, some, profile, rows, _ = columns_of(kind, name, 25, seed=7)
     for log_delta in (-1e-9, -1e-3, -0.5, -30.0, -1e4):
         roots = over_rows(profile.root, np.full(25, log_delta), rows)[0]
@@ -98,20 +98,20 @@ def test_a_root_is_found_in_few_evaluations_and_at_every_size(kind, name):
             assert root == pytest.approx(found.upper, rel=1e-9, abs=1e-11), one
 
 
-def test_a_kernel_that_knows_nothing_is_no_answer():
+def test_known_ends_raises_not_converged():
     with pytest.raises(NotConverged):
         known_ends((-math.inf, math.inf))
     assert known_ends((-1.0, math.inf)) == (-1.0, math.inf)
 
 
 @pytest.mark.parametrize("unknown", [(math.nan, math.nan), (-math.inf, math.inf)])
-def test_many_deltas_of_a_kernel_that_knows_nothing_are_at_most_one(unknown):
+def test_log_deltas_of_an_unknown_kernel_are_at_most_zero(unknown):
     columns = KernelColumns(lambda eps, row: unknown, lambda *_: unknown)
     lower, upper = profile_of_kernels(columns, (1.0,)).log_deltas(np.array([0.5, 2.0]))
     assert (lower == -math.inf).all() and (upper == 0.0).all()
 
 
-def test_layers_of_several_shapes_have_no_row():
+def test_law_row_is_none_for_layers_of_several_shapes():
     from privproj import Layer
 
     several = M2(layers=[Layer(dim=64, rank=4), Layer(dim=128, rank=4)], noise_multiplier=1.0)

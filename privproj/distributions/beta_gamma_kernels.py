@@ -1,97 +1,89 @@
-"""``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared shift, one release at a time or a column of them.
+"""Kernels of ``E[h_eps(X)]`` and ``min_p E[g_p(X)]`` for a Beta or Gamma squared sensitivity ``X`` (C4, C5).
 
-The functions are kernels (:mod:`privproj.numerics.jit`): floats and tuples, on ``math``. A row of a law is
-``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` where
+The functions are kernels (:mod:`privproj.numerics.jit`) of floats and tuples that need ``math`` only. A row is
+``(a, b, scale, any_rank)``: ``X = scale * B`` with ``B ~ Beta(a, b)``, or ``X = scale * U`` with ``U ~ Gamma(a)`` if
 ``b`` is inf; ``any_rank`` is 1 for the bound of C5 and 0 for that of C4.
 
-**Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma law, and
-``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` has one hill at ``s = 0``, and ``d ln f/ds = -a y (e^s - 1)``.
-With ``k(x) = d ln h/d ln x`` the hill of ``h f`` is where ``a (e^s - 1) = k``.
+**Coordinate.** ``X = m w``, ``m = E X``, ``w = e^s / (1 + q (e^s - 1))`` with ``q = a/(a+b)``, 0 for a Gamma
+distribution, and ``y = (1-q) / (1 + q (e^s - 1))``. The density of ``s`` is unimodal with its peak at ``s = 0``, and
+``d ln f/ds = -a y (e^s - 1)``. With ``k(x) = d ln h/d ln x`` the peak of ``h f`` is where ``a (e^s - 1) = k``.
 
-**The whole integral** is a sum over equidistant ``s`` from the top of the hill outwards. For an integrand that is
-analytic in a strip such a sum errs by ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums,
-each a quarter of the step from the next: their differences give the size ``D_1`` of that error whatever its phase, and
-about the size ``D_2`` of its second harmonic. Their mean errs by the fourth, about ``D_1^4`` or ``D_2^2``. What is
-reported is ``64 D_1^4 + 4 D_2^2`` (observed, not proved).
+**The whole integral** is a sum over equidistant ``s`` from the peak outwards. For an integrand that is analytic in a
+strip the error of such a sum is ``e^(-2 pi width/step)`` times the cosine of a phase. So there are four sums, each
+shifted by a quarter of the step: their differences give the size ``D_1`` of that error for any phase, and about the
+size ``D_2`` of its second harmonic. The error of their mean is the fourth harmonic, about ``D_1^4`` or ``D_2^2``. The
+reported error is ``64 D_1^4 + 4 D_2^2`` (observed, not proved).
 
-**The integral up to a cut** takes one Gauss rule of 24 nodes, or one on either side of the hill. Its Legendre
-coefficients of degree 22 and 23, which the rule gives too, are near the root of its error, and their square is what is
-reported, likewise (observed, not proved).
+**The integral up to a cut** uses one Gauss rule of 24 nodes, or one on either side of the peak. The Legendre
+coefficients of degree 22 and 23, which the rule gives too, are near the square root of its error, and their square is
+reported (observed, not proved).
 """
 
 import math
 from math import exp, expm1, fabs, hypot, inf, log, log1p, sqrt
 
 from privproj.numerics.interval import LOG_OF_ZERO_FROM_ABOVE, RELATIVE_ERROR_PER_NAT, outward_margin
-from privproj.numerics.inverse_kernels import newton_start, newton_step, root_of
-from privproj.numerics.kernels import (
+from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
+from privproj.numerics.root_finding import newton_start, newton_step, root_of
+from privproj.numerics.special import (
     LOG_SQRT_2PI,
     beta_constant,
     beta_fraction,
     gamma_fraction,
     gamma_series,
-    gaussian_terms,
     log_add,
     log_residual,
     stirling_remainder,
 )
-from privproj.numerics.quadrature import LOG_NEGLIGIBLE_HEIGHT, gauss_legendre, legendre
-from privproj.profiles.columns import KernelColumns
+from privproj.profiles.gaussian import gaussian_terms
+from privproj.profiles.privacy_profile import KernelColumns
 
+# soundness: more than P(X > c)/P(X > M(c)): e where hazards increase, 3.2 (measured) for the shape 1/2 (C5)
 TAIL_GROWTH = 4.0
-"""More than ``P(X > c)/P(X > M(c))``: ``e`` where hazards increase, 3.2 (measured) for the shape 1/2 (C5).
-Soundness (measured)."""
 
-SQRT_3 = math.sqrt(3.0)
-"""``sqrt 3``, in the steepness of C20. Soundness."""
+SQRT_3 = math.sqrt(3.0)  # soundness: sqrt 3, in the steepness of C20
 
+# soundness: a |s| up to which the density is a difference of two terms near its peak; their rounding is 5e-14
 EXACT_NATS = 100.0
-"""Size of ``a s`` up to which the density is a difference of two terms near its top; they round to 5e-14. Soundness."""
 
+# most terms of a tail's series or continued fraction; shapes of 2.5e11 require 4e6 and 4e4 at the mean
 MOST_TAIL_TERMS = 10_000_000
-"""Terms of a tail's series or continued fraction; at the mean of shapes of 2.5e11 they take 4e6 and 4e4. Contract."""
 
+# soundness: the smaller shape up to which the margin of special functions covers the rounding of a fraction
 LARGEST_MEASURED_SHAPE = 5e5
-"""Smaller of both shapes up to which the margin of special functions covers the rounding of a fraction. Soundness."""
 
+# soundness: relative error of a delta of C5 for larger shapes, over the root of the shape, with which the number of
+# terms of its tails grows (measured: below 3e-16)
 FRACTION_ROUNDING = 2e-15
-"""Relative error of a delta of C5 beyond it, over the root of that shape, as the terms of its tails grow with it
-(measured: below 3e-16). Soundness (measured)."""
 
+# soundness: nats below the peak at which an integrand is truncated for a Gauss rule; e^-31 is 3e-14
 NATS_TO_EDGE = 31.0
-"""Nats below its top where an integrand is cut off for a Gauss rule: ``e^-31`` is 3e-14, of a small share.
-Soundness."""
 
-NATS_OF_SLACK = 7.0
-"""Nats further than that where the cut may lie. Speed only."""
+NATS_OF_SLACK = 7.0  # nats, tolerance for the place of this truncation
 
+# soundness: relative error allowed for what lies beyond both edges: e^-30 over the log slope there
 CUT_ERROR = 2e-14
-"""Relative error allowed to what lies beyond both edges: ``e^-30`` over the log slope there. Soundness."""
 
-STEP_IN_WIDTHS = 1.4
-"""Step of one of the four sums, in widths of the hill: a normal density then has ``D_1 = 9e-5``. Speed only."""
+STEP_IN_WIDTHS = 1.4  # step of one of the four sums, in widths of the peak: a normal density then has D_1 = 9e-5
 
+# longest step of one of the four sums in s; all functions are analytic up to pi/2 from the real line
 LONGEST_STEP = 1.0
-"""Longest step of one of the four sums in ``s``, in which all is analytic up to ``pi/2`` from the line. Speed only."""
 
-MOST_TERMS = 20_000
-"""Terms of a sum in one direction before the attempt is given up; the answer is then not known. Contract."""
+MOST_TERMS = 20_000  # most terms of a sum in one direction; beyond, the result is unknown
 
-LARGEST_RISE = 60.0
-"""Nats above the top of a hill from which on it was no top, and nothing is known. Soundness."""
+LARGEST_RISE = 60.0  # soundness: nats above the supposed peak; if a term is larger, the result is unknown
 
+# soundness: Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23
 GAUSS_24 = tuple(
     (x, w, 45.0 * w * legendre(22, 2.0 * x - 1.0)[0], 47.0 * w * legendre(23, 2.0 * x - 1.0)[0])
     for x, w in gauss_legendre(24)
 )
-"""Gauss rule on [0, 1]: node, weight, and the weights of the coefficients of P_22 and P_23. Soundness."""
 
-MOST_POWER = math.exp(LARGEST_RISE)
-"""``e^LARGEST_RISE``. Soundness."""
+MOST_POWER = math.exp(LARGEST_RISE)  # soundness: e^LARGEST_RISE
 
 
-def shift_law(row):
-    """Return the law of a row as ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)``."""
+def beta_gamma_params(row):
+    """Return the parameters of a row as ``(a, b, mean, q, 1 - q, supremum, ln f(0), any_rank)``."""
     a, b, scale, any_rank = row[0], row[1], row[2], row[3]
     if b == inf:
         return a, b, scale * a, 0.0, 1.0, inf, 0.5 * log(a) - LOG_SQRT_2PI - stirling_remainder(a), any_rank
@@ -99,9 +91,9 @@ def shift_law(row):
     return a, b, scale * (a / n), a / n, b / n, scale, beta_constant(a, b), any_rank
 
 
-def log_shape(s, rise, law):
+def log_shape(s, rise, dist):
     """Return ``ln f(s) - ln f(0)``; ``rise`` is ``e^s - 1``."""
-    a, b, _, q, rest, _, _, _ = law
+    a, b, _, q, rest, _, _, _ = dist
     far = fabs(s) > 0.7
     if b == inf:
         return a * (s - rise) if far or a * fabs(s) < EXACT_NATS else a * log_residual(rise, 1.0 + rise)
@@ -116,8 +108,8 @@ def log_shape(s, rise, law):
     return a * log_residual(d, 1.0 + d) + b * log_residual(e, 1.0 + e)
 
 
-def places(s):
-    """Return ``e^s`` and ``e^s - 1``, both without cancellation; from e^700 on that."""
+def exponentials(s):
+    """Return ``e^s`` and ``e^s - 1``, both without cancellation, constant for ``s >= 700``."""
     if s < -0.7:
         growth = exp(s)
         return growth, growth - 1.0
@@ -125,19 +117,19 @@ def places(s):
     return 1.0 + rise, rise
 
 
-def shift_at(growth, rise, law):
-    """Return the squared shift ``x = m e^s / (1 + q (e^s - 1))``."""
-    return law[2] * (growth / (law[4] + law[3] * growth))
+def squared_sensitivity_at(growth, rise, dist):
+    """Return the squared sensitivity ``x = m e^s / (1 + q (e^s - 1))``."""
+    return dist[2] * (growth / (dist[4] + dist[3] * growth))
 
 
-def coordinate(x, law):
-    """Return the ``s`` of a squared shift ``x > 0``, at most 700."""
-    w = x / law[2]
-    rest = 1.0 - law[3] * w
+def coordinate(x, dist):
+    """Return the coordinate ``s`` of a squared sensitivity ``x > 0``, at most 700."""
+    w = x / dist[2]
+    rest = 1.0 - dist[3] * w
     if rest <= 1e-300:
         return 700.0
     # e^s = w (1 - q)/(1 - q w)
-    return log1p((w - 1.0) / rest) if 0.5 < w < 2.0 else min(700.0, log(max(w, 1e-300)) + log(law[4] / rest))
+    return log1p((w - 1.0) / rest) if 0.5 < w < 2.0 else min(700.0, log(max(w, 1e-300)) + log(dist[4] / rest))
 
 
 def log_slope_of_delta(eps, x):
@@ -148,9 +140,9 @@ def log_slope_of_delta(eps, x):
     return k, k - 0.5 + 0.125 * x - 0.5 * eps * (eps / x)
 
 
-def top_of_hill(eps, law, guess):
-    """Return ``(s, width)`` near the top of the hill of ``h f``: Newton on ``ln a (e^s - 1) = ln k`` in a bracket."""
-    a, _, mean, q, rest, top, _, _ = law
+def find_peak(eps, dist, guess):
+    """Return ``(s, width)`` near the peak of ``h f``, by Newton's method on ``ln a (e^s - 1) = ln k`` in a bracket."""
+    a, _, mean, q, rest, top, _, _ = dist
     k, _ = log_slope_of_delta(eps, mean)
     low, high = 0.0, log1p(min(k / a, 1e300))
     if top < inf:
@@ -166,15 +158,15 @@ def top_of_hill(eps, law, guess):
             s = 0.5 * (low + high)
     width = 1.0
     for _ in range(80):
-        growth, rise = places(s)
-        k, fall = log_slope_of_delta(eps, shift_at(growth, rise, law))
+        growth, rise = exponentials(s)
+        k, fall = log_slope_of_delta(eps, squared_sensitivity_at(growth, rise, dist))
         y = rest / (rest + q * growth)
         # -d^2 ln(h f)/ds^2 = y (a e^s + y k (-d ln k/d ln x)) at the top
         bend = y * (a * growth + y * k * max(fall, 0.0))
         width = 1.0 / sqrt(max(bend, 1e-300))
         if rise <= 0.0:
             break
-        # where h is 1 to rounding, the top lies below
+        # if h rounds to 1, the peak lies below
         excess = log(a * rise) - log(k) if k > 0.0 else inf
         if excess > 0.0:
             high = s
@@ -190,57 +182,57 @@ def top_of_hill(eps, law, guess):
     return s, width
 
 
-def add_outwards(eps, law, start, stride, height, by_parts):
+def add_outwards(eps, dist, start, stride, height, by_parts):
     """Return the sums of the integrand and of ``-dh/deps f`` over ``start, start + stride, ...``, over ``e^height``.
 
-    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds what is left out; it is
-    negative where the terms do not end.
+    The integrand is ``h f``, or ``dh/ds P(X > x)`` if ``by_parts``. The third number bounds the remainder; it is
+    negative if the series does not converge.
     """
     total, fall, s, last = 0.0, 0.0, start, inf
     for _ in range(MOST_TERMS):
-        growth, rise = places(s)
-        x = shift_at(growth, rise, law)
+        growth, rise = exponentials(s)
+        x = squared_sensitivity_at(growth, rise, dist)
         level, gain, loss, here = gaussian_terms(eps, x)
         if by_parts:
-            log_tail, hazard = tail_of_law(s, growth, rise, law)
+            log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
             power = exp(min(LARGEST_RISE, level + log_tail - height))
-            term = 0.5 * law[4] / (law[4] + law[3] * growth) * sqrt(x) * here * power
+            term = 0.5 * dist[4] / (dist[4] + dist[3] * growth) * sqrt(x) * here * power
             loss *= hazard
         else:
-            power = exp(min(LARGEST_RISE, level + log_shape(s, rise, law) + law[6] - height))
+            power = exp(min(LARGEST_RISE, level + log_shape(s, rise, dist) + dist[6] - height))
             term = gain * power
         if power >= MOST_POWER:
             break
         total += term
         fall += loss * power
         if term <= 4e-18 * total and term < last:
-            # what is left out falls faster than a geometric series (the integrand is log-concave)
+            # the remainder falls faster than a geometric series (the integrand is log-concave)
             return total, fall, term * term / (last - term) if last < inf else 0.0
         last = term
         s += stride
     return total, fall, -1.0
 
 
-def sum_on_line(eps, law, start, step, height, by_parts):
-    """Return the sums of :func:`add_outwards` over all ``start + k step``, and what bounds the rest or is negative."""
-    right, right_fall, right_rest = add_outwards(eps, law, start, step, height, by_parts)
-    left, left_fall, left_rest = add_outwards(eps, law, start - step, -step, height, by_parts)
+def sum_on_line(eps, dist, start, step, height, by_parts):
+    """Return the sums of :func:`add_outwards` over all ``start + k step``, and a bound of the remainder or -1."""
+    right, right_fall, right_rest = add_outwards(eps, dist, start, step, height, by_parts)
+    left, left_fall, left_rest = add_outwards(eps, dist, start - step, -step, height, by_parts)
     rest = right_rest + left_rest if min(right_rest, left_rest) >= 0.0 else -1.0
     return right + left, right_fall + left_fall, rest
 
 
-def hill_of_parts(eps, law):
-    """Return ``(s, width)`` of the hill of ``dh/ds P(X > x)``, near ``x = 2 eps``: Newton on its log slope."""
-    s, width = coordinate(2.0 * eps, law), 1.0
+def find_peak_by_parts(eps, dist):
+    """Return ``(s, width)`` of the peak of ``dh/ds P(X > x)``, near ``x = 2 eps``, by Newton's method."""
+    s, width = coordinate(2.0 * eps, dist), 1.0
     for _ in range(12):
-        growth, rise = places(s)
-        spread = law[4] + law[3] * growth
-        y, mu = law[4] / spread, sqrt(shift_at(growth, rise, law))
-        _, hazard = tail_of_law(s, growth, rise, law)
+        growth, rise = exponentials(s)
+        spread = dist[4] + dist[3] * growth
+        y, mu = dist[4] / spread, sqrt(squared_sensitivity_at(growth, rise, dist))
+        _, hazard = log_tail_and_hazard(s, growth, rise, dist)
         u, v = eps / mu - 0.5 * mu, eps / mu + 0.5 * mu
         width = 2.0 / (v * y)
         # d/ds [ln y + ln mu - u^2/2 + ln P(X > x)], with du/ds = -y v/2
-        slope = -law[3] * growth / spread + 0.5 * y + 0.5 * y * u * v - hazard
+        slope = -dist[3] * growth / spread + 0.5 * y + 0.5 * y * u * v - hazard
         step = max(-4.0 * width, min(4.0 * width, slope * width * width))
         s += step
         if fabs(step) < 0.1 * width:
@@ -248,33 +240,33 @@ def hill_of_parts(eps, law):
     return s, width
 
 
-def whole_integral(eps, law, guess):
-    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, top of the hill)``; an error of inf: not known.
+def whole_integral(eps, dist, guess):
+    """Return ``(ln E[h(X)], -d ln E[h(X)]/deps, relative error, peak)``; the error is inf if the sum does not converge.
 
-    Where ``h`` rises to 1 in less than a step, left of the top, ``E[h] = int dh P(X > x)`` is summed instead.
+    If ``h`` rises to 1 in less than a step, left of the peak, ``E[h] = int dh P(X > x)`` is summed instead.
     """
-    top, width = top_of_hill(eps, law, guess)
-    growth, rise = places(top)
-    x = shift_at(growth, rise, law)
+    top, width = find_peak(eps, dist, guess)
+    growth, rise = exponentials(top)
+    x = squared_sensitivity_at(growth, rise, dist)
     level, gain, _, _ = gaussian_terms(eps, x)
     if gain <= 0.0 or level < -1e300:
         return -inf, 0.0, 0.0, top
-    height = level + log_shape(top, rise, law) + law[6]
+    height = level + log_shape(top, rise, dist) + dist[6]
     s, by_parts = top, False
     step = min(STEP_IN_WIDTHS * width, LONGEST_STEP)
     # u moves by y v/2 for each unit of s; at u = 0, x = 2 eps, v = sqrt(2 eps) and y = 1 - x/supremum
-    if x > 2.0 * eps and (1.0 - 2.0 * eps / law[5]) * sqrt(0.5 * eps) * step > STEP_IN_WIDTHS:
+    if x > 2.0 * eps and (1.0 - 2.0 * eps / dist[5]) * sqrt(0.5 * eps) * step > STEP_IN_WIDTHS:
         by_parts = True
-        s, width = hill_of_parts(eps, law)
+        s, width = find_peak_by_parts(eps, dist)
         step, height = STEP_IN_WIDTHS * width, 0.0
-        growth, rise = places(s)
-        height = max(tail_of_law(s, growth, rise, law)[0], -1e300)
-    one, one_fall, one_rest = sum_on_line(eps, law, s, step, height, by_parts)
-    two, two_fall, two_rest = sum_on_line(eps, law, s + 0.5 * step, step, height, by_parts)
+        growth, rise = exponentials(s)
+        height = max(log_tail_and_hazard(s, growth, rise, dist)[0], -1e300)
+    one, one_fall, one_rest = sum_on_line(eps, dist, s, step, height, by_parts)
+    two, two_fall, two_rest = sum_on_line(eps, dist, s + 0.5 * step, step, height, by_parts)
     total, fall, difference = one + two, one_fall + two_fall, 1.0
     for _ in range(8):
-        three, three_fall, three_rest = sum_on_line(eps, law, s + 0.25 * step, step, height, by_parts)
-        four, four_fall, four_rest = sum_on_line(eps, law, s - 0.25 * step, step, height, by_parts)
+        three, three_fall, three_rest = sum_on_line(eps, dist, s + 0.25 * step, step, height, by_parts)
+        four, four_fall, four_rest = sum_on_line(eps, dist, s - 0.25 * step, step, height, by_parts)
         between = three + four
         if min(min(one_rest, two_rest), min(three_rest, four_rest)) < 0.0 or total + between <= 0.0:
             break
@@ -285,7 +277,7 @@ def whole_integral(eps, law, guess):
         one, one_fall, one_rest = total, fall, one_rest + two_rest
         two, two_fall, two_rest = between, three_fall + four_fall, three_rest + four_rest
         total, fall, step = one + two, one_fall + two_fall, 0.5 * step
-        # A larger difference ``D_1`` of the four sums halves the step; smaller ones only widen. Speed only.
+        # A larger difference D_1 of the four sums halves the step; a smaller one only widens the result.
         if difference <= max(3e-4, RELATIVE_ERROR_PER_NAT * fabs(height)):
             error = 64.0 * difference**4 + 4.0 * finer * finer + (one_rest + two_rest) / total
             return height + log(0.5 * step * total), fall / total, error, top
@@ -295,20 +287,20 @@ def whole_integral(eps, law, guess):
     return height, 0.0, inf, top
 
 
-def left_edge(eps, law, s, slope, bend, height):
-    """Return a point where ``h f`` lies some 40 nats below ``height``, that at ``s``: Newton from outside.
+def left_edge(eps, dist, s, slope, bend, height):
+    """Return a point where ``h f`` is some 40 nats below ``height``, its value at ``s``, by Newton's method.
 
-    ``slope`` is its log slope at ``s``, ``bend`` minus the second derivative.
+    ``slope`` is the log slope at ``s``, and ``bend`` is minus the second derivative.
     """
     # slope z + bend z^2/2 = 40
     z = 2.0 * NATS_TO_EDGE / (slope + sqrt(slope * slope + 2.0 * NATS_TO_EDGE * bend))
-    a, _, _, q, rest, _, _, _ = law
+    a, _, _, q, rest, _, _, _ = dist
     for _ in range(60):
         edge = s - z
-        growth, rise = places(edge)
-        x = shift_at(growth, rise, law)
+        growth, rise = exponentials(edge)
+        x = squared_sensitivity_at(growth, rise, dist)
         level, gain, _, here = gaussian_terms(eps, x)
-        drop = height - (level + log(gain) + log_shape(edge, rise, law) + law[6]) if gain > 0.0 else 1e300
+        drop = height - (level + log(gain) + log_shape(edge, rise, dist) + dist[6]) if gain > 0.0 else 1e300
         if NATS_TO_EDGE - 1.0 <= drop <= NATS_TO_EDGE + NATS_OF_SLACK:
             return edge
         if drop > 1e299:
@@ -320,16 +312,16 @@ def left_edge(eps, law, s, slope, bend, height):
     return s - z
 
 
-def panel_sum(eps, law, left, right, height):
-    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the former's error."""
+def panel_sum(eps, dist, left, right, height):
+    """Return the Gauss sums of ``h f`` and ``-dh/deps f`` over a panel, over ``e^height``, and the first's error."""
     width = right - left
     total, fall, one, other = 0.0, 0.0, 0.0, 0.0
     for i in range(24):
         row = GAUSS_24[i]
         s = left + width * row[0]
-        growth, rise = places(s)
-        level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
-        power = exp(min(LARGEST_RISE, level + log_shape(s, rise, law) + law[6] - height))
+        growth, rise = exponentials(s)
+        level, gain, loss, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
+        power = exp(min(LARGEST_RISE, level + log_shape(s, rise, dist) + dist[6] - height))
         if power >= MOST_POWER:
             return 1.0, 0.0, inf
         term = gain * power
@@ -344,62 +336,62 @@ def panel_sum(eps, law, left, right, height):
     return width * total, width * fall, width * total * min(share, 1.0) * min(share, 1.0)
 
 
-def split_panel_sum(eps, law, left, right, height, most):
-    """Return :func:`panel_sum` of a panel, in equal parts, as many as an error of ``most`` takes."""
-    total, fall, error = panel_sum(eps, law, left, right, height)
+def split_panel_sum(eps, dist, left, right, height, most):
+    """Return :func:`panel_sum` of a panel in equal parts, as many as an error of ``most`` requires."""
+    total, fall, error = panel_sum(eps, dist, left, right, height)
     parts = 1
     while error > most and parts < 64:
         parts = 2 * parts
         total, fall, error = 0.0, 0.0, 0.0
         width = (right - left) / parts
         for i in range(parts):
-            one, two, three = panel_sum(eps, law, left + i * width, left + (i + 1) * width, height)
+            one, two, three = panel_sum(eps, dist, left + i * width, left + (i + 1) * width, height)
             total, fall, error = total + one, fall + two, error + three
     return total, fall, error
 
 
-def integral_below(eps, law, cut, guess, log_other):
-    """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, top)``.
+def integral_below(eps, dist, cut, guess, log_other):
+    """Return ``(ln E[h(X); s <= cut], its -d/deps over it, relative error, peak)``.
 
-    ``log_other`` is the log of what the result is added to: parts far below it may be rough.
+    ``log_other`` is the log of the number to which the result is added: a far smaller result may be inaccurate.
     """
-    a, _, _, q, rest, _, _, _ = law
-    top, width = top_of_hill(eps, law, guess)
+    a, _, _, q, rest, _, _, _ = dist
+    top, width = find_peak(eps, dist, guess)
     s = min(top, cut)
-    growth, rise = places(s)
-    x = shift_at(growth, rise, law)
+    growth, rise = exponentials(s)
+    x = squared_sensitivity_at(growth, rise, dist)
     level, gain, _, here = gaussian_terms(eps, x)
     if gain <= 0.0 or level < -1e300:
         return -inf, 0.0, 0.0, top
-    height = level + log(gain) + log_shape(s, rise, law) + law[6]
+    height = level + log(gain) + log_shape(s, rise, dist) + dist[6]
     y = rest / (rest + q * growth)
     k = 0.5 * sqrt(x) * here / gain
     fall_of_k = k - 0.5 + 0.125 * x - 0.5 * eps * (eps / x)
     bend = y * (a * growth + y * k * max(fall_of_k, 0.0)) + (1.0 - y) * y * max(k - a * rise, 0.0)
-    left = left_edge(eps, law, s, max(y * (k - a * rise), 0.0), bend, height)
-    # an error of 1e-13 of the sum, or of what it is added to
+    left = left_edge(eps, dist, s, max(y * (k - a * rise), 0.0), bend, height)
+    # allow an error of 1e-13 of the sum, or of the number to which it is added
     most = 1e-13 * max(0.1 * (s - left), exp(min(log_other - height, 300.0)))
     if cut - top <= 2.0 * width:
-        total, fall, error = split_panel_sum(eps, law, left, cut, height, most)
+        total, fall, error = split_panel_sum(eps, dist, left, cut, height, most)
         return height + log(total), fall / total, error / total + CUT_ERROR, top
-    growth, rise = places(cut)
-    level, gain, _, _ = gaussian_terms(eps, shift_at(growth, rise, law))
-    if level + log(max(gain, 1e-300)) + log_shape(cut, rise, law) + law[6] < height - NATS_TO_EDGE:
-        value, slope, error, top = whole_integral(eps, law, top)
+    growth, rise = exponentials(cut)
+    level, gain, _, _ = gaussian_terms(eps, squared_sensitivity_at(growth, rise, dist))
+    if level + log(max(gain, 1e-300)) + log_shape(cut, rise, dist) + dist[6] < height - NATS_TO_EDGE:
+        value, slope, error, top = whole_integral(eps, dist, top)
         return value, slope, error + CUT_ERROR, top
-    total, fall, error = split_panel_sum(eps, law, left, top, height, most)
-    more, more_fall, more_error = split_panel_sum(eps, law, top, cut, height, most)
+    total, fall, error = split_panel_sum(eps, dist, left, top, height, most)
+    more, more_fall, more_error = split_panel_sum(eps, dist, top, cut, height, most)
     total, fall, error = total + more, fall + more_fall, error + more_error
     return height + log(total), fall / total, error / total + CUT_ERROR, top
 
 
-# --- the tail of the law, and the tangent of C5 ---------------------------------------------------
+# --- the tail of the distribution, and the tangent of C5 ---------------------------------------------------
 
 
-def tail_of_law(s, growth, rise, law):
+def log_tail_and_hazard(s, growth, rise, dist):
     """Return ``ln P(X > x)`` and the hazard ``f(s)/P(X > x)`` at the coordinate ``s``."""
-    a, b, _, q, rest, _, front, _ = law
-    shape = log_shape(s, rise, law)
+    a, b, _, q, rest, _, front, _ = dist
+    shape = log_shape(s, rise, dist)
     spread = rest + q * growth
     x, y = q * growth / spread, rest / spread
     if s >= 0.0:
@@ -417,28 +409,28 @@ def tail_of_law(s, growth, rise, law):
     return log1p(-below), density / (1.0 - below)
 
 
-def tangent_cut(eps, law, guess):
-    """Return what is known at the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton in a bracket.
+def tangent_cut(eps, dist, guess):
+    """Return the cut ``c`` where the tangent at ``M(c)`` meets ``h`` (C5), by Newton's method in a bracket.
 
-    ``(s, c, ln P(X > c), M(c), relative error)``: the error bounds what the rest of the gap between tangent and ``h``
-    costs, over the part ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
+    The result is ``(s, c, ln P(X > c), M(c), relative error)``: the error bounds the effect of the remaining gap
+    between tangent and ``h``, relative to ``P(X > c) h(M(c))`` (C5, *A cut that is not exact*).
     """
-    a, _, mean, q, rest, top, _, _ = law
+    a, _, mean, q, rest, top, _, _ = dist
     bend = inflection(eps)
-    high = coordinate(bend, law)
+    high = coordinate(bend, dist)
     low = -inf
     s = guess
     if not s < high:
-        # Where the tangent at the mean is 0, m - h/h'; below the mean excess, if that is small, it is near x0.
+        # start where the tangent at the mean is 0, m - h/h'; near x0 if the mean excess is small
         s = high
         if mean > bend:
-            s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), law))
+            s = min(s, coordinate(mean * max(1.0 - 1.0 / log_slope_of_delta(eps, mean)[0], 1e-6), dist))
     best, last = (s, bend, 0.0, bend, inf), False
     for _ in range(200):
-        growth, rise = places(s)
+        growth, rise = exponentials(s)
         spread = rest + q * growth
         y, c = rest / spread, mean * (growth / spread)
-        log_tail, hazard = tail_of_law(s, growth, rise, law)
+        log_tail, hazard = log_tail_and_hazard(s, growth, rise, dist)
         p = min(top, max(c, mean * (1.0 + hazard / a)))
         level, gain, _, here = gaussian_terms(eps, p)
         level_c, gain_c, _, here_c = gaussian_terms(eps, c)
@@ -473,7 +465,7 @@ def tangent_cut(eps, law, guess):
             break
         # Below x0: if M - c is constant, the root is where M is a third of that beyond x0.
         newton = s - gap / slope if slope > 0.0 else -inf
-        s = coordinate(c + (bend - p) + (p - c) / 3.0, law) if p < bend else newton
+        s = coordinate(c + (bend - p) + (p - c) / 3.0, dist) if p < bend else newton
         if low == -inf:
             s = max(s, high - 3.0)
         if not low < s < high:
@@ -489,32 +481,32 @@ def inflection(eps):
     return 2.0 * eps * (eps / (1.0 + hypot(1.0, eps)))
 
 
-def any_rank_value(eps, law, top, cut):
-    """Return ``(ln delta, -d ln delta/deps, relative error, top, cut)`` of ``min_p E[g_p(X)]``, by its dual form (C5).
+def any_rank_value(eps, dist, top, cut):
+    """Return ``(ln delta, -d ln delta/deps, relative error, peak, cut)`` of ``min_p E[g_p(X)]``, by its dual form (C5).
 
-    The slope is that at a fixed cut (the envelope theorem). ``top`` and ``cut`` are where to look, and where it was.
+    The slope is that at a fixed cut (envelope theorem). The arguments ``top`` and ``cut`` are initial guesses.
     """
-    mean, supremum = law[2], law[5]
+    mean, supremum = dist[2], dist[5]
     # C5, case 2: h is convex on the whole range, and rank one is the worst case.
     if supremum <= inflection(eps):
-        value, slope, error, top = whole_integral(eps, law, top)
+        value, slope, error, top = whole_integral(eps, dist, top)
         return value, slope, error, top, cut
     # C5, case 1: the tangent at the mean lies above h from 0 on, and the bound is h(E X).
     level, gain, loss, _ = gaussian_terms(eps, mean)
     if gain > 0.0 and log_slope_of_delta(eps, mean)[0] <= 1.0:
         return level + log(gain), loss / gain, 0.0, top, cut
     # Else V(c) = E[h(X); X <= c] + P(X > c) h(M(c)) at the root c of l_M(c)(c) = h(c) (C5).
-    s, c, log_tail, p, loose = tangent_cut(eps, law, cut)
+    s, c, log_tail, p, loose = tangent_cut(eps, dist, cut)
     level, gain, loss, _ = gaussian_terms(eps, p)
     if gain <= 0.0:
         return -inf, 0.0, 0.0, top, cut
     above = log_tail + level + log(gain)
     above_slope = loss / gain
-    # E[h(X); X <= c] <= P(X <= c) h(c): left out where it is below e^-32 < 2e-14 of the rest.
+    # E[h(X); X <= c] <= P(X <= c) h(c) is omitted if it is below e^-32 < 2e-14 of the rest.
     level, gain, _, _ = gaussian_terms(eps, c)
     if gain <= 0.0 or level + log(gain) + min(0.0, log(max(-expm1(log_tail), 1e-300))) < above - 32.0:
         return above, above_slope, loose + 2e-14, top, s
-    below, below_slope, error, top = integral_below(eps, law, s, top, above)
+    below, below_slope, error, top = integral_below(eps, dist, s, top, above)
     if below == -inf:
         return above, above_slope, loose + 2e-14, top, s
     value = log_add(below, above)
@@ -525,69 +517,65 @@ def any_rank_value(eps, law, top, cut):
 
 
 def rounding_of_tails(a, b):
-    """Return the relative error that the tails of a law of large shapes add to a mean over it; else 0."""
+    """Return the relative error that the rounding of tails adds to an expectation for large shapes; else 0."""
     return FRACTION_ROUNDING * sqrt(min(a, b)) if min(a, b) > LARGEST_MEASURED_SHAPE else 0.0
 
 
-def widened(value, error, law):
-    """Return the enclosure of a log delta with this relative error; ``(-inf, inf)`` where that is not known."""
+def widened(value, error, dist):
+    """Return the enclosure of a log delta with this relative error, ``(-inf, inf)`` if the error is unknown."""
     if value == -inf:
         return -inf, LOG_OF_ZERO_FROM_ABOVE
     # (v + sqrt 3)(v + mu + sqrt 3), v = sqrt(2 |ln delta|) (C20)
     v = sqrt(2.0 * min(fabs(value), 1e300)) + SQRT_3
     margin = outward_margin(
-        value, error + rounding_of_tails(law[0], law[1]), v * (v + sqrt(law[5] if law[5] < inf else law[2]))
+        value, error + rounding_of_tails(dist[0], dist[1]), v * (v + sqrt(dist[5] if dist[5] < inf else dist[2]))
     )
     if not margin < inf:
         return -inf, inf
     return value - margin, min(0.0, value + margin)
 
 
-def shift_ends(eps, law, state):
-    """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 where the law says so.
+def mixture_ends(eps, dist, state):
+    """Return ``(lower, upper, -d ln delta/deps, state)`` of C5, or of C4 if ``any_rank`` is 0.
 
-    ``state`` is the top of the hill and the cut that were found last, where the next search begins.
+    ``state`` is the peak and the cut of the last evaluation, where the next search begins.
     """
     top, cut = state
-    if law[7] > 0.5:
-        value, slope, error, top, cut = any_rank_value(eps, law, top, cut)
+    if dist[7] > 0.5:
+        value, slope, error, top, cut = any_rank_value(eps, dist, top, cut)
     else:
-        value, slope, error, top = whole_integral(eps, law, top)
-    lower, upper = widened(value, error, law)
+        value, slope, error, top = whole_integral(eps, dist, top)
+    lower, upper = widened(value, error, dist)
     return lower, upper, slope, (top, cut)
 
 
-def shift_log_delta(eps, row):
+def mixture_log_delta(eps, row):
     """Return the enclosure of ``ln delta`` at ``eps``; the row is ``(a, b, scale, any_rank)``."""
-    lower, upper, _, _ = shift_ends(eps, shift_law(row), (-1.0, inf))
+    lower, upper, _, _ = mixture_ends(eps, beta_gamma_params(row), (-1.0, inf))
     return lower, upper
 
 
-find_shift_root = root_of(shift_ends)
+find_mixture_root = root_of(mixture_ends)
 
 
-def rough_value(eps, law, guess):
-    """Return ``ln E[h(X)]``, about, ``-d/deps`` of it, and the top of the hill: a hill with that top and width."""
-    top, width = top_of_hill(eps, law, guess)
-    growth, rise = places(top)
-    level, gain, loss, _ = gaussian_terms(eps, shift_at(growth, rise, law))
-    if gain <= 0.0:
-        return -inf, 0.0, top
-    # sqrt(2 pi) width h f at the top (Laplace)
-    return level + log(gain * width) + log_shape(top, rise, law) + law[6] + LOG_SQRT_2PI, loss / gain, top
-
-
-def shift_root(log_delta, row):
-    """Return nearly the inverse of :func:`shift_log_delta`, and what it misses."""
-    law = shift_law(row)
-    start, top = newton_start(sqrt(law[2]), log_delta), -1.0
-    # Steps towards an epsilon by a rough profile, each a tenth of an evaluation. Speed only.
+def mixture_root(log_delta, row):
+    """Return approximately the inverse of :func:`mixture_log_delta`, and its residual."""
+    dist = beta_gamma_params(row)
+    start, top = newton_start(sqrt(dist[2]), log_delta), -1.0
+    # two Newton steps with a rough profile, which costs a tenth of an evaluation
     for _ in range(2):
-        value, slope, top = rough_value(start, law, top)
+        top, width = find_peak(start, dist, top)
+        growth, rise = exponentials(top)
+        level, gain, loss, _ = gaussian_terms(start, squared_sensitivity_at(growth, rise, dist))
+        value, slope = -inf, 0.0
+        if gain > 0.0:
+            # ln E[h(X)] is about that of sqrt(2 pi) width h f at the peak (Laplace)
+            value = level + log(gain * width) + log_shape(top, rise, dist) + dist[6] + LOG_SQRT_2PI
+            slope = loss / gain
         moved = newton_step(start, value, slope, log_delta, 0.0, inf)
         start = min(max(moved, 0.25 * start), 4.0 * start)
-    return find_shift_root(log_delta, law, (top, inf), start)
+    return find_mixture_root(log_delta, dist, (top, inf), start)
 
 
-SHIFT_COLUMNS = KernelColumns(shift_log_delta, shift_root)
-"""The profiles of C4 and C5 over columns; a row is ``(a, b, scale, any_rank)``."""
+# the kernels of C4 and C5; a row is (a, b, scale, any_rank)
+SHIFT_COLUMNS = KernelColumns(mixture_log_delta, mixture_root)

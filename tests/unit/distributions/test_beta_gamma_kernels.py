@@ -1,4 +1,4 @@
-"""Means over Beta and Gamma laws against balls, and where old ways of computing them fail."""
+"""Profiles of Beta and Gamma squared sensitivities against ball arithmetic and at extreme parameters."""
 
 import math
 import random
@@ -8,18 +8,18 @@ import pytest
 import reference
 from helpers import needs
 
-from privproj.distributions import density_kernels as shift_kernels
-from privproj.distributions.density_kernels import (
+from privproj.distributions import beta_gamma_kernels as shift_kernels
+from privproj.distributions.beta_gamma_kernels import (
     SHIFT_COLUMNS,
+    beta_gamma_params,
     coordinate,
-    places,
+    exponentials,
+    log_tail_and_hazard,
+    mixture_log_delta,
     rounding_of_tails,
-    shift_law,
-    shift_log_delta,
-    tail_of_law,
 )
 from privproj.errors import NotConverged
-from privproj.profiles.columns import profile_of_kernels
+from privproj.profiles.privacy_profile import profile_of_kernels
 
 FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8.0, 1016.0), (5e8, 5e8), (0.5, 5e8)]
 
@@ -27,11 +27,11 @@ FAR = [(5.0, math.inf), (0.5, math.inf), (0.5, 20.0), (1.5, 0.5), (1.0, 1.0), (8
 @pytest.mark.parametrize("any_rank", [0.0, 1.0])
 @pytest.mark.parametrize(("a", "b"), FAR)
 @pytest.mark.parametrize("mu", [1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])
-def test_hostile_parameters_get_an_enclosure_that_falls_with_epsilon(a, b, mu, any_rank):
+def test_mixture_ends_decrease_for_extreme_parameters(a, b, mu, any_rank):
     row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
     last = 0.0
     for eps in (0.0, 1e-9, 1e-3, 0.1, 3.0, 1e3, 1e5):
-        lower, upper = shift_log_delta(eps, row)
+        lower, upper = mixture_log_delta(eps, row)
         assert -math.inf <= lower <= upper <= 0.0
         assert lower <= last
         last = upper
@@ -40,7 +40,7 @@ def test_hostile_parameters_get_an_enclosure_that_falls_with_epsilon(a, b, mu, a
 @pytest.mark.parametrize("any_rank", [0.0, 1.0])
 @pytest.mark.parametrize("log_delta", [-1e-3, -1.0, -30.0, -1e4, -1e6])
 @pytest.mark.parametrize(("a", "b"), FAR)
-def test_epsilons_of_hostile_parameters_are_crossings(a, b, log_delta, any_rank):
+def test_mixture_root_is_a_crossing_for_extreme_parameters(a, b, log_delta, any_rank):
     for mu in (1e-4, 1.0, 100.0):
         row = (a, b, mu * mu * (1.0 if b < math.inf else 1.0 / a), any_rank)
         try:
@@ -49,19 +49,21 @@ def test_epsilons_of_hostile_parameters_are_crossings(a, b, log_delta, any_rank)
             assert log_delta <= -1e6
             continue
         assert 0.0 <= lower <= upper < math.inf
-        assert shift_log_delta(upper, row)[1] <= log_delta * (1.0 - 1e-12) + 1e-12
-        assert lower == 0.0 or shift_log_delta(lower, row)[0] >= log_delta * (1.0 + 1e-12) - 1e-12
+        assert mixture_log_delta(upper, row)[1] <= log_delta * (1.0 - 1e-12) + 1e-12
+        assert lower == 0.0 or mixture_log_delta(lower, row)[0] >= log_delta * (1.0 + 1e-12) - 1e-12
 
 
 @pytest.mark.parametrize(("a", "b"), FAR)
 @pytest.mark.parametrize("deviations", [-3.0, -0.3, 0.0, 1.0, 4.0, 20.0])
-def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
-    law = shift_law((a, b, 1.0, 0.0))
+def test_log_tail_in_dimensions_up_to_1e9(a, b, deviations):
+    dist = beta_gamma_params((a, b, 1.0, 0.0))
     s = deviations * math.sqrt(1.0 / a + (0.0 if b == math.inf else 1.0 / b))
-    growth, rise = places(s)
-    log_tail, _ = tail_of_law(s, growth, rise, law)
+    growth, rise = exponentials(s)
+    log_tail, _ = log_tail_and_hazard(s, growth, rise, dist)
     error = 0.1 * rounding_of_tails(a, b)
-    assert s > 10.0 or coordinate(law[2] * growth / (1.0 + law[3] * rise), law) == pytest.approx(s, rel=1e-9, abs=1e-12)
+    assert s > 10.0 or coordinate(dist[2] * growth / (1.0 + dist[3] * rise), dist) == pytest.approx(
+        s, rel=1e-9, abs=1e-12
+    )
     with mp.workdps(60):
         ratio = mp.exp(s)
         if b == math.inf:
@@ -83,9 +85,9 @@ def test_tails_in_dimensions_up_to_a_thousand_million(a, b, deviations):
 
 @pytest.mark.parametrize("a", [1e9, 2.5e11])
 @pytest.mark.parametrize("deviations", [-2.0, 1.0])
-def test_tails_of_a_huge_gamma_law_are_those_of_its_expansion(a, deviations):
+def test_log_tail_of_a_large_gamma_shape_matches_expansion(a, deviations):
     s = deviations / math.sqrt(a)
-    log_tail, _ = tail_of_law(s, *places(s), shift_law((a, math.inf, 1.0, 0.0)))
+    log_tail, _ = log_tail_and_hazard(s, *exponentials(s), beta_gamma_params((a, math.inf, 1.0, 0.0)))
     with mp.workdps(60):
         # Q(a, u) = erfc(eta sqrt(a/2))/2 + e^(-a eta^2/2)/sqrt(2 pi a) (1/(x - 1) - 1/eta) + O(1/a), x = u/a = e^s,
         # eta^2/2 = x - 1 - ln x (Temme 1979)
@@ -97,7 +99,7 @@ def test_tails_of_a_huge_gamma_law_are_those_of_its_expansion(a, deviations):
 
 
 @pytest.mark.parametrize("longer", [1.5, 3.0, 6.0])
-def test_a_longer_first_step_only_widens(monkeypatch, longer):
+def test_whole_integral_with_a_longer_step_is_wider(monkeypatch, longer):
     draw = random.Random(3)
     rows = []
     for _ in range(60):
@@ -108,11 +110,11 @@ def test_a_longer_first_step_only_widens(monkeypatch, longer):
         )
         mean = scale * (a if b == math.inf else a / (a + b))
         rows.append(((a, b, scale, 0.0), 0.5 * mean * draw.uniform(0.2, 4.0)))
-    usual = [shift_log_delta(eps, row) for row, eps in rows]
+    usual = [mixture_log_delta(eps, row) for row, eps in rows]
     for name in ("STEP_IN_WIDTHS", "LONGEST_STEP"):
         monkeypatch.setattr(shift_kernels, name, longer * getattr(shift_kernels, name))
     for (row, eps), (low, high) in zip(rows, usual, strict=True):
-        lower, upper = shift_log_delta(eps, row)
+        lower, upper = mixture_log_delta(eps, row)
         assert lower <= high and low <= upper
 
 
@@ -141,16 +143,16 @@ def mean_profile(a, b, scale, eps):
         pytest.param(17.78141478754283, 1.0, 0.013798087693498, 723.6443230190972, marks=pytest.mark.full),
     ],
 )
-def test_means_near_the_end_of_a_law_hold_the_truth(a, b, z, eps):
-    lower, upper = shift_log_delta(eps, (a, b, 1.0 / z**2, 0.0))
+def test_mixture_ends_near_the_supremum_are_sound(a, b, z, eps):
+    lower, upper = mixture_log_delta(eps, (a, b, 1.0 / z**2, 0.0))
     assert lower <= mean_profile(a, b, 1.0 / z**2, eps) <= upper
     assert upper - lower < 1e-11 * (1.0 - upper)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("any_rank", [False, True])
-def test_kernels_overlap_the_balls(any_rank):
-    """The best tangent of the floats gives the least ``E[g_p(X)]`` to rounding, so the balls overlap the kernels."""
+def test_mixture_ends_overlap_ball_arithmetic(any_rank):
+    """The best tangent minimizes ``E[g_p(X)]`` up to rounding, so the balls overlap the kernels."""
     flint = needs("flint")
     from privproj.contrib.certify.profiles import BallAnyRank, BallRandomSensitivity
 
@@ -162,8 +164,8 @@ def test_kernels_overlap_the_balls(any_rank):
         gamma = isinstance(shape, int)
         z = 10 ** draw.uniform(-1, 1) * (1.0 if gamma else math.sqrt(rank / dim))
         eps = 10 ** draw.uniform(-2, 1)
-        law = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
-        lower, upper = shift_log_delta(eps, (*law, float(any_rank)))
+        dist = (rank / 2, math.inf, 2 / z**2 / rank) if gamma else (rank / 2, (dim - rank) / 2, z**-2)
+        lower, upper = mixture_log_delta(eps, (*dist, float(any_rank)))
         profile = kind(shape, z)
         ball = profile.delta(flint.arb(eps), profile.witness(eps)).log()
         assert lower <= float(ball.upper()) and float(ball.lower()) <= upper

@@ -1,4 +1,4 @@
-"""Gains of Gamma variables from tables against balls of their own error."""
+"""Tabulated hockey-stick expectations of Gamma variables against their reported error."""
 
 import math
 
@@ -6,13 +6,13 @@ import mpmath
 import numpy as np
 import pytest
 
-from privproj.numerics import gamma_gain as gains
+from privproj.distributions import gamma_hockey_stick as gains
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("k", [1.0, 1.5, 4.0, 37.5, 1e3, 5e6, 1e7])
-def test_gains_from_the_tables_against_the_ball_of_their_own_error(k):
-    """The tabulated gains against 30 digits of the regularised incomplete gammas, over seven decades of the shape."""
+def test_gamma_gain_error_against_ball_arithmetic(k):
+    """Compare with regularized incomplete gamma functions of 30 digits, over seven decades of the shape."""
     gain = gains.gamma_gain(k)
     assert gain.error < 1e-11
     rng = np.random.default_rng(int(k))
