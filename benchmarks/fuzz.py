@@ -1,9 +1,9 @@
-"""Fuzzing of the command line outside pytest: counts by exit code, slowest calls, failures made small.
+"""Fuzz the command line outside pytest, and report counts by exit code, slowest calls and smallest failures.
 
 Usage: python benchmarks/fuzz.py --cases 100000 [--minutes M] [--engine hypothesis|atheris|both] [--seed S]
 
-Writes benchmarks/results/fuzz.json. The generators and the laws are those of tests/fuzz. atheris is optional; it
-mutates bytes by coverage of the package, half of them taken as files and words, half as choices of the same generators.
+Writes benchmarks/results/fuzz.json. The generators and the laws are those of tests/differential. atheris is optional;
+it mutates bytes by coverage of the package. Half of the inputs are files and words, half are choices of the generators.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+# Packages whose coverage guides atheris: those that parse input, not the numerical code.
 TRACED = [
     "privproj_cli", "privproj.accounting", "privproj.io", "privproj.run", "privproj.mechanisms",
 ]  # fmt: skip
-"""What atheris measures the coverage of: all that reads what people write, not the numerical code."""
 
 
 def options():
@@ -36,36 +36,25 @@ def options():
     return parser.parse_args()
 
 
-def record(tally, seconds, small=True):
-    """A tally as plain values; failures are made small first."""
-    from fuzz.drive import minimised
-
-    failures = [
-        {"what": words, "times": tally.repeats[kind], "case": str(minimised(case, kind) if small else case)}
-        for kind, (case, words) in sorted(tally.failures.items())
-    ]
-    return {
-        "cases": tally.cases,
-        "seconds": round(seconds, 1),
-        "exit_codes": dict(sorted(tally.codes.items())),
-        "commands": dict(tally.commands.most_common(30)),
-        "largest_growth_mib": round(tally.largest, 1),
-        "slowest": [{"seconds": round(spent, 2), "case": case} for spent, case in tally.slowest],
-        "failures": failures,
-    }
+def record(report, seconds):
+    """Return a report as plain values."""
+    return {"seconds": round(seconds, 1), **report.plain()}
 
 
 def by_hypothesis(given):
-    """Cases drawn by hypothesis in this process."""
-    from fuzz.drive import Tally, drive
+    """Run examples drawn by hypothesis in this process."""
+    from tests.differential.command_line_laws import check_case
+    from tests.differential.command_lines import everything
+    from tests.differential.report import Report, run_examples
 
     start = time.process_time()
-    tally = drive(Tally(running=Path("/tmp/privproj-fuzz-running.txt")), given.cases, given.seed, given.minutes)
-    return record(tally, time.process_time() - start)
+    report = Report(running=Path("/tmp/privproj-fuzz-running.txt"))
+    run_examples(report, everything(), check_case, given.cases, given.seed, given.minutes)
+    return record(report, time.process_time() - start)
 
 
 def by_atheris(given):
-    """Cases drawn by atheris in a process of its own, since it never returns."""
+    """Run examples drawn by atheris in a separate process, because it never returns."""
     if find_spec("atheris") is None:
         return {"skipped": "atheris is not installed (pip install atheris)"}
     with tempfile.TemporaryDirectory() as folder:
@@ -77,18 +66,18 @@ def by_atheris(given):
 
 
 def child(given):
-    """The process that atheris drives; it ends itself when the cases or the minutes are used up."""
+    """Run in the process of atheris, and end it when the examples or the minutes are used up."""
     import atheris
 
     with atheris.instrument_imports(include=TRACED):
-        from fuzz.drive import Tally
-    tally, start, spent = Tally(), time.monotonic(), time.process_time()
-    target = mixed(tally)
+        from tests.differential.report import Report
+    report, start, spent = Report(), time.monotonic(), time.process_time()
+    target = mixed(report)
 
     def one(data):
         target(data)
-        if tally.cases >= given.cases or time.monotonic() - start > 60.0 * given.minutes:
-            given.output.write_text(json.dumps(record(tally, time.process_time() - spent, small=False)))
+        if report.examples >= given.cases or time.monotonic() - start > 60.0 * given.minutes:
+            given.output.write_text(json.dumps(record(report, time.process_time() - spent)))
             os._exit(0)
 
     limits = [f"-seed={given.seed % 2**31 or 1}", "-max_len=4096", "-rss_limit_mb=0", "-timeout=300"]
@@ -98,30 +87,38 @@ def child(given):
 
 
 def sown(folder):
-    """Write files that are whole and calls that work, for atheris to start from."""
-    from fuzz.strategies import SEEDS
+    """Write valid files and calls for atheris to start from."""
+    from tests.differential.command_lines import SEEDS
 
     for number, data in enumerate(SEEDS):
         (folder / str(number)).write_bytes(data)
 
 
-def mixed(tally):
-    """Bytes as a case: a first byte below 128 starts a raw one, others make choices for the generators."""
-    from fuzz.drive import SETTINGS
-    from fuzz.strategies import everything, from_bytes
+def mixed(report):
+    """Return a function of bytes: a first byte below 128 starts a raw case, others make choices for the generators."""
     from hypothesis import given as drawn
 
-    structured = SETTINGS(drawn(everything())(tally.judge)).hypothesis.fuzz_one_input
-    return lambda data: tally.judge(from_bytes(data)) if data[:1] < b"\x80" else structured(data[1:])
+    from tests.differential.command_line_laws import check_case
+    from tests.differential.command_lines import everything, from_bytes
+    from tests.differential.report import SETTINGS
+
+    def test(case):
+        check = check_case(case)
+        report.add(check)
+        report.keep(check)
+
+    structured = SETTINGS(drawn(everything())(test)).hypothesis.fuzz_one_input
+    return lambda data: test(from_bytes(data)) if data[:1] < b"\x80" else structured(data[1:])
 
 
 def shown(engine, found):
-    """A few lines on one engine."""
-    if "cases" not in found:
+    """Return a few lines on one engine."""
+    if "examples" not in found:
         return f"{engine}: {found}"
-    lines = [f"{engine}: {found['cases']} cases in {found['seconds']} s of CPU, exit codes {found['exit_codes']}"]
-    lines += [f"  slow {entry['seconds']:6.2f} s  {entry['case'].splitlines()[0][:150]}" for entry in found["slowest"]]
-    lines += [f"  FAIL x{entry['times']} {entry['what']}\n    {entry['case'][:1000]}" for entry in found["failures"]]
+    codes = {name: count for name, count in found["totals"].items() if name.startswith("exit code")}
+    lines = [f"{engine}: {found['examples']} cases in {found['seconds']} s of CPU, {codes}"]
+    lines += [f"  slow {e['seconds']:6.2f} s  {e['example'].splitlines()[0][:150]}" for e in found["slowest"]]
+    lines += [f"  FAIL x{entry['times']} {entry['example'][:1000]}" for entry in found["failures"]]
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
-"""The laws are tried on the same cases in every run, so that a red run means a changed program.
+"""Profiles of hypothesis, the mark ``extra``, and fixtures that several folders share.
 
-To look for new counterexamples: ``pytest --hypothesis-profile=explore``.
+Hypothesis draws the same examples in every run, so a failure means that the program changed. To search for new
+counterexamples, run ``pytest --hypothesis-profile=explore``.
 """
 
 import os
@@ -28,12 +29,12 @@ settings.load_profile("fixed")
 
 @cache
 def file_needs(path):
-    """True for a file that is skipped as a whole where an extra is missing."""
+    """Return whether a file is skipped as a whole without an extra."""
     return re.search(r"^(\w+ = )?needs\(", path.read_text(), re.MULTILINE) is not None
 
 
 def calls_needs(function, seen):
-    """True if a function, or one of its file that it names, calls :func:`helpers.needs`."""
+    """Return whether a function calls :func:`helpers.needs`, directly or through functions of its module."""
     names = set(function.__code__.co_names)
     seen.add(function)
     near = [function.__globals__.get(name) for name in names]
@@ -44,7 +45,7 @@ def calls_needs(function, seen):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark ``extra`` what calls ``needs``: the file, the test, or a fixture of it."""
+    """Mark tests as ``extra`` if the file, the test or one of its fixtures calls ``needs``."""
     for item in items:
         fixtures = [found[-1].func for found in item._fixtureinfo.name2fixturedefs.values()]
         functions = [getattr(f, "hypothesis", f) for f in (item.function, *fixtures)]
@@ -57,7 +58,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
-    """A test that an extra would run, and that CI would not find by its mark, is an error."""
+    """Report an error for a test that is skipped without an extra and lacks the mark ``extra``."""
     outcome = yield
     report = outcome.get_result()
     if report.skipped and EXTRA in str(report.longrepr) and not item.get_closest_marker("extra"):
@@ -65,7 +66,7 @@ def pytest_runtest_makereport(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """One line for all tests that extras would run."""
+    """Print one line on the tests that were skipped without an extra."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if EXTRA in str(report.longrepr)]
     files = sum(report.when == "collect" for report in skipped if hasattr(report, "when"))
     files += sum(not hasattr(report, "when") for report in skipped)
@@ -80,7 +81,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True)
 def _rows_of_its_own():
-    """No test makes machine code because of what the tests before it asked: that takes seconds where none is kept."""
+    """Reset the count of vectorized rows, which decides whether a test compiles kernels (that takes seconds)."""
     yield
     if jit := sys.modules.get("privproj.numerics.jit"):
         jit._rows_run.clear()
@@ -88,7 +89,7 @@ def _rows_of_its_own():
 
 @pytest.fixture
 def run(capsys):
-    """Run a command line; returns (exit code, standard output, standard error)."""
+    """Return a function that runs a command line and returns exit code, standard output and standard error."""
 
     def call(line):
         code = exit_code(shlex.split(line))

@@ -1,4 +1,4 @@
-"""What several tests use: extras, mechanisms of every bound, the reference run."""
+"""Helpers that several folders of tests share: extras, a mechanism for every bound, example runs."""
 
 import ast
 import importlib
@@ -24,12 +24,12 @@ FORGED = "a\x1b[1A\x1b[2K\nok   b: epsilon = 0.1 (proved)\r\u2028\u202e\x7f\x9b"
 
 @cache
 def parsed(path):
-    """The syntax tree of a file, which several laws read."""
+    """Return the syntax tree of a file."""
     return ast.parse(path.read_text())
 
 
 def needs(*names):
-    """The first of these modules; where one is not installed, the test or the file is skipped."""
+    """Return the first of these modules, or skip the test (or file) if one of them is not installed."""
     try:
         found = [importlib.import_module(name) for name in names]
     except ImportError as error:
@@ -38,6 +38,7 @@ def needs(*names):
     return found[0] if found else None
 
 
+# Texts in a page or command, and the modules of extras that they need.
 WORDS = {
     "privproj certify": ["flint"],
     "contrib.certify": ["flint"],
@@ -48,11 +49,10 @@ WORDS = {
     "privproj audit o": ["torch", "opacus"],
     "--plot": ["matplotlib"],
 }
-"""Words of a page, and the modules of the extra that they ask for."""
 
 
 def extras_of(text):
-    """The modules of extras that a command, a program or a page needs."""
+    """Return the modules of extras that a command, a program or a page needs."""
     return [name for words, names in WORDS.items() if words in text for name in names]
 
 
@@ -64,7 +64,7 @@ def feature_rows(name):
 
 
 def full_if(values, costly):
-    """Values of a parameter, of which the costly ones are left to the full run."""
+    """Return values of a test parameter, of which the expensive ones are marked ``full``."""
     marks = {True: [pytest.mark.full], False: []}
     return [
         pytest.param(*(value if isinstance(value, tuple) else [value]), marks=marks[bool(costly(value))])
@@ -73,17 +73,17 @@ def full_if(values, costly):
 
 
 def slow_if(values, costly):
-    """Values of a parameter, of which the costly ones are run by hand."""
+    """Return values of a test parameter, of which the expensive ones are marked ``slow``."""
     return [pytest.param(value, marks=[pytest.mark.slow] if costly(value) else []) for value in values]
 
 
 GUARANTEES = [bound for bound in registry() if bound.status in bound_module.GUARANTEES]
+# Bounds that take seconds for some queries.
 SECONDS = {"column", "column-exact", "early", "early-exact-tail", "good-event", "good-event-q", "mixture-rdp"}
-"""Bounds that take seconds for some questions."""
 
 
 def mechanism_for(bound, z=1.0, dim=200, rank=12, k=2):
-    """A mechanism of the bound's kind; where no noise is added, ``z`` stands for what hides the data."""
+    """Return a mechanism for a bound; without added noise, ``z`` scales its source of randomness."""
     if bound.mechanism is M1:
         unit = {"columns": 1, "misalignment": 0.02} if bound.name == "secret-projection" else {}
         parts = {"span_dim": 0 if bound.name == "residual" else 3, "residual_misalignment": 1e-3 / z**2}
@@ -107,7 +107,7 @@ def ids(bound):
 
 
 def rank_one(eps, law):
-    """``ln E[h_eps(X)]``."""
+    """Return ``ln E[h_eps(X)]``."""
     return law.expected_profile(eps)
 
 

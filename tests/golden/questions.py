@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.harness.questions import question
+from tests.differential.queries import query_of_seed as question
 from tests.reference.settings import REFUTED, Setting, settings
 
 ROOT = Path(__file__).parents[2]

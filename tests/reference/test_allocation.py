@@ -29,7 +29,7 @@ def two_gaussian_batches(eps, z, order):
 
 @pytest.mark.parametrize("order", ["remove", "add"])
 @pytest.mark.parametrize(("z", "eps"), [(1, 0.5), (0.5, 2), (5, 0.01), (1, 0)])
-def test_two_batches_by_two_integrals_agree_to_twenty_digits(z, eps, order):
+def test_allocation_two_batches_agree_to_20_digits(z, eps, order):
     with mp.workdps(25):
         assert agree(two_gaussian_batches(eps, z, order), gaussian_epoch_delta_by_quadrature(eps, z, 2, order), 20)
 
@@ -37,7 +37,7 @@ def test_two_batches_by_two_integrals_agree_to_twenty_digits(z, eps, order):
 @pytest.mark.parametrize(
     ("z", "eps", "order"), full_if([(1, 0.5, "add"), (4, 0.1, "add"), (4, 0.1, "remove")], lambda x: x[0] > 1)
 )
-def test_inversion_agrees_with_the_integral_over_two_batches(z, eps, order):
+def test_allocation_inversion_agrees_for_two_batches(z, eps, order):
     with mp.workdps(12):
         assert agree(gaussian_epoch_delta(eps, z, 2, order), gaussian_epoch_delta_by_quadrature(eps, z, 2, order), 11)
 
@@ -45,13 +45,13 @@ def test_inversion_agrees_with_the_integral_over_two_batches(z, eps, order):
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["remove", "add"])
 @pytest.mark.parametrize(("z", "eps", "batches"), [(1, 0.5, 3), (0.5, 2, 3), (4, 0.1, 3), (0.5, 2, 2), (10, 0.03, 2)])
-def test_inversion_agrees_with_nested_integrals(z, eps, batches, order):
+def test_allocation_inversion_agrees_with_integrals(z, eps, batches, order):
     with mp.workdps(12):
         inverted = gaussian_epoch_delta(eps, z, batches, order)
         assert agree(inverted, gaussian_epoch_delta_by_quadrature(eps, z, batches, order), 11)
 
 
-def test_one_batch_is_the_release():
+def test_allocation_of_one_batch_is_the_release():
     with mp.workdps(8):
         assert gaussian_epoch_delta(1, 2, 1) == gaussian_delta(1, mp.mpf(1) / 2)
         assert agree(lognormal_shortfall(2, mp.mpf("0.5"), 1), gaussian_delta(mp.log(2), "0.5") - 1 + 2, 7)
@@ -61,7 +61,7 @@ def test_one_batch_is_the_release():
 @pytest.mark.parametrize(
     ("z", "eps", "batches"), [(2, 0.1, 20), pytest.param(0.5, 0.8, 50, marks=pytest.mark.slow), (8, 0.02, 5)]
 )
-def test_the_simulated_epoch_agrees(z, eps, batches):
+def test_allocation_agrees_with_simulated_epoch(z, eps, batches):
     """Noise and a record in a batch at random: ``delta = E (1 - e^(eps - L))_+``, with (without) the record."""
     rng, count, deltas = np.random.default_rng(5), 200_000, []
     noise = rng.standard_normal((count, batches))

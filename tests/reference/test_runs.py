@@ -12,23 +12,23 @@ def near(found, exact, digits=11):
 
 
 @pytest.mark.parametrize(("mu", "steps", "eps"), [(1.0, 1, 0), (1.0, 1, 3.0), (0.125, 64, 11.0), (4.0, 1, 0.5)])
-def test_gaussian_runs_have_a_closed_form(mu, steps, eps):
+def test_reference_gaussian_run_has_closed_form(mu, steps, eps):
     found = runs.run_delta([(runs.gaussian_moments(mu), steps)], eps)
     assert near(found, gaussian_delta(eps, mu * mp.sqrt(steps)))
 
 
-def test_phases_of_gaussian_releases_add_up():
+def test_reference_gaussian_phases_add_up():
     found = runs.run_delta([(runs.gaussian_moments(0.75), 1), (runs.gaussian_moments(0.5), 4)], 2.0)
     assert near(found, gaussian_delta(2.0, 1.25))
 
 
-def test_at_rate_one_sampled_releases_are_plain_ones():
+def test_reference_sampling_at_rate_one_is_plain():
     for add in (False, True):
         found = runs.run_delta([(runs.poisson_gaussian_moments(0.5, 1, add=add), 4)], 1.0)
         assert near(found, gaussian_delta(1.0, 1))
 
 
-def test_moments_of_every_release_are_normalised_in_both_laws():
+def test_reference_moments_are_normalized():
     """``M(0) = 1`` is the mass of ``P``, and ``M(-1)`` that of ``Q``."""
     found = (
         runs.m2_moments(64, 4, 1),
@@ -45,7 +45,7 @@ def test_moments_of_every_release_are_normalised_in_both_laws():
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.3, 0.9])
-def test_two_laplace_releases_are_an_integral(eps):
+def test_reference_two_laplace_steps_match_integral(eps):
     mu = mp.mpf(1) / 2
 
     def delta(x):
@@ -62,17 +62,17 @@ def test_two_laplace_releases_are_an_integral(eps):
     assert near(runs.laplace_run_delta(mu, 2, eps), exact)
 
 
-def test_one_laplace_release_has_its_closed_form():
+def test_reference_one_laplace_step_has_closed_form():
     assert near(runs.laplace_run_delta(mp.mpf(2), 1, 1), 1 - mp.exp(mp.mpf(-1) / 2))
     assert runs.laplace_run_delta(mp.mpf(2), 3, 6) == 0
 
 
-def test_secret_sketches_compose_to_one_of_more_rows():
+def test_reference_sketches_compose_to_more_rows():
     few = runs.run_delta([(runs.secret_sketch_moments(4, 20, grows=True), 10)], 0.5)
     many = runs.run_delta([(runs.secret_sketch_moments(40, 20, grows=True), 1)], 0.5)
     assert near(few, many)
 
 
-def test_an_epsilon_beyond_every_loss_has_no_line():
+def test_reference_epsilon_beyond_every_loss_has_no_line():
     with pytest.raises(ArithmeticError):
         runs.run_delta([(runs.poisson_gaussian_moments(1, 0.2, add=True), 2)], 1.0)

@@ -49,7 +49,7 @@ SECONDS = ("m1.", "m2.mixture", "m2.rank-free", "m2.good", "wishart.exact", "wis
 
 
 @pytest.mark.parametrize("setting", full_if(settings(quick=True), lambda s: str(s).startswith(SECONDS)), ids=str)
-def test_quick_settings(setting):
+def test_reference_quick_settings(setting):
     rows = json.loads(RESULTS.read_text())["rows"] if setting.bound in STORED else []
     row = compared(setting, next((row["reference"] for row in rows if row["setting"] == str(setting)), None))
     assert row.reference is not None
@@ -58,26 +58,26 @@ def test_quick_settings(setting):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", settings(), ids=str)
-def test_every_setting(setting):
+def test_reference_every_setting(setting):
     row = compared(setting)
     if row.reference is None:
         pytest.skip("the reference takes too long here")
     assert lawful(row, setting), row
 
 
-def test_every_bound_has_a_reference_and_settings():
+def test_reference_covers_every_bound():
     bounds = {f"{mechanism}.{name}" for mechanism, name in bound_names()}
     assert bounds - {setting.bound for setting in settings()} == set(WITHOUT)
     assert bounds - {setting.bound for setting in settings(quick=True)} == set(WITHOUT)
     assert bounds - {*reference.DELTAS, *reference.EPSILONS} == set(WITHOUT)
 
 
-def test_there_are_three_hundred_settings():
+def test_reference_has_at_least_300_settings():
     assert len(settings()) >= 300
     assert len({str(setting) for setting in settings()}) == len(settings())
 
 
-def test_an_unsafe_or_distant_answer_is_noticed():
+def test_reference_detects_unsafe_and_loose_values():
     setting = settings(quick=True)[0]
     with mp.workdps(30):
         for value in (1 - 1e-12, 1 + 1e-6):
@@ -86,7 +86,7 @@ def test_an_unsafe_or_distant_answer_is_noticed():
             assert not lawful(row, setting)
 
 
-def test_the_table_names_the_worst_setting():
+def test_reference_table_names_the_worst_setting():
     rows = [
         Row("g.a.delta x=1", "g.a", "ok", "1", 1.1, 0.9, None, 0.1, 0.1, 0.1),
         Row("g.a.delta x=2", "g.a", "ok", "1", 1.2, 0.9, None, 0.2, 0.2, 0.1),
@@ -104,7 +104,7 @@ QUICK = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("bound", slow_if(sorted({row["bound"] for row in QUICK}), lambda b: b == "m2.mixture-rdp"))
-def test_stored_references_are_what_is_computed_now(bound):
+def test_reference_stored_values_are_current(bound):
     known = {str(setting): setting for setting in settings()}
     for row in (row for row in QUICK if row["bound"] == bound):
         setting = known[row["setting"]]

@@ -15,17 +15,17 @@ VECTORS = [v for v in json.loads(COPY.read_text())["vectors"] if v["quantity"].s
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["quantity"] + str(v["parameters"]))
-def test_value(vector):
+def test_vectors_match_evaluate(vector):
     result = privproj.evaluate(vector["quantity"], **vector["parameters"])
     assert result.value == pytest.approx(float(vector["value"]), rel=1e-10, abs=0)
     assert result.value >= float(vector["value"]) * (1 - 1e-15)
     assert result.lower is None or result.lower <= float(vector["value"]) * (1 + 1e-15) or result.value == 1.0
 
 
-def test_every_mechanism_has_vectors():
+def test_vectors_cover_every_mechanism():
     assert {v["quantity"].split(".")[0] for v in VECTORS} == BUILT
 
 
 @pytest.mark.skipif(not ORIGINAL.exists(), reason="the original lies beside a developer's clone only")
-def test_copy_is_unchanged():
+def test_vectors_copy_is_unchanged():
     assert COPY.read_bytes() == ORIGINAL.read_bytes()

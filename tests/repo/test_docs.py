@@ -1,4 +1,4 @@
-"""The documentation: its commands print what it says, every bound has a page and a note, and its links lead somewhere.
+"""The documentation: its commands print the shown output, every bound has a page and a note, and its links resolve.
 
 A block of commands looks like a terminal: ``$ privproj ...`` and the output below it, of which lines may be left out
 (``...`` stands for what changes from run to run). ``; echo "exit $?"`` shows the exit code, as in a shell. The
@@ -120,7 +120,7 @@ LONG = [path for path in WRITTEN if any(map(is_costly, blocks(path)))]
 
 
 @pytest.mark.parametrize("path", QUICK, ids=lambda p: p.name)
-def test_quick_commands_print_what_the_page_says(path, tmp_path, monkeypatch, capsys):
+def test_docs_quick_commands_print_the_shown_output(path, tmp_path, monkeypatch, capsys):
     run_blocks([block for block in blocks(path) if not is_costly(block)], tmp_path, monkeypatch, capsys)
 
 
@@ -132,7 +132,7 @@ def marks(path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("path", [pytest.param(p, marks=marks(p)) for p in LONG], ids=lambda p: p.name)
-def test_all_commands_print_what_the_page_says(path, tmp_path, monkeypatch, capsys):
+def test_docs_commands_print_the_shown_output(path, tmp_path, monkeypatch, capsys):
     needs(*(name for block in blocks(path) for name in extras_of(block)))
     run_blocks(blocks(path), tmp_path, monkeypatch, capsys)
 
@@ -146,7 +146,7 @@ def programs():
 
 
 @pytest.mark.parametrize("block", [*programs()])
-def test_programs_print_what_they_say(block, capsys):
+def test_docs_programs_print_the_shown_output(block, capsys):
     needs(*extras_of(block))
     exec(compile(block, "page", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
@@ -154,32 +154,32 @@ def test_programs_print_what_they_say(block, capsys):
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda p: p.name)
-def test_blocks_of_the_shell_only_set_up(path):
+def test_docs_shell_blocks_only_install(path):
     for block in re.findall(r"```sh\n(.*?)```", path.read_text(), re.DOTALL):
         assert "pip install" in block, f"shown but not run: {block}"
 
 
-def test_a_page_is_run_unless_a_program_writes_it():
+def test_docs_pages_are_executed_or_generated():
     made = {DOCS / "api" / "README.md", DOCS / "bounds" / "README.md"}
     measured = {DOCS / f"{name}.md" for name in ("benchmarks", "certified", "reference", "results")}
     without_commands = {DOCS / "architecture.md", DOCS / "notation.md"}
     assert set(EVERY) - made - measured - without_commands == set(WRITTEN) - {ROOT / "README.md"}
 
 
-def test_the_map_says_what_every_file_of_training_does():
+def test_architecture_page_lists_training_modules():
     rows = re.findall(r"^\| (`.*?) \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
     files = {path.stem for path in (ROOT / "privproj" / "training").glob("*.py")} - {"__init__"}
     assert files <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
 @pytest.mark.parametrize("path", [*WRITTEN, *(ROOT / "examples").glob("*.toml")], ids=lambda p: p.name)
-def test_versions_of_bounds_are_those_of_today(path):
+def test_docs_state_current_bound_versions(path):
     said = re.findall(r"(?:bound_version = |rank-free is at version )(\d+)", path.read_text())
     # All examples are of rank-free.
     assert set(said) <= {str(find_bound(M2, "rank-free").version)}
 
 
-def test_the_page_on_certificates_names_every_bound_that_has_one():
+def test_certificates_page_lists_certified_bounds():
     (row,) = re.findall(r"^\| bounds \|.*$", (DOCS / "certificates.md").read_text(), re.MULTILINE)
     for bound in registry():
         if not ball_entry(bound) or not bound.mechanism.__module__.startswith("privproj.mechanisms"):
@@ -194,14 +194,14 @@ def test_exit_codes_are_stated_once():
     assert [int(entry["name"]) for entry in entries] == list(EXIT_CODES)
 
 
-def test_a_changed_number_is_seen():
+def test_check_session_rejects_a_changed_number():
     with pytest.raises(AssertionError):
         check_session("epsilon", ["epsilon = 1.001"], ["epsilon = 1.000"])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("source", ["bounds", "words", pytest.param("api", marks=pytest.mark.extra)])
-def test_pages_come_from_their_source(source):
+def test_docs_build_pages_match_their_source(source):
     needs(*(["griffe"] if source == "api" else []))
     pages = BUILD.pages([source])
     assert not BUILD.differing(pages), "run python docs/build.py"
@@ -211,7 +211,7 @@ def test_pages_come_from_their_source(source):
         assert names == {f"docs/bounds/{kind}-{name}.md" for kind, name in bound_names()}
 
 
-def test_a_stale_page_is_seen(tmp_path):
+def test_docs_build_detects_stale_pages(tmp_path):
     (tmp_path / "gone.md").write_text("left over")
     folder = tmp_path.name
     wanted = {tmp_path / "new.md": "text", tmp_path / "README.md": "index"}
@@ -223,14 +223,14 @@ def test_a_stale_page_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("bound", registry(), ids=lambda b: f"{b.mechanism.name}.{b.name}")
-def test_every_bound_has_a_note(bound):
+def test_notes_cover_every_bound(bound):
     words = BOUNDS.note(bound)
     assert words["when"].strip() and words["proof"].strip()
     assert set(words["claims"]) <= anchored_claims()
     assert not bound.proof or bound.proof in words["claims"]
 
 
-def test_every_note_is_about_a_bound():
+def test_notes_name_registered_bounds_only():
     noted = {(kind, name) for kind, bounds in BOUNDS.notes()["bounds"].items() for name in bounds}
     assert noted == set(bound_names())
 
@@ -260,13 +260,13 @@ def links(path):
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda p: str(p.relative_to(DOCS)))
-def test_internal_links_resolve(path):
+def test_docs_internal_links_resolve(path):
     for target, anchor in links(path):
         assert target.exists(), f"{path.name}: {target}"
         assert not anchor or anchor in anchors(target), f"{path.name}: {target.name}#{anchor}"
 
 
-def test_outside_pages_link_to_files():
+def test_root_pages_link_to_existing_files():
     for path in (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")):
         for target, anchor in links(path):
             assert target.exists(), f"{path.name}: {target}"

@@ -1,4 +1,4 @@
-"""Public names have full docstrings whose examples run; the rest of the code speaks in whole sentences.
+"""Public names have full docstrings whose examples run; comments cite claims that exist.
 
 A full docstring is a summary sentence, ``Args:`` (or ``Attributes:``) with every parameter, ``Returns:``, ``Raises:``
 and a doctest. Public is what ``__all__`` of a public module lists.
@@ -88,13 +88,13 @@ def lacking(thing):
 
 
 @pytest.mark.parametrize(("module", "name"), EVERY)
-def test_a_public_name_has_a_full_docstring(module, name):
+def test_public_name_has_full_docstring(module, name):
     needs(*EXTRAS.get(module, ()))
     assert not list(lacking(getattr(import_module(module), name)))
 
 
 @pytest.mark.parametrize(("module", "name"), WITH_EXAMPLES)
-def test_its_examples_run(module, name):
+def test_public_name_examples_run(module, name):
     needs(*(EXTRAS | EXAMPLES_NEED).get(module, ()))
     thing = getattr(import_module(module), name)
     finder = doctest.DocTestFinder()
@@ -115,7 +115,7 @@ def own_members(kind):
 
 
 @pytest.mark.parametrize(("module", "name"), EVERY)
-def test_its_methods_say_what_they_do(module, name):
+def test_public_methods_have_docstrings(module, name):
     needs(*EXTRAS.get(module, ()))
     thing = getattr(import_module(module), name)
     if inspect.isclass(thing) and not issubclass(thing, PrivprojError):
@@ -123,7 +123,7 @@ def test_its_methods_say_what_they_do(module, name):
             assert re.search(r"\w.*[.!?]$", (function.__doc__ or "").strip().split("\n")[0]), method
 
 
-def test_a_poor_docstring_is_seen():
+def test_lacking_detects_incomplete_docstring():
     def poor(rank: int) -> int:
         """Rank, somehow"""
         return rank
@@ -145,7 +145,7 @@ def documented(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_sentence_is_cut_by_a_blank_line(path):
+def test_docstring_first_paragraph_is_complete(path):
     for name, text in documented(path):
         first = text.split("\n\n")[0].rstrip()
         assert first.endswith((".", ":", "?", "!", "::", "```", ")")), f"{name}: {first!r}"
@@ -157,7 +157,7 @@ CLAIMS = set(re.findall(r'<a id="c(\d+)"></a>', (ROOT / "docs" / "proofs.md").re
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_comments_cite_claims_that_exist(path):
+def test_comments_cite_existing_claims(path):
     comments = re.findall(r"#[^\n]*", path.read_text()) + [text for _, text in documented(path)]
     assert {number for text in comments for number in CLAIM.findall(text)} <= CLAIMS
 
@@ -173,7 +173,7 @@ def computes(tree):
 
 
 @pytest.mark.parametrize("path", THEOREMS, ids=lambda p: f"{p.parent.name}.{p.stem}")
-def test_a_theorem_shows_its_formula_above_its_code(path):
+def test_theorem_has_formula_comment(path):
     lines = path.read_text().splitlines()
     if computes(parsed(path)):
         assert any(re.match(r"\s+# .*[=<>(]", line) for line in lines), "no comment states the formula"

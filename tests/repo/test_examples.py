@@ -1,4 +1,4 @@
-"""Every script of ``examples/`` runs as it stands, says what it needs, and prints what it promises."""
+"""Every script of ``examples/`` runs, states what it needs, and prints values with the expected properties."""
 
 import ast
 import os
@@ -48,7 +48,7 @@ def the_projection_gains(printed):
 
 
 def calibrated_noise_meets_the_target(printed):
-    """What was spent is at most what was asked for, and something is learned (a guess is right in 10 % of cases)."""
+    """The spent epsilon is at most the target, and the model learns (guessing has an accuracy of 10 %)."""
     (target,), (spent,), (accuracy,) = (numbers_after(w, printed) for w in ("for epsilon", "spent: epsilon =", "cy ="))
     assert 0.9 * target < spent <= target and accuracy > 70
 
@@ -60,7 +60,7 @@ def fine_tuning_learns_within_the_target(printed):
 
 
 def only_the_fault_is_refuted(printed):
-    """The code as it is stands, the planted fault is found, and no attack shows more than its runs can show."""
+    """The claim stands without a bug, the injected bug is detected, and no attack exceeds what its runs can show."""
     verdicts = dict(re.findall(r"^([\w -]+): the claim .* is (not refuted|refuted)$", printed, re.MULTILINE))
     assert verdicts == {"no fault": "not refuted", "reused-projection": "refuted"}
     shown, most = numbers_after("at least", printed), numbers_after("can show", printed)
@@ -128,21 +128,21 @@ OF_ARCHIVES = {
 
 
 @pytest.mark.parametrize("name", CORE)
-def test_an_example_of_the_core_keeps_its_law(name, tmp_path):
+def test_example_of_core_prints_expected_values(name, tmp_path):
     CORE[name](output_of(name, tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OF_EXTRAS)
-def test_an_example_of_an_extra_keeps_its_law(name, tmp_path):
+def test_example_of_extra_prints_expected_values(name, tmp_path):
     law, *modules = OF_EXTRAS[name]
     needs(*modules)
     law(output_of(name, tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_the_workflow_works_for_who_copies_it(tmp_path, monkeypatch, capsys):
+def test_example_workflow_runs_when_copied(tmp_path, monkeypatch, capsys):
     """Every file that it names is one that its comment tells to make, or one that it makes itself."""
     text = (FOLDER / "github-actions.yml").read_text()
     told, job = "".join(re.findall(r"^#(.*)\n", text, re.MULTILINE)), re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
@@ -162,7 +162,7 @@ def test_the_workflow_works_for_who_copies_it(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_ARCHIVES)
-def test_an_example_of_archives_keeps_its_law(name, tmp_path):
+def test_example_of_archives_prints_expected_values(name, tmp_path):
     law, *modules = OF_ARCHIVES[name]
     needs(*modules)
     if "PRIVPROJ_ARCHIVES" not in os.environ:
@@ -173,7 +173,7 @@ def test_an_example_of_archives_keeps_its_law(name, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OF_ARCHIVES)
-def test_an_example_without_its_archives_says_in_one_line_what_to_fetch(name, tmp_path):
+def test_example_without_archives_names_what_to_fetch(name, tmp_path):
     needs(*OF_ARCHIVES[name][1:])
     done = run(name, tmp_path, str(tmp_path))
     assert done.returncode == 1 and not done.stdout
@@ -181,7 +181,7 @@ def test_an_example_without_its_archives_says_in_one_line_what_to_fetch(name, tm
 
 
 @pytest.mark.full
-def test_the_sweep_draws_where_it_is_told(tmp_path):
+def test_example_sweep_writes_the_given_file(tmp_path):
     needs("matplotlib")
     output_of("sweep_to_plot", tmp_path, "here.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["here.svg"]
@@ -190,12 +190,12 @@ def test_the_sweep_draws_where_it_is_told(tmp_path):
 # --- the scripts as text ----------------------------------------------------------------------------
 
 
-def test_every_example_has_a_law():
+def test_examples_all_have_a_check():
     assert sorted([*CORE, *OF_EXTRAS, *OF_ARCHIVES]) == SCRIPTS
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_example_is_short_and_says_how_to_run_it(name):
+def test_example_is_short_and_states_how_to_run_it(name):
     text = (FOLDER / f"{name}.py").read_text()
     tree = ast.parse(text)
     words = ast.get_docstring(tree)
@@ -206,6 +206,6 @@ def test_an_example_is_short_and_says_how_to_run_it(name):
     assert 'if __name__ == "__main__":\n    main()\n' in text
 
 
-def test_the_table_lists_every_file():
+def test_examples_readme_lists_every_file():
     listed = re.findall(r"\]\(([\w.-]+)\)", (FOLDER / "README.md").read_text())
     assert sorted(listed) == sorted(path.name for path in FOLDER.iterdir() if path.is_file() and path.stem != "README")

@@ -1,4 +1,4 @@
-"""The picture of the README: what it draws, what it says to those who do not see it, and that it is up to date."""
+"""The picture of the README: its data, its description, its contrast, and that it is up to date."""
 
 import importlib.util
 import re
@@ -29,7 +29,7 @@ def columns(gain):
     return gain.table()
 
 
-def test_at_the_same_noise_on_the_update_m2_costs_more_than_dp_sgd_and_comes_to_it_as_the_rank_grows(gain, columns):
+def test_gain_picture_m2_approaches_dp_sgd_with_rank(gain, columns):
     """M2 never beats DP-SGD at equal noise (a theorem); its published accounting stays above ours."""
     assert list(columns) == ["DP-SGD", "M2 as published", "M2 by privproj"]
     rows = list(zip(gain.RANKS, *columns.values(), strict=True))
@@ -40,7 +40,7 @@ def test_at_the_same_noise_on_the_update_m2_costs_more_than_dp_sgd_and_comes_to_
     assert rows[-1][3] < 1.001 * rows[-1][1]
 
 
-def test_the_picture_says_what_it_shows(gain, columns):
+def test_gain_picture_has_title_and_description(gain, columns):
     root = ET.parse(PICTURE).getroot()
     assert root.get("role") == "img"
     named = {part.get("id"): part.text for part in root if part.tag in (f"{SVG}title", f"{SVG}desc")}
@@ -55,7 +55,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#0d1117"])
-def test_the_picture_is_legible_on_white_and_on_dark(page):
+def test_gain_picture_has_contrast_on_white_and_dark(page):
     colours = set(re.findall(r"#[0-9a-f]{6}\b", PICTURE.read_text()))
     assert len(colours) >= 4
     for colour in colours:
@@ -64,7 +64,7 @@ def test_the_picture_is_legible_on_white_and_on_dark(page):
 
 
 @pytest.mark.full
-def test_the_picture_is_the_one_that_the_script_draws(gain, columns):
+def test_gain_picture_matches_its_script(gain, columns):
     matplotlib = needs("matplotlib")
     drawn = gain.draw(columns)
     assert drawn == gain.draw(columns)

@@ -1,4 +1,4 @@
-"""What is published: metadata that builds, a readme whose links lead somewhere, one version, a release tried."""
+"""Metadata, README of the package index, and the checklist of a release."""
 
 import re
 import runpy
@@ -33,19 +33,19 @@ def readme_for_index(monkeypatch):
     return given["long_description"]
 
 
-def test_a_package_index_shows_no_link_that_leads_nowhere_and_no_picture_that_is_not_there(readme_for_index):
+def test_package_index_readme_has_absolute_links_only(readme_for_index):
     for target in re.findall(r"\]\(([^)]*)\)|(?:src|href)=\"([^\"]*)\"", readme_for_index):
         assert "".join(target).startswith("https://")
     assert "<img" in README and "<img" not in readme_for_index
 
 
-def test_it_keeps_every_word_and_command_of_the_readme_but_for_the_folder_to_install(readme_for_index):
+def test_package_index_readme_keeps_commands_and_headings(readme_for_index):
     assert re.findall(r"^\$ .*", readme_for_index, re.MULTILINE) == re.findall(r"^\$ .*", README, re.MULTILINE)
     assert re.findall(r"^#.*", readme_for_index, re.MULTILINE) == re.findall(r"^#.*", README, re.MULTILINE)
     assert "pip install -q privproj &&" in readme_for_index and "pip install 'privproj[torch]'" in readme_for_index
 
 
-def test_the_license_is_an_expression_and_its_files_are_there():
+def test_license_is_an_expression_with_files():
     project = PROJECT["project"]
     assert project["license"] == CITATION["license"] == "Apache-2.0" and project["license-files"] == ["LICENSE"]
     assert (ROOT / "LICENSE").read_text().split()[:2] == ["Apache", "License"]
@@ -54,19 +54,19 @@ def test_the_license_is_an_expression_and_its_files_are_there():
     assert int(re.fullmatch(r"setuptools>=(\d+)", builder)[1]) >= 77  # the first that knows both keys
 
 
-def test_the_citation_has_the_version_of_the_package_and_a_day():
+def test_citation_has_version_and_date():
     assert CITATION["version"] == privproj.__version__
     date.fromisoformat(CITATION["date-released"])
 
 
-def test_no_address_is_invented():
+def test_root_pages_have_no_invented_address():
     """Addresses of the project are the owner's to fill in."""
     owner = PROJECT["project"].get("urls", {})
     for name in ("CITATION.cff", "SECURITY.md", "CONTRIBUTING.md"):
         assert not re.findall(r"https?://|\S+@\S+\.\w+", (ROOT / name).read_text()) or owner, name
 
 
-def test_every_dependency_is_said_to_be_for_something():
+def test_installation_page_states_use_of_dependencies():
     uses = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))["USES"]
     assert list(uses) == [re.match(r"[\w-]+", words)[0] for words in PROJECT["project"]["dependencies"]]
     page = (ROOT / "docs" / "installation.md").read_text()
@@ -74,7 +74,7 @@ def test_every_dependency_is_said_to_be_for_something():
         assert re.search(rf"^\| {name} \| [\d.]+ \| {re.escape(words)} \|", page, re.MULTILINE)
 
 
-def test_one_number_on_the_command_line_loads_what_the_page_on_installation_says():
+def test_installation_page_states_imports_of_a_query():
     size = runpy.run_path(str(ROOT / "benchmarks" / "size.py"))
     page = (ROOT / "docs" / "installation.md").read_text()
     for kind, words in size["QUESTIONS"].items():
@@ -90,7 +90,7 @@ def commands_of_release():
     return [line.strip() for line in block.splitlines() if line.strip()]
 
 
-def test_the_checklist_builds_and_tries_every_python_that_is_named_as_supported():
+def test_release_checklist_covers_supported_pythons():
     build, tried = commands_of_release()
     assert build.startswith("python -m build") and tried.startswith(".ci/versions --quick")
     named = [words.rsplit(" ", 1)[1] for words in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", words)]
@@ -99,7 +99,7 @@ def test_the_checklist_builds_and_tries_every_python_that_is_named_as_supported(
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_checklist_run(tmp_path):
+def test_release_checklist_commands_run(tmp_path):
     """In a copy; it asks a package index, and leaves out a python that is not on this machine."""
     needs("build")
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)

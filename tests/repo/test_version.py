@@ -1,4 +1,4 @@
-"""One version, and the whole package in the wheel."""
+"""The version is defined once, and the wheel contains the whole package."""
 
 import re
 import tomllib
@@ -9,7 +9,7 @@ from helpers import ROOT
 import privproj
 
 
-def test_the_wheel_holds_every_folder():
+def test_wheel_includes_every_package():
     """``setup.py`` finds the folders that are packages."""
     folders = {path.parent for path in (ROOT / "privproj").rglob("*.py")}
     assert len(folders) > 20 and all((folder / "__init__.py").exists() for folder in folders)
@@ -22,7 +22,7 @@ def test_wheel_includes_every_data_file():
     assert [path for path in data if not any(map(path.match, patterns))] == []
 
 
-def test_one_version_string():
+def test_version_is_defined_once():
     sources = [*(ROOT / "privproj").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
     found = [path for path in sources if re.search(r'version.* = "\d', path.read_text())]
     assert [p.relative_to(ROOT) for p in found] == [Path("privproj/version.py")]

@@ -4,14 +4,14 @@ import json
 import re
 
 import pytest
-from fuzz.laws import call
-from fuzz.strategies import Case
 from privproj_cli.explain import entries, word_groups
 
 from privproj import Gaussian
 from privproj.assumptions import Requirement
 from privproj.contrib.filters import Filter
 from privproj.io.run_file import from_data
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 

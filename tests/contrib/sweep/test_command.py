@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from contrib.sweep.grids import GRID
-from fuzz.laws import call
-from fuzz.strategies import Case
 from privproj_cli.main import exit_code
 from unit.accounting.test_config import ANSWERED, REFUSED, words_of
 from unit.io.test_files import DEEP
@@ -15,6 +13,8 @@ from unit.io.test_files import DEEP
 import privproj
 from privproj.accounting.query import build_result
 from privproj.contrib.sweep.sweep import MOST_CORNERS, grid_from
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 GRID_FILE = {"mechanism": "gaussian", "noise_multiplier": 3, "delta": 1e-5, "grid": {"steps": [1, 2]}}
 

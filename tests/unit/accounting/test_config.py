@@ -3,54 +3,12 @@
 import json
 
 import pytest
-from fuzz import keys
-from fuzz.laws import call
-from fuzz.strategies import Case
 from helpers import feature_rows
 
-from privproj.run import RUN_PARAMETERS
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
-
-
-# --- the law --------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_a_key_that_is_removed_doubled_or_mistyped_changes_the_answer_or_is_an_error():
-    count = keys.tried(seed=19, cases=150, most=4)
-    shown = [f"{way} {key}: {words}\n{file.text}" for way, key, file, words in count.silent]
-    assert not shown, "\n\n".join(shown)
-    for outcome in ("removed: changed", "removed: error", "doubled: error", "mistyped: error", "unknown: error"):
-        assert count.cases[outcome] >= 5, count.cases
-
-
-def test_the_law_sees_a_dropped_and_a_coerced_key(monkeypatch):
-    entry = [*GAUSSIAN.items(), ("batch_size", 2), ("dataset_size", 9), ("epochs", 3), ("group_size", 2)]
-    file = keys.File("run", "json", [], [entry])
-    before = file.answer[1]
-    without = file.changed(0, entry[:-1])
-    assert keys.judged(file, before, "removed", "group_size", without) == "changed"
-    spelled = file.changed(0, [*entry, ("noise-multiplier", 2)])
-    assert keys.judged(file, before, "doubled", "noise_multiplier", spelled) == "error"
-    planned = file.changed(0, [*entry, ("planned", "false")])
-    assert keys.judged(file, before, "mistyped", "planned", planned) == "error"
-    without_group = {name: found for name, found in RUN_PARAMETERS.items() if name != "group_size"}
-    monkeypatch.setattr("privproj.run.RUN_PARAMETERS", without_group)
-    monkeypatch.setattr(
-        "privproj.accounting.config.with_unique_keys",
-        lambda entry, where: {k.replace("-", "_"): entry[k] for k in entry},
-    )
-    monkeypatch.setattr("privproj.accounting.config.check_type", lambda name, value, words: value)
-    assert keys.judged(file, file.answer[1], "removed", "group_size", without).startswith("the same answer")
-    assert keys.judged(file, before, "doubled", "noise_multiplier", spelled).startswith("answered")
-    assert keys.judged(file, before, "mistyped", "planned", planned).startswith("answered")
-
-
-@pytest.mark.slow
-def test_three_thousand_cases():
-    count = keys.tried(seed=1, cases=3000, most=6)
-    assert not count.silent, [(way, key, file.text, words) for way, key, file, words in count.silent[:5]]
 
 
 # --- one door -------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from fuzz.laws import call
-from fuzz.strategies import Case
 
 from privproj.assumptions import Requirement
 from privproj.io.run_file import from_data
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 GAUSSIAN = {"mechanism": "gaussian", "noise_multiplier": 2}
 

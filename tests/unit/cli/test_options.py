@@ -4,12 +4,12 @@ from inspect import signature
 
 import click
 import pytest
-from fuzz.laws import call
-from fuzz.strategies import Case
 from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Once, options_from
 
 from privproj.mechanisms.sketch.lora_noise import lora_noise
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 
 @pytest.mark.parametrize(

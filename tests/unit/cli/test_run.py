@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from fuzz.laws import call
-from fuzz.strategies import Case
 from helpers import GAUSSIAN_PHASE, M2_PHASE
 from privproj_cli.main import exit_code
 
 import privproj
 from privproj.io.files import as_toml, read_data
 from privproj.io.run_file import from_data
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 
 def eps_of(*phases):

@@ -43,7 +43,7 @@ def runs():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_of_a_record_is_what_the_model_says_of_that_record_alone(runs, kind, tmp_path):
+def test_trainer_loss_of_a_record_depends_on_it_alone(runs, kind, tmp_path):
     model, data = runs.KINDS[kind]()
     model.eval()
     own = runs.trainer(tmp_path, model, data)
@@ -52,7 +52,7 @@ def test_the_loss_of_a_record_is_what_the_model_says_of_that_record_alone(runs, 
     torch.testing.assert_close(losses, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_smoothed_labels_are_smoothed_for_each_record_alone(runs, tmp_path):
+def test_trainer_label_smoothing_is_per_record(runs, tmp_path):
     own, data = runs.trainer(tmp_path, label_smoothing_factor=0.2), runs.texts()
     losses = own.compute_record_losses(own.model, runs.padded(data))
     smooth = own.label_smoother
@@ -67,7 +67,7 @@ def test_smoothed_labels_are_smoothed_for_each_record_alone(runs, tmp_path):
 
 @pytest.mark.parametrize(("at_a_time", "accumulation"), [(12, 1), (5, 3)])
 @pytest.mark.parametrize("make", ["head_only", "adapted"])
-def test_a_step_is_the_clipped_sum_of_the_gradients_of_single_records(runs, make, at_a_time, accumulation, tmp_path):
+def test_trainer_step_is_the_clipped_sum(runs, make, at_a_time, accumulation, tmp_path):
     model, data = getattr(runs, make)(), runs.texts(at_a_time * accumulation)
     trained = [p for p in model.parameters() if p.requires_grad]
     found = [torch.autograd.grad(model(**runs.padded([record])).loss, trained) for record in data]
@@ -88,7 +88,7 @@ def test_a_step_is_the_clipped_sum_of_the_gradients_of_single_records(runs, make
 
 
 @pytest.mark.parametrize("length", [{"num_train_epochs": 2.5}, {"max_steps": 7}])
-def test_every_planned_step_is_released_and_no_other(runs, length, tmp_path):
+def test_trainer_releases_exactly_the_planned_steps(runs, length, tmp_path):
     own = runs.trainer(
         tmp_path, data=runs.texts(40), privacy={**PRIVACY, "epsilon": 2.0, "noise_multiplier": None}, **length
     )
@@ -101,7 +101,7 @@ def test_every_planned_step_is_released_and_no_other(runs, length, tmp_path):
     assert 1.99 < own.epsilon().value <= 2.0
 
 
-def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
+def test_trainer_with_empty_batches_runs_all_steps(runs, tmp_path):
     """Eight records in eight batches: an empty batch at the end of a run was waited for forever."""
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "num_train_epochs": 2}
     for name, privacy in (("bins", {"batches": "balls-in-bins"}), ("poisson", {})):
@@ -111,7 +111,7 @@ def test_a_run_with_empty_batches_ends_with_every_planned_step(runs, tmp_path):
         assert read_ledger(tmp_path / name / "ledger.jsonl").spent == 16
 
 
-def test_a_pass_of_balls_in_bins_is_an_epoch(runs, tmp_path, monkeypatch):
+def test_trainer_balls_in_bins_pass_is_an_epoch(runs, tmp_path, monkeypatch):
     drawn, plain = [], BatchState.open
     monkeypatch.setattr(BatchState, "open", lambda turn, *given: (drawn.append(given[2]), plain(turn, *given)))
     privacy = {**PRIVACY, "batches": "balls-in-bins"}
@@ -124,7 +124,7 @@ def test_a_pass_of_balls_in_bins_is_an_epoch(runs, tmp_path, monkeypatch):
         runs.trainer(tmp_path / "part", data=runs.texts(40), privacy=privacy, num_train_epochs=1.5).train()
 
 
-def test_logs_hold_a_growing_epsilon_and_no_statistic_of_a_batch(runs, tmp_path):
+def test_trainer_logs_epsilon_and_no_batch_statistic(runs, tmp_path):
     own = runs.trainer(
         tmp_path, data=runs.texts(40), privacy={**PRIVACY, "epsilon": 2.0, "noise_multiplier": None}, max_steps=5,
         save_strategy="steps", save_steps=5, logging_strategy="steps", logging_steps=1,
@@ -140,7 +140,7 @@ def test_logs_hold_a_growing_epsilon_and_no_statistic_of_a_batch(runs, tmp_path)
     assert '"loss"' not in (tmp_path / "checkpoint-5" / "trainer_state.json").read_text()
 
 
-def test_evaluation_and_the_saved_model_are_as_usual(runs, tmp_path):
+def test_trainer_evaluates_and_saves_as_usual(runs, tmp_path):
     own = runs.trainer(
         tmp_path, runs.adapted(), runs.texts(40), FIXED, max_steps=3, eval_strategy="steps", eval_steps=1,
         eval_dataset=runs.texts(5, seed=1), learning_rate=0.5,
@@ -185,7 +185,7 @@ def killed_run(folder, after, **options):
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
 
-def test_a_killed_run_resumes_with_the_same_releases_the_same_epsilon_and_the_same_schedule(runs, tmp_path):
+def test_trainer_killed_run_resumes_with_same_epsilon(runs, tmp_path):
     whole = runs.trainer(tmp_path / "whole", runs.adapted(), runs.texts(40), BUDGET, **SAVING, **LOGGING)
     whole.train()
     killed_run(tmp_path / "killed", after=3, **LOGGING)
@@ -215,7 +215,7 @@ def folder(finished, tmp_path):
     return Path(shutil.copytree(finished.args.output_dir, tmp_path / "run"))
 
 
-def test_a_resumed_run_goes_on_from_the_weights_and_the_momentum_of_its_checkpoint(runs, finished, folder):
+def test_trainer_resumes_weights_and_momentum(runs, finished, folder):
     own = runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     done = own.train(resume_from_checkpoint=str(folder / "checkpoint-6"))
     assert done.global_step == own.private_optimizer._steps == read_ledger(folder / "ledger.jsonl").spent == 6
@@ -225,7 +225,7 @@ def test_a_resumed_run_goes_on_from_the_weights_and_the_momentum_of_its_checkpoi
         assert torch.equal(p["exp_avg"], q["exp_avg"])
 
 
-def test_what_m2_trained_of_an_adapted_model_is_in_its_checkpoints(runs, tmp_path):
+def test_trainer_checkpoint_has_tensors_trained_by_m2(runs, tmp_path):
     from privproj.training import import_peft
 
     privacy = {**PRIVACY, "algorithm": "m2"}
@@ -251,26 +251,26 @@ def without_two_lines(ledger):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, without_two_lines])
-def test_a_ledger_with_fewer_releases_than_the_checkpoint_is_refused(runs, damage, folder):
+def test_trainer_rejects_ledger_behind_checkpoint(runs, damage, folder):
     damage(folder / "ledger.jsonl")
     with pytest.raises(InvalidParameter, match="releases"):
         runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING).train(resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize("changed", [{"ledger": None}, {"noise_multiplier": 2.0}])
-def test_resuming_without_a_ledger_or_with_another_plan_is_refused(runs, changed, folder):
+def test_trainer_resume_needs_ledger_and_same_plan(runs, changed, folder):
     own = runs.trainer(folder, runs.adapted(), runs.texts(40), {**FIXED, **changed}, **SAVING)
     with pytest.raises(InvalidParameter, match="releases"):
         own.train(resume_from_checkpoint=True)
 
 
-def test_a_second_run_into_the_same_folder_is_refused_until_it_resumes(runs, folder):
+def test_trainer_rejects_second_run_in_same_folder(runs, folder):
     with pytest.raises(Refused, match="resume_from_checkpoint"):
         runs.trainer(folder, runs.adapted(), runs.texts(40), FIXED, **SAVING).train()
     assert read_ledger(folder / "ledger.jsonl").spent == 6
 
 
-def test_a_model_that_was_trained_is_trained_on_with_its_ledger_alone(runs, tmp_path):
+def test_trainer_continues_only_with_its_ledger(runs, tmp_path):
     """In this process a second run is counted with the first; a resumed one has nothing left to do."""
     model, book = runs.adapted(), tmp_path / "one" / "ledger.jsonl"
     first = runs.trainer(tmp_path / "one", model, runs.texts(40), FIXED, **SAVING)
@@ -286,7 +286,7 @@ def test_a_model_that_was_trained_is_trained_on_with_its_ledger_alone(runs, tmp_
     assert Requirement.ONLY_THIS_LEDGER in second.epsilon().assumes
 
 
-def test_a_stopped_run_has_spent_less_and_says_so(runs, tmp_path):
+def test_trainer_stopped_run_reports_less_epsilon(runs, tmp_path):
     own = runs.trainer(tmp_path, runs.adapted(), runs.texts(40), FIXED, **SAVING)
     own.add_callback(runs.Stop())
     assert own.train().global_step == own.private_optimizer._steps == 4
@@ -310,7 +310,7 @@ def test_a_stopped_run_has_spent_less_and_says_so(runs, tmp_path):
         ({"optim": "schedule_free_adamw"}, "optim"),
     ],
 )
-def test_arguments_that_break_a_promise_are_refused_by_name(runs, options, name, tmp_path):
+def test_trainer_rejects_unsound_arguments_by_name(runs, options, name, tmp_path):
     with pytest.raises(InvalidParameter, match=name):
         runs.trainer(tmp_path, **options)
 
@@ -323,25 +323,25 @@ def test_arguments_that_break_a_promise_are_refused_by_name(runs, options, name,
         ({"max_grad_norm": 1.0, "noise_multiplier": 1.0}, "delta"),
     ],
 )
-def test_privacy_is_said_in_the_words_of_make_private(runs, privacy, words, tmp_path):
+def test_trainer_takes_privacy_options_of_make_private(runs, privacy, words, tmp_path):
     with pytest.raises(InvalidParameter, match=words):
         runs.trainer(tmp_path, privacy=privacy)
 
 
-def test_a_loss_of_a_batch_is_refused_where_none_of_its_records_is_given(runs, tmp_path):
+def test_trainer_rejects_loss_of_a_whole_batch(runs, tmp_path):
     with pytest.raises(InvalidParameter, match="compute_record_losses"):
         runs.trainer(tmp_path, kind=runs.Weighted)
     assert runs.trainer(tmp_path, kind=runs.WeightedRecords, max_steps=1).train().global_step == 1
 
 
-def test_an_unknown_head_and_data_without_an_index_are_refused(runs, tmp_path):
+def test_trainer_rejects_unknown_head_and_iterable_data(runs, tmp_path):
     with pytest.raises(InvalidParameter, match="compute_record_losses"):
         runs.trainer(tmp_path, torch.nn.Linear(3, 2))
     with pytest.raises(InvalidParameter, match="Stream"):
         runs.trainer(tmp_path, data=runs.Stream(), max_steps=2)
 
 
-def test_the_arguments_of_trainer_stay_as_the_user_wrote_them(runs, tmp_path):
+def test_trainer_arguments_stay_unchanged(runs, tmp_path):
     own = runs.TrainingArguments(str(tmp_path), gradient_accumulation_steps=4, max_grad_norm=3.0, use_cpu=True)
     clipped = {**PRIVACY, "max_grad_norm": 3.0}
     runs.PrivateTrainer(runs.llama(), own, train_dataset=runs.texts(), privacy=clipped)
@@ -355,5 +355,5 @@ def test_the_arguments_of_trainer_stay_as_the_user_wrote_them(runs, tmp_path):
     assert (own.gradient_accumulation_steps, own.max_grad_norm, own.ignore_data_skip) == (4, 3.0, False)
 
 
-def test_the_class_is_a_trainer_for_every_subclass_of_trainer(runs, tmp_path):
+def test_trainer_mixin_works_for_every_subclass(runs, tmp_path):
     assert runs.trainer(tmp_path, kind=runs.Both, max_steps=1).train().global_step == 1

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from fuzz.laws import call
-from fuzz.strategies import Case
 from helpers import feature_rows, needs
 from privproj_cli.main import exit_code
 from unit.io.ledgers import spend
@@ -16,6 +14,8 @@ from unit.io.ledgers import spend
 from privproj.errors import InvalidParameter, Refused
 from privproj.io import ledger
 from privproj.io.files import LARGEST_FILE, read_bounded, write_atomically
+from tests.differential.command_line_laws import call
+from tests.differential.command_lines import Case
 
 GAUSSIAN = ("gaussian", "--noise-multiplier", "1")
 PHASE = {"mechanism": "gaussian", "noise_multiplier": 3}

@@ -37,14 +37,14 @@ positive = st.floats(1e-12, 1e9)
 
 @settings(max_examples=40)
 @given(positive, st.floats(-1e9, 1e9), st.floats(0.01, 0.99), st.floats(0.01, 10.0), st.floats(1e-3, 1e9))
-def test_the_next_clip_is_within_its_range_and_falls_with_the_count(clip, count, quantile, rate, batch):
+def test_adaptive_clip_stays_in_range_and_falls_with_count(clip, count, quantile, rate, batch):
     clipping = AdaptiveClipping(target_quantile=quantile, learning_rate=rate, least=1e-6, most=1e3)
     found = clipping.next_clip(clip, count, batch)
     assert 1e-6 <= found <= 1e3
     assert clipping.next_clip(clip, count + batch, batch) <= found
 
 
-def test_at_the_quantile_the_clip_stays_and_else_it_moves_by_the_rule():
+def test_adaptive_clip_is_constant_at_the_quantile():
     clipping = AdaptiveClipping(target_quantile=0.7, learning_rate=0.3)
     assert clipping.next_clip(2.0, 0.2 * 50, 50.0) == pytest.approx(2.0, rel=1e-14)
     assert clipping.next_clip(2.0, 0.5 * 50, 50.0) == pytest.approx(2.0 * math.exp(-0.3 * 0.3), rel=1e-14)
@@ -58,19 +58,19 @@ def test_at_the_quantile_the_clip_stays_and_else_it_moves_by_the_rule():
         {"most": math.inf},
     ],
 )  # fmt: skip
-def test_values_outside_their_ranges_are_refused(wrong):
+def test_values_outside_their_ranges_are_rejected(wrong):
     with pytest.raises(InvalidParameter):
         AdaptiveClipping(**wrong)
 
 
-def test_without_a_deviation_it_is_a_twentieth_of_the_expected_batch():
+def test_adaptive_clipping_sigma_defaults_to_batch_over_20():
     x, y = data(40)
     _, run, _ = private(mlp(), x, y, adaptive_clipping=AdaptiveClipping(), sampling_rate=0.5)
     assert run._plan.expected_batch == 20.0
     assert run._plan.adaptive_clipping.sigma == run._plan.mechanism.adaptive_clipping_sigma == 1.0
 
 
-def test_the_noise_is_calibrated_together_with_the_count(tmp_path):
+def test_noise_is_calibrated_together_with_the_count(tmp_path):
     x, y = data(40)
     given = {"noise_multiplier": None, "epsilon": 3.0, "delta": 1e-5, "steps": 2, "algorithm": "m2", "rank": 2}
     ledger = str(tmp_path / "ledger")
@@ -97,7 +97,7 @@ def break_at(loss_fn, row):
     return broken
 
 
-def test_parts_of_a_batch_are_counted_once_and_a_broken_step_not_at_all():
+def test_count_of_micro_batches_is_added_once():
     x, y = data()
     clips = []
     for parts in (1, 3, 12):
@@ -112,7 +112,7 @@ def test_parts_of_a_batch_are_counted_once_and_a_broken_step_not_at_all():
     assert clips[1:] == pytest.approx(clips[:1] * 2, rel=1e-9)
 
 
-def test_records_that_are_not_finite_count_as_clipped_and_empty_batches_are_released():
+def test_count_treats_non_finite_records_as_clipped():
     x, y = data()
     for bad, unclipped in ((0, len(x)), (3, len(x) - 3)):
         module, rows = mlp(), x.clone()
@@ -143,7 +143,7 @@ def test_one_record_there_or_not_moves_the_count_by_a_half(clip):
 
 
 @pytest.mark.parametrize(("relation", "times"), [("add-remove", 1.0), ("replace", 2.0)])
-def test_the_noise_follows_the_clip(relation, times):
+def test_noise_follows_the_clip(relation, times):
     x, y = data()
     _, run, _ = private(mlp(), x, y, adaptive_clipping=SURE, noise_multiplier=2.5, relation=relation, insecure_seed=3)
     draws = []
@@ -157,7 +157,7 @@ def test_the_noise_follows_the_clip(relation, times):
     assert run._views[0].noise_scale == 40.0
 
 
-def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
+def test_state_keeps_the_clip_and_checks_its_range():
     x, y = data()
     module = mlp()
     _, run, _ = private(module, x, y, adaptive_clipping=SURE)
@@ -185,7 +185,7 @@ def test_a_state_keeps_the_clip_and_refuses_one_outside_the_range():
     assert "clip" not in private(mlp(), x, y)[1].state_dict()["privproj"]
 
 
-def test_what_has_no_clip_that_can_adapt_is_refused():
+def test_what_has_no_clip_that_can_adapt_is_rejected():
     x, y = data()
     for wrong in ({"max_grad_norm": 1e-3, "clipping": AdaptiveClipping(least=1.0)}, {"clipping": 0.5}):
         with pytest.raises(InvalidParameter):
@@ -197,7 +197,7 @@ def test_what_has_no_clip_that_can_adapt_is_refused():
         private(mlp(), x, y, algorithm="m2", rank=2, bound="beta-tail", adaptive_clipping=SURE)
 
 
-def test_an_accountant_that_would_leave_the_count_out_refuses():
+def test_accountant_that_would_leave_the_count_out_rejects():
     x, y = data()
     _, run, _ = private(mlp(), x, y, adaptive_clipping=AdaptiveClipping(sigma=1.0), noise_multiplier=1.0)
     with pytest.raises(Refused, match="count"):
@@ -206,7 +206,7 @@ def test_an_accountant_that_would_leave_the_count_out_refuses():
 
 @pytest.mark.full
 @pytest.mark.parametrize("quantile", [0.3, 0.7])
-def test_the_clip_finds_its_quantile_from_far_away(quantile):
+def test_clip_finds_its_quantile_from_far_away(quantile):
     """Digits through a linear head that hardly moves: the share of norms below the last clips is the quantile."""
     needs("sklearn")
     from privproj.training.classifier import load

@@ -75,7 +75,7 @@ def records_of(seen, epoch):
     return sorted(record for position, batch in seen.items() if position // BATCHES == epoch for record in batch)
 
 
-def test_every_record_is_in_one_batch_of_every_epoch_and_it_is_another_one():
+def test_balls_in_bins_puts_each_record_in_a_fresh_batch():
     seen = train(in_bins())
     assert all(records_of(seen, epoch) == list(range(RECORDS)) for epoch in range(EPOCHS))
     epochs = [[seen.get(BATCHES * epoch + i) for i in range(BATCHES)] for epoch in range(EPOCHS)]
@@ -98,7 +98,7 @@ def test_batches_of_an_epoch_have_the_law_of_independent_picks():
         assert stats.chisquare(table.ravel()).pvalue > 1e-3
 
 
-def test_the_divisor_is_public_and_an_empty_batch_is_a_release():
+def test_divisor_is_public_and_an_empty_batch_is_a_release():
     _, optimizer, _ = run = in_bins(batches=4 * RECORDS, epochs=1)
     assert optimizer._plan.expected_batch == 0.25
     seen = train(run)
@@ -112,7 +112,7 @@ def known(epochs):
     return privproj.epsilon(privproj.Gaussian(noise_multiplier=2.0), delta=1e-5, **run).value
 
 
-def test_an_epoch_that_was_begun_is_accounted_as_a_whole_one(tmp_path):
+def test_epoch_that_was_begun_is_accounted_as_a_whole_one(tmp_path):
     _, optimizer, _ = run = in_bins(ledger=str(tmp_path / "book"))
     train(run, BATCHES + 1)
     account = read_ledger(tmp_path / "book")
@@ -134,7 +134,7 @@ def test_calibrated_noise_meets_the_target_for_the_epochs():
 
 
 @pytest.mark.parametrize("stops", [(1, 3, 2), (BATCHES, 1), (BATCHES - 1, BATCHES)])
-def test_a_run_that_is_gone_on_with_is_in_the_same_epoch(tmp_path, stops):
+def test_run_that_is_gone_on_with_is_in_the_same_epoch(tmp_path, stops):
     """Otherwise a record could be in two batches of an epoch that is accounted once."""
     book, seen = str(tmp_path / "book"), {}
     for most in (*stops, math.inf):
@@ -164,7 +164,7 @@ def test_where_the_epoch_is_lost_what_is_left_of_it_is_given_up(tmp_path):
     assert json.loads(beside.read_text())["epochs"]["secret"] != secret
 
 
-def test_copies_of_a_run_share_no_more_than_the_epoch_that_was_begun(tmp_path):
+def test_copies_of_a_run_share_at_most_one_epoch(tmp_path):
     """Equal picks in every epoch would cost more than both ledgers together say."""
     train(in_bins(ledger=str(tmp_path / "book")), BATCHES + 1)
     seen = []
@@ -187,7 +187,7 @@ class Noisy(Dataset):
         return torch.eye(RECORDS)[number] + 1e-9 * torch.rand(RECORDS), 0
 
 
-def test_where_the_order_of_records_is_not_known_the_epoch_is_given_up(tmp_path):
+def test_epoch_is_dropped_if_record_order_is_unknown(tmp_path):
     book = str(tmp_path / "book")
 
     def begun():
@@ -213,7 +213,7 @@ def test_another_phase_on_a_ledger_draws_other_batches(tmp_path):
     assert {**second, **third} != first and len(read_ledger(book).phases) == 2
 
 
-def test_a_release_that_was_not_counted_does_not_shift_the_batches(tmp_path, monkeypatch):
+def test_uncounted_release_does_not_shift_batches(tmp_path, monkeypatch):
     module, optimizer, loader = run = in_bins(ledger=str(tmp_path / "book"))
 
     def broken(file):
@@ -232,7 +232,7 @@ def test_a_release_that_was_not_counted_does_not_shift_the_batches(tmp_path, mon
     assert sorted(seen[0]) == sorted(x.argmax(1).tolist()) and records_of(seen, 0) == list(range(RECORDS))
 
 
-def test_two_passes_at_a_time_are_refused():
+def test_two_passes_at_a_time_are_rejected():
     module, optimizer, loader = in_bins()
     one, other = iter(loader), iter(loader)
     for batches in (one, other):
@@ -253,7 +253,7 @@ def test_picks_are_uniform_for_any_number_of_batches():
 # --- batches that are cut at a largest size -----------------------------------------------------------
 
 
-def test_a_batch_that_is_too_large_loses_records_at_random():
+def test_batch_that_is_too_large_loses_records_at_random():
     x, y = data(records=40)
     options = {"sampling_rate": 0.25, "max_batch_size": 11, "noise_multiplier": 1.0, "insecure_seed": 3}
     _, optimizer, loader = private(mlp(), x, y, **options)
@@ -269,7 +269,7 @@ def test_a_batch_that_is_too_large_loses_records_at_random():
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_a_largest_batch_is_accounted():
+def test_largest_batch_is_accounted():
     """10 of 40 records are expected and 24 allowed: a cut has a probability of some 1e-6, which delta pays for."""
     options = {"sampling_rate": 0.25, "noise_multiplier": 3.0, "steps": 2, "relation": "zero-out"}
     found = []
@@ -288,7 +288,7 @@ def test_a_largest_batch_is_accounted():
 # --- what the loop may not do -----------------------------------------------------------------------
 
 
-def test_neither_the_data_nor_the_sampler_of_a_private_loader_is_replaced():
+def test_private_loader_keeps_data_and_sampler():
     x, y = data()
     _, _, loader = private(mlp(), x, y)
     with pytest.raises(InvalidParameter, match="call make_private for another one"):
@@ -298,7 +298,7 @@ def test_neither_the_data_nor_the_sampler_of_a_private_loader_is_replaced():
     assert torch.equal(loader.dataset.tensors[0], x) and not hasattr(loader, "batch_sampler")
 
 
-def test_a_sampler_of_its_own_is_refused():
+def test_sampler_of_its_own_is_rejected():
     x, y = data()
     module = mlp()
     loader = DataLoader(TensorDataset(x, y), sampler=WeightedRandomSampler([1.0] * 12, 12))
@@ -316,7 +316,7 @@ class Hardest(SequentialSampler):
     ("options", "words"),
     [({"sampler": Hardest(range(12))}, "sampler of its own"), ({"batch_size": None}, "a loader with a batch size")],
 )
-def test_what_a_loader_says_of_its_batches_is_not_replaced_in_silence(options, words):
+def test_loader_batch_settings_are_not_replaced_silently(options, words):
     module = mlp()
     with pytest.raises(InvalidParameter, match=words):
         make_private(
@@ -326,12 +326,12 @@ def test_what_a_loader_says_of_its_batches_is_not_replaced_in_silence(options, w
 
 
 @pytest.mark.parametrize("sampling", ["shuffle", "partition"])
-def test_shuffled_batches_are_refused_with_both_sound_choices(sampling):
+def test_shuffled_batches_are_rejected_with_both_sound_choices(sampling):
     with pytest.raises(Refused, match=rf"privproj epsilon \.\.\. --sampling {sampling}.*batches=\"balls-in-bins\""):
         private(mlp(), *data(), sampling=sampling)
 
 
-def test_a_cap_that_no_noise_makes_up_for_is_refused_with_one_that_is_harmless():
+def test_max_batch_size_error_names_a_harmless_size():
     target = {"noise_multiplier": None, "epsilon": 1.0, "delta": 1e-5}
     with pytest.raises(Refused, match=r"no noise meets epsilon 1 at delta 1e-05.*smallest harmless cap"):
         private(mlp(), *data(), sampling_rate=0.5, max_batch_size=1, **target)
@@ -349,7 +349,7 @@ def test_a_cap_that_no_noise_makes_up_for_is_refused_with_one_that_is_harmless()
         ({"sampling_rate": 0.5, "max_batch_size": 0}, "max_batch_size"),
     ],
 )
-def test_what_does_not_go_with_the_sampling_is_refused(options, words):
+def test_what_does_not_go_with_the_sampling_is_rejected(options, words):
     with pytest.raises((InvalidParameter, Refused), match=words):
         private(mlp(), *data(), **options)
 
@@ -365,7 +365,7 @@ class Drawn(Dataset):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full)])
-def test_neither_a_public_seed_nor_the_order_of_the_data_says_what_is_drawn(workers):
+def test_sampling_is_independent_of_public_seed_and_order(workers):
     """Augmentation from a known seed would be another one for each record behind one more."""
     seen = []
     for _ in range(2):
@@ -384,7 +384,7 @@ def test_neither_a_public_seed_nor_the_order_of_the_data_says_what_is_drawn(work
 
 
 @pytest.mark.parametrize("options", [{}, {"sampling": "fixed"}, {"sampling": "balls-in-bins", "sampling_rate": None}])
-def test_data_without_a_record_are_refused(options):
+def test_data_without_a_record_are_rejected(options):
     x, y = data()
     with pytest.raises(InvalidParameter, match="a data set of records"):
         private(mlp(), x[:0], y[:0], **options)

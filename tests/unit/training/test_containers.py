@@ -43,7 +43,7 @@ def plain(batch):
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 6])
-def test_a_part_of_a_batch_is_the_batch_of_its_records(records):
+def test_part_of_a_batch_is_the_batch_of_its_records(records):
     x, y = torch.arange(2.0 * records).view(records, 2), torch.arange(records)
     cuts = [slice(0, i) for i in range(records + 1)] + [slice(i, records) for i in range(records + 1)]
     for rows in (*cuts, torch.tensor([records - 1, 0])):
@@ -65,13 +65,13 @@ def test_lists_of_records_are_cut_and_what_is_shared_stays():
     assert take((x, ["a", "b"], torch.ones(2)), slice(0, 1), 3)[1:][0] == ["a", "b"]
 
 
-def test_three_pictures_in_a_list_are_records_and_not_their_colours():
+def test_list_of_images_is_split_by_record():
     pictures = [torch.full((3, 4, 4), float(i)) for i in range(3)]
     part = take(pictures, slice(1, 3), 3, (pictures[:1], pictures[:2]))
     assert len(part) == 2 and part[0] is pictures[1] and part[1] is pictures[2]
 
 
-def test_a_table_with_a_default_is_rebuilt_with_it():
+def test_table_with_a_default_is_rebuilt_with_it():
     part = take(defaultdict(list, x=torch.arange(3)), slice(0, 1), 3)
     assert type(part) is defaultdict and part["x"].tolist() == [0] and part["other"] == []
 
@@ -110,13 +110,13 @@ def test_as_many_columns_as_records_are_not_taken_for_records():
     assert take(records, slice(1, 2), 3) == records[1:2]
 
 
-def test_a_batch_without_rows_is_known():
+def test_batch_without_rows_is_known():
     assert has_rows({"x": torch.zeros(3, 2), "n": 3}, 3) and has_rows(["a", "b", "c"], 3)
     assert not has_rows(object(), 3) and not has_rows({"x": torch.zeros(2)}, 3)
 
 
 @pytest.mark.parametrize("records", range(1, 5))
-def test_a_list_of_pictures_is_one_of_records_and_a_list_of_columns_is_not(records):
+def test_list_of_columns_is_not_split_by_record(records):
     """Three records with three channels each look like three columns of three records."""
     pictures = lambda count: [torch.full((3, 4, 4), float(i)) for i in range(count)]  # noqa: E731
     columns = lambda count: [torch.arange(float(count)).expand(3, count).T for _ in range(3)]  # noqa: E731

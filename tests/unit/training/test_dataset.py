@@ -81,12 +81,12 @@ TEXTS = Listed([{"text": f"record {i}", "label": i % 2} for i in range(150)])
         StackDataset(x=Subset(D, [4, 4]), y=Subset(D, [4, 4])),
     ],
 )
-def test_one_record_twice_is_refused(repeated):
+def test_one_record_twice_is_rejected(repeated):
     with pytest.raises(InvalidParameter, match=r"a record 2 times.*take the copies out"):
         check_distinct(repeated)
 
 
-def test_make_private_refuses_one_record_twice():
+def test_make_private_rejects_one_record_twice():
     module = mlp()
     with pytest.raises(InvalidParameter, match="every record once"):
         make_private(
@@ -177,7 +177,7 @@ class Sentence:
         lambda i: np.float32(i),
     ],
 )
-def test_the_same_data_has_the_same_identity_and_any_other_another(record):
+def test_dataset_identity_distinguishes_data(record):
     build = lambda numbers: Listed([record(i) for i in numbers])  # noqa: E731
     known = identity(build(range(50)))
     assert known == identity(build(range(50))) and known.digest
@@ -194,7 +194,7 @@ def test_one_bit_of_a_tensor_is_another_identity():
     assert identity(TensorDataset(other, Y)) != known
 
 
-def test_records_that_are_drawn_anew_have_no_digest_and_no_part_in_the_random_numbers():
+def test_random_records_have_no_digest():
     """A flip of a coin for each record: the same twice for half of them, so there is no digest at all."""
 
     def flip(record):
@@ -240,7 +240,7 @@ def run(book, x, y, releases, **options):
     return read_ledger(book)
 
 
-def test_a_ledger_with_releases_is_gone_on_with_by_its_own_data_only(book):
+def test_ledger_continues_with_its_own_data_only(book):
     x, y = data(records=40)
     assert run(book, x, y, 2).spent == 2
     before = [Path(name).read_bytes() for name in (book, f"{book}.data")]
@@ -262,7 +262,7 @@ def test_a_ledger_with_releases_is_gone_on_with_by_its_own_data_only(book):
     assert len(run(book, x, y, 1, noise_multiplier=3.0).phases) == 2
 
 
-def test_a_ledger_that_lost_releases_is_refused(book):
+def test_ledger_that_lost_releases_is_rejected(book):
     """Lines cut off at the end look like an earlier kill. What it had when it was closed is known a second time."""
     x, y = data(records=40)
     run(book, x, y, 3)
@@ -280,7 +280,7 @@ def test_a_ledger_that_lost_releases_is_refused(book):
     assert run(book, x, y, 1).spent == 5
 
 
-def test_the_identity_is_private_and_not_in_the_ledger(book, monkeypatch):
+def test_identity_is_private_and_not_in_the_ledger(book, monkeypatch):
     monkeypatch.setattr(os, "umask", lambda mask: 0)
     x, y = data(records=40)
     run(book, x, y, 1)
@@ -291,20 +291,20 @@ def test_the_identity_is_private_and_not_in_the_ledger(book, monkeypatch):
     assert len(found["digest"]) == 64 and found["digest"][:12] not in Path(book).read_text()
 
 
-def test_the_identity_is_on_the_disk_before_the_first_release(book):
+def test_identity_is_on_the_disk_before_the_first_release(book):
     _, optimizer, _ = private(mlp(), *data(records=40), ledger=book)
     assert read_ledger(book).spent == 0 and os.path.exists(f"{book}.data")
     optimizer.close()
 
 
-def test_a_ledger_without_a_release_is_of_no_data_yet(book):
+def test_ledger_without_a_release_is_of_no_data_yet(book):
     run(book, *data(records=40), 0)
     run(book, *data(records=30), 1)
     with pytest.raises(InvalidParameter, match="40 records in place of 30"):
         run(book, *data(records=40), 1)
 
 
-def test_a_ledger_that_lost_the_identity_of_its_data_is_refused(book):
+def test_ledger_that_lost_the_identity_of_its_data_is_rejected(book):
     x, y = data(records=40)
     run(book, x, y, 1)
     os.remove(f"{book}.data")
@@ -322,14 +322,14 @@ def test_a_ledger_that_lost_the_identity_of_its_data_is_refused(book):
         '{"records": 4, "releases": 1, "digests": {}}',
     ],
 )
-def test_a_damaged_identity_is_refused(book, text):
+def test_damaged_identity_is_rejected(book, text):
     run(book, *data(records=40), 1)
     Path(f"{book}.data").write_text(text)
     with pytest.raises(InvalidParameter, match="restore it from a backup"):
         run(book, *data(records=40), 1)
 
 
-def test_a_digest_that_could_not_be_told_once_is_not_compared(book):
+def test_digest_that_could_not_be_told_once_is_not_compared(book):
     spent = Account(phases=(({"steps": 3}, 1),))
     starts = (None, Account()), ("x", spent), (None, spent), ("x", spent)
     for digest, account in starts:
@@ -341,7 +341,7 @@ def test_a_digest_that_could_not_be_told_once_is_not_compared(book):
             Sidecar(book, other).check(spent)
 
 
-def test_a_ledger_is_known_to_have_begun_also_where_nothing_was_closed(book):
+def test_ledger_has_begun_even_if_not_closed(book):
     x, y = data(records=40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -355,7 +355,7 @@ def test_a_ledger_is_known_to_have_begun_also_where_nothing_was_closed(book):
         run(book, x, y, 1)
 
 
-def test_a_ledger_under_another_name_has_the_same_data(book, tmp_path):
+def test_ledger_under_another_name_has_the_same_data(book, tmp_path):
     x, y = data(records=40)
     for name in ("one", "two"):
         (tmp_path / name).symlink_to(book)
@@ -368,7 +368,7 @@ def test_a_ledger_under_another_name_has_the_same_data(book, tmp_path):
         run(str(tmp_path / "three"), x, y, 1)
 
 
-def test_a_full_disk_is_said_before_anything_is_released(book, monkeypatch):
+def test_full_disk_is_said_before_anything_is_released(book, monkeypatch):
     def broken(file):
         raise OSError(28, "No space left on device")
 

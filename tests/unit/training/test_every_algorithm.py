@@ -358,27 +358,27 @@ def check_noise_of_the_count(name, fault=None):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_count_of_unclipped_records_is_that_of_the_definition(name):
+def test_count_of_unclipped_records_matches_definition(name):
     check_count(name)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_count_has_the_noise_that_is_accounted(name):
+def test_count_has_the_noise_that_is_accounted(name):
     check_noise_of_the_count(name)
 
 
 @each_case
-def test_a_silent_step_is_the_clipped_sum_of_the_definition(name, clipping):
+def test_silent_step_is_the_clipped_sum_of_the_definition(name, clipping):
     check_silent_step(name, clipping)
 
 
 @each_case
-def test_taking_one_record_away_moves_the_sum_by_at_most_the_clip(name, clipping):
+def test_removing_a_record_changes_sum_by_at_most_clip(name, clipping):
     check_removal(name, clipping)
 
 
 @each_case
-def test_the_noise_is_what_the_plan_says(name, clipping):
+def test_noise_is_what_the_plan_says(name, clipping):
     check_noise(name, clipping)
 
 
@@ -503,7 +503,7 @@ ONE_TENSOR = {the_whole_clip_for_every_tensor, noise_on_the_first_tensor_only}
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_planted_faults_are_found(name, fault):
+def test_injected_bugs_are_found(name, fault):
     if fault in ONE_TENSOR and DEFINITIONS[name].joint:
         return
     for check in FAULTS[fault]:
@@ -512,6 +512,6 @@ def test_planted_faults_are_found(name, fault):
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_COUNTS, ids=lambda fault: fault.__name__)
-def test_planted_faults_of_a_count_are_found(fault):
+def test_injected_bugs_of_a_count_are_found(fault):
     with pytest.raises(AssertionError):
         FAULTS_OF_COUNTS[fault]("m2", fault)

@@ -29,7 +29,7 @@ class Noisy(nn.Module):
         return x + torch.randn_like(x) + torch.empty_like(x).bernoulli_(0.5) + torch.empty_like(x).uniform_()
 
 
-def test_a_quiet_pass_is_the_same_again_for_any_records():
+def test_quiet_pass_is_the_same_again_for_any_records():
     module, x = Noisy(), torch.randn(5, 4, 6)
     with fix_randomness(module) as still:
         whole = module(x)
@@ -82,7 +82,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("level", [0.02, 0.5, 0.98])
 @pytest.mark.parametrize("name", DRAWS)
-def test_random_functions_of_a_record_are_the_same_beside_other_records(name, level):
+def test_random_functions_ignore_other_records(name, level):
     x = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(0))
     with fix_randomness(nn.Identity(), level):
         whole = DRAWS[name](x)
@@ -105,7 +105,7 @@ def test_what_is_drawn_has_the_size_that_it_is_drawn_with():
         assert float(torch.bernoulli(torch.tensor([0.8]))) == 0.0
 
 
-def test_a_loop_that_waits_for_a_draw_ends():
+def test_loop_that_waits_for_a_draw_ends():
     with fix_randomness(nn.Identity(), 0.98):
         while torch.rand(1) > 0.5:
             pass

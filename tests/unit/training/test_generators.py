@@ -32,7 +32,7 @@ from privproj.training.generators import (  # noqa: E402
 CPU = torch.device("cpu")
 
 
-def test_the_global_seed_determines_nothing():
+def test_global_seed_determines_nothing():
     x, y = data()
     runs = []
     for _ in range(2):
@@ -43,14 +43,14 @@ def test_the_global_seed_determines_nothing():
     assert torch.equal(*(one_step(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3) for _ in range(2)))
 
 
-def test_streams_are_independent_of_each_other_and_of_the_steps_before():
+def test_streams_are_independent():
     first = streams(insecure_seed=1)
     draws = [normal((4,), torch.zeros(1), s) for s in (first.sampler, first.projection, first.noise)]
     draws.append(normal((4,), torch.zeros(1), streams(insecure_seed=1, spent=5).noise))
     assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
 
 
-def test_a_generator_has_more_state_than_torch_would_seed():
+def test_generator_has_more_state_than_torch_would_seed():
     """torch's own seed has 32 bits: seeds 2^32 apart give the same numbers. Ours come from the whole sequence."""
     seeds = [np.random.SeedSequence([1, high]) for high in (0, 1)]
     words = [generator(CPU, s).get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64) for s in seeds]
@@ -66,7 +66,7 @@ def test_all_entropy_of_a_seed_reaches_the_numbers():
     assert not np.array_equal(pool, streams().noise.seed.pool)
 
 
-def test_seed_and_offset_of_a_gpu_are_both_random_and_leave_room_to_count():
+def test_gpu_seed_and_offset_are_random():
     """124 bits: the offset is a multiple of 4 below half of what torch can keep."""
     drawn = [philox_state(np.random.SeedSequence(i)) for i in range(2000)]
     keys, offsets = (np.array(column, dtype=object) for column in zip(*drawn, strict=True))
@@ -76,7 +76,7 @@ def test_seed_and_offset_of_a_gpu_are_both_random_and_leave_room_to_count():
     assert len({key % 16 for key in keys}) == len({offset // 4 % 16 for offset in offsets}) == 16
 
 
-def test_the_seed_that_torch_tells_is_secret_too():
+def test_seed_that_torch_tells_is_secret_too():
     """Programs seed other generators from it: torch's own default would be public masks."""
     told = []
     for stream in (streams().forward, streams().forward):
@@ -88,7 +88,7 @@ def test_the_seed_that_torch_tells_is_secret_too():
     assert len(set(told)) == 4
 
 
-def test_a_state_of_another_length_is_refused(monkeypatch):
+def test_state_of_another_length_is_rejected(monkeypatch):
     monkeypatch.setitem(STATE_BYTES, "cpu", 16)
     with pytest.raises(RuntimeError, match="expected a state of 16 bytes"):
         generator(CPU, np.random.SeedSequence(0))
@@ -127,7 +127,7 @@ def in_fork(do):
     return said
 
 
-def test_a_forked_process_draws_no_noise():
+def test_forked_process_draws_no_noise():
     x, y = data()
     module = mlp()
     _, optimizer, _ = private(module, x, y, noise_multiplier=1.0)
@@ -158,7 +158,7 @@ def test_workers_of_a_loader_are_forked_and_draw_no_noise():
 
 
 @pytest.mark.parametrize("double", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_stream_has_no_copy(double):
+def test_stream_has_no_copy(double):
     drawn = streams()
     for stream in (drawn.sampler, drawn.projection, drawn.noise):
         with pytest.raises(PrivprojError, match="both copies would draw the same noise"):
@@ -172,13 +172,13 @@ def test_nothing_that_holds_a_stream_is_copied():
             copy.deepcopy(part)
 
 
-def test_a_seed_that_repeats_a_run_is_told_by_its_account():
+def test_seed_that_repeats_a_run_is_told_by_its_account():
     _, optimizer, _ = private(mlp(), *data(), insecure_seed=1)
     assert optimizer._spending.account.insecure
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 8), (1024, 16), (2048, 64)])
-def test_a_frame_lengthens_nothing(rows, columns):
+def test_frame_lengthens_nothing(rows, columns):
     """In single precision the largest singular value would exceed 1 by up to half the slack of the clip."""
     q, r = orthonormal(rows, columns, torch.empty(0), streams(3).projection)
     gram = q.double().T @ q.double()

@@ -70,7 +70,7 @@ def share_draws(optimizer, twin):
 
 
 @every_algorithm
-def test_the_clipped_sums_are_those_of_a_cpu(name, clipping, precision):
+def test_clipped_sums_are_those_of_a_cpu(name, clipping, precision):
     x, y = data(dtype=torch.float32)
     module, optimizer = run(name, clipping, GPU, x, y)
     reference, twin = run(name, clipping, CPU, x, y)
@@ -93,7 +93,7 @@ def test_no_record_adds_more_than_the_clip(name, clipping, precision):
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 40])
-def test_norms_and_sums_keep_their_precision_where_tf32_is_allowed(tokens, precision):
+def test_gpu_norms_and_sums_keep_precision_under_tf32(tokens, precision):
     draw = torch.Generator().manual_seed(1)
     g, x = (torch.randn(8, tokens, width, generator=draw) for width in (64, 96))
     exact = torch.einsum("nto,nti->noi", g.double(), x.double())
@@ -134,7 +134,7 @@ def test_no_step_waits_for_the_gpu(name):
 # --- random numbers ---------------------------------------------------------------------------------
 
 
-def test_the_state_of_a_generator_is_seed_and_offset():
+def test_state_of_a_generator_is_seed_and_offset():
     seed = np.random.SeedSequence(5)
     found = generator(GPU, seed)
     key, offset = (int(word) for word in found.get_state().numpy().view(np.uint64))
@@ -152,7 +152,7 @@ def test_noise_is_fresh_in_every_draw_on_every_device():
     assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
 
 
-def test_a_step_is_not_captured_in_a_graph():
+def test_step_is_not_captured_in_a_graph():
     """A replay would be a release that no ledger counts."""
     stream = Stream(np.random.SeedSequence(1))
     normal((2,), torch.zeros(1, device=GPU), stream)
@@ -173,7 +173,7 @@ class OnTwoDevices(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "m2"])
-def test_a_model_on_several_devices_has_noise_on_each(name):
+def test_model_on_several_devices_has_noise_on_each(name):
     x, y = data()
     options = {**OPTIONS.get(name, {}), "algorithm": name, "noise_multiplier": 1.0}
     module = OnTwoDevices()

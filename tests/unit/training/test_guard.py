@@ -17,7 +17,7 @@ from unit.training.helpers import data, losses_of, mlp, own, private, state, ste
 
 
 @pytest.mark.parametrize("change", [nn.Module.bfloat16, nn.Module.half, nn.Module.float])
-def test_a_module_that_changes_its_type_after_make_private_is_refused(change):
+def test_module_that_changes_dtype_is_rejected(change):
     """Noise in 16 bits has few values, and norms of 16 bits are wrong by more than the slack."""
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
@@ -33,7 +33,7 @@ def test_a_module_that_changes_its_type_after_make_private_is_refused(change):
     assert optimizer._steps == 0
 
 
-def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
+def test_tensor_unfrozen_midway_is_rejected():
     x, y = data()
     module = mlp()
     module[0].requires_grad_(False)
@@ -57,7 +57,7 @@ def test_what_is_unfrozen_midway_is_refused_and_keeps_no_gradient():
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_a_buffer_that_asks_for_a_gradient_is_refused():
+def test_buffer_that_asks_for_a_gradient_is_rejected():
     x, y = data()
     module = mlp()
     module.register_buffer("scale", torch.ones((), dtype=torch.float64).requires_grad_(True))
@@ -145,7 +145,7 @@ def table(module, mean):
         *(whole_number, numpy_number, members, histogram),
     ],
 )
-def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
+def test_module_that_keeps_something_of_a_batch_is_rejected(keep):
     x, y = data()
     module, optimizer, loader = private(Keeper(keep), x, y)
     batch = next(iter(loader))
@@ -155,7 +155,7 @@ def test_a_module_that_keeps_something_of_a_batch_is_refused(keep):
 
 
 @pytest.mark.parametrize("parts", [{"strict": True}, {"micro_batch_size": 3}])
-def test_what_only_later_parts_of_a_batch_leave_is_refused(parts):
+def test_what_only_later_parts_of_a_batch_leave_is_rejected(parts):
     def late(module, mean):
         module.calls = getattr(module, "calls", 0) + 1
         if module.calls > 1:
@@ -169,7 +169,7 @@ def test_what_only_later_parts_of_a_batch_leave_is_refused(parts):
 
 
 @pytest.mark.parametrize("keep", [whole_number, flag, histogram])
-def test_strict_refuses_whole_numbers_that_records_leave(keep):
+def test_strict_rejects_whole_numbers_that_records_leave(keep):
     x, y = data(64)
     module, optimizer, loader = private(Keeper(keep), x, y)
     with pytest.raises(InvalidParameter, match="seen=changed by the forward pass"):
@@ -177,7 +177,7 @@ def test_strict_refuses_whole_numbers_that_records_leave(keep):
     assert optimizer._steps == 0
 
 
-def test_a_whole_number_is_no_counter_for_some_records_and_a_size_for_others():
+def test_integer_state_is_a_counter_or_a_size():
     """Either alone may stay; by turns they tell something of each record."""
 
     def by_turns(module, mean):
@@ -191,7 +191,7 @@ def test_a_whole_number_is_no_counter_for_some_records_and_a_size_for_others():
 
 
 @pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 5}, {"strict": True}])
-def test_a_counter_a_size_and_a_table_of_constants_may_stay(parts):
+def test_counter_a_size_and_a_table_of_constants_may_stay(parts):
     def count(module, x):
         module.calls = getattr(module, "calls", 0) + 1
         module.size, module.shapes = len(x), {x.dim(): (len(x), x.shape[1])}
@@ -208,7 +208,7 @@ def test_a_counter_a_size_and_a_table_of_constants_may_stay(parts):
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("parts", [{}, {"strict": True}])
-def test_a_fused_step_of_another_optimizer_is_seen_before_the_next_release(kind, parts):
+def test_fused_step_of_other_optimizer_is_detected(kind, parts):
     """Fused kernels do not count that they write."""
     x, y = data(dtype=torch.float32)
     module, optimizer, loader = private(mlp(dtype=torch.float32), x, y)
@@ -221,7 +221,7 @@ def test_a_fused_step_of_another_optimizer_is_seen_before_the_next_release(kind,
     assert optimizer._steps == 1
 
 
-def test_a_teacher_is_written_between_a_release_and_the_next_batch_and_not_before_the_release():
+def test_teacher_update_is_allowed_after_a_release_only():
     x, y = data()
     module, optimizer, loader = private(Keeper(lambda *_: None), x, y)
     optimizer.attach_step_hook(lambda _: module.frozen.add_(1.0))
@@ -232,7 +232,7 @@ def test_a_teacher_is_written_between_a_release_and_the_next_batch_and_not_befor
         optimizer.step()
 
 
-def test_weights_that_are_loaded_between_batches_are_no_change_beside_releases():
+def test_weights_loaded_between_batches_are_accepted():
     x, y = data()
     module, optimizer, loader = private(mlp(), x, y)
     for _ in range(2):
@@ -242,7 +242,7 @@ def test_weights_that_are_loaded_between_batches_are_no_change_beside_releases()
     assert optimizer._steps == 3
 
 
-def test_a_fused_optimizer_of_ones_own_and_a_long_warm_up_pass():
+def test_fused_optimizer_of_ones_own_and_a_long_warm_up_pass():
     """Steps up and down by one size cancel in a plain sum; those of a warm-up may be less than rounding."""
     for seed in range(40):
         torch.manual_seed(seed)
@@ -254,7 +254,7 @@ def test_a_fused_optimizer_of_ones_own_and_a_long_warm_up_pass():
         assert optimizer._steps == 1
 
 
-def test_a_plain_tensor_that_asks_for_a_gradient_keeps_none():
+def test_plain_tensor_that_asks_for_a_gradient_keeps_none():
     x, y = data()
     module, optimizer, loader = private(mlp(), x, y)
     scale = torch.ones((), dtype=x.dtype, requires_grad=True)
@@ -286,7 +286,7 @@ def test_no_gradient_is_left_on_tensors_outside_the_module(name, parts):
     assert outside.grad is None and optimizer._steps == 0
 
 
-def test_a_private_optimizer_is_neither_copied_nor_pickled():
+def test_private_optimizer_is_neither_copied_nor_pickled():
     """A copy would draw the same noise again."""
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
@@ -299,7 +299,7 @@ def test_a_private_optimizer_is_neither_copied_nor_pickled():
 
 
 @pytest.mark.parametrize("build", [mlp, lambda: nn.Linear(6, 3).double()])
-def test_a_module_is_pickled_after_its_run_only(build):
+def test_module_is_pickled_after_its_run_only(build):
     x, y = data()
     module, optimizer, _ = private(build(), x, y)
     step(module, optimizer, x, y)
@@ -310,7 +310,7 @@ def test_a_module_is_pickled_after_its_run_only(build):
     assert torch.equal(state(pickle.loads(pickle.dumps(module))), state(module))
 
 
-def test_a_private_optimizer_is_a_torch_optimizer():
+def test_private_optimizer_is_a_torch_optimizer():
     """Schedulers, hooks and groups work on it as on the wrapped one."""
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
@@ -325,7 +325,7 @@ def test_a_private_optimizer_is_a_torch_optimizer():
     assert optimizer._original.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.125
 
 
-def test_a_state_of_more_releases_than_are_accounted_is_refused(tmp_path):
+def test_state_of_more_releases_than_are_accounted_is_rejected(tmp_path):
     """Resuming without the ledger would forget what was released."""
     x, y = data()
     book = str(tmp_path / "ledger.jsonl")
@@ -345,7 +345,7 @@ def test_a_state_of_more_releases_than_are_accounted_is_refused(tmp_path):
     assert not torch.equal(state(module), weights)
 
 
-def test_a_gradient_scaler_is_refused():
+def test_gradient_scaler_is_rejected():
     x, y = data()
     module, optimizer, _ = private(mlp(), x, y)
     scaler = torch.amp.GradScaler("cpu")

@@ -39,7 +39,7 @@ class Positions(nn.Module):
 
 
 @pytest.mark.parametrize("build", [Mixing, Positions])
-def test_records_that_mix_are_noticed(build):
+def test_records_that_mix_are_detected(build):
     x, y = data()
     module = build()
     _, optimizer, _ = private(module, x, y)
@@ -48,7 +48,7 @@ def test_records_that_mix_are_noticed(build):
         optimizer.backward_on(own(module), (x, y))
 
 
-def test_layers_that_keep_something_of_a_batch_are_noticed():
+def test_layers_that_keep_something_of_a_batch_are_detected():
     x, y = data()
     tokens = torch.zeros((12, 4), dtype=torch.long)
     for keeper, inputs, dim in (
@@ -66,7 +66,7 @@ def test_layers_that_keep_something_of_a_batch_are_noticed():
             optimizer.backward_on(losses, (inputs, y))
 
 
-def test_repeated_records_are_refused():
+def test_repeated_records_are_rejected():
     module, (x, y) = mlp(), data()
     loader = DataLoader(torch.utils.data.Subset(TensorDataset(x, y), [0, 1, 1]))
     sgd = torch.optim.SGD(module.parameters(), lr=1.0)

@@ -140,7 +140,7 @@ MIXING = {
 
 
 @pytest.mark.parametrize("name", MIXING)
-def test_what_mixes_records_between_layers_is_refused(name):
+def test_what_mixes_records_between_layers_is_rejected(name):
     x, y = records()
     module, optimizer, batches = whole(Between(MIXING[name]), x, y)
     with pytest.raises(InvalidParameter, match=f"{CHANGES}|by the forward pass"):
@@ -158,14 +158,14 @@ def test_layers_that_take_the_batch_for_the_sequence_are_refused(build):
 
 
 @pytest.mark.parametrize("build", [Causal, Recurrent])
-def test_the_same_layers_pass_with_the_batch_first(build):
+def test_same_layers_pass_with_the_batch_first(build):
     x, y = tokens()
     module, optimizer, batches = whole(build(True), x, y)
     optimizer.step_on(own(module), next(batches))
     assert optimizer._steps == 1
 
 
-def test_a_change_of_mode_is_checked_again():
+def test_change_of_mode_is_checked_again():
     """Twenty steps in eval mode, and the first one in training mode is refused."""
     x, y = records()
     module, optimizer, batches = whole(Between(MIXING["only while training"]), x, y)
@@ -188,7 +188,7 @@ COUPLED_LOSSES = {
 
 
 @pytest.mark.parametrize("name", COUPLED_LOSSES)
-def test_losses_that_depend_on_the_batch_are_refused(name):
+def test_losses_that_depend_on_the_batch_are_rejected(name):
     x, y = records()
     module, optimizer, batches = whole(mlp(), x, y)
     with pytest.raises(InvalidParameter, match=CHANGES):
@@ -272,7 +272,7 @@ def counted(texts):
     return padded("left")(texts) | {"number": list(range(len(texts)))}
 
 
-def test_padding_that_mixes_is_seen_beside_numbers_of_places():
+def test_padding_that_mixes_is_detected_beside_numbers_of_places():
     """A list that says where a record stands is another one for it alone: so padding passed by, in all 30 steps."""
     module = Reader()
     sgd = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
@@ -285,7 +285,7 @@ def test_padding_that_mixes_is_seen_beside_numbers_of_places():
             optimizer.step_on(text_losses(module), batch)
 
 
-def test_padding_on_the_left_without_position_ids_is_refused_and_helped_by_strict():
+def test_left_padding_without_position_ids_is_rejected():
     module, optimizer, loader = reading("left", sampling_rate=1.0)
     batch = next(iter(loader))
     with pytest.raises(InvalidParameter, match="padded to the length of others"):
@@ -361,7 +361,7 @@ def test_strict_takes_any_number_of_rows_of_a_record(layer, form, parts):
     assert torch.allclose(torch.cat(found), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_records_one_after_another_with_other_numbers_of_rows_are_refused_in_words():
+def test_strict_rejects_records_of_changing_length():
     x, y = records(5)
     module, optimizer, batches = whole(mlp(), x, y)
 
@@ -384,7 +384,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("size", [None, 1, 5, 100])
-def test_a_batch_of_any_form_in_any_parts_gives_the_clipped_sum(size):
+def test_batch_of_any_form_in_any_parts_gives_the_clipped_sum(size):
     x, y = (part.double() if part.is_floating_point() else part for part in records(23))
     forms = {
         "list": (None, lambda p: p),
@@ -428,7 +428,7 @@ def test_only_the_batch_that_was_drawn_is_taken_in_and_only_once():
         optimizer.backward_on(own(module), second)
 
 
-def test_a_batch_that_failed_is_taken_in_again():
+def test_batch_that_failed_is_taken_in_again():
     """Out of memory at one size of parts, tried again with smaller ones: no record counts twice."""
     x, y = records(12)
     module = mlp(dtype=x.dtype)
@@ -454,7 +454,7 @@ def test_a_batch_that_failed_is_taken_in_again():
     assert torch.allclose(found.norm(), expected.double().norm(), rtol=1e-5)
 
 
-def test_a_batch_that_was_refused_is_checked_as_far_when_it_is_taken_in_again():
+def test_rejected_batch_is_checked_again_when_repeated():
     """Outliers of a batch were left out by a loop that tried twice: one record more moved the sum by 4 clips."""
     x, y = records()
     x[:2, 0] = 9.0
@@ -482,7 +482,7 @@ def test_a_batch_that_was_refused_is_checked_as_far_when_it_is_taken_in_again():
     assert sum(again) > 10
 
 
-def test_a_loss_for_the_whole_batch_is_refused():
+def test_loss_for_the_whole_batch_is_rejected():
     x, y = records(12)
     module, optimizer, batches = whole(mlp(), x, y)
     batch = next(batches)
@@ -496,7 +496,7 @@ def test_a_loss_for_the_whole_batch_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["mean of the batch", "mixed up", "sorted", "random", "rarely random"])
-def test_a_loader_that_joins_records_otherwise_beside_others_is_refused(kind):
+def test_collate_that_depends_on_other_records_is_rejected(kind):
     """Sorting and randomness of a record's own are no mixing."""
 
     def join(rows):
@@ -526,7 +526,7 @@ def test_a_loader_that_joins_records_otherwise_beside_others_is_refused(kind):
         optimizer.step_on(own(module), batch)
 
 
-def test_weights_that_are_used_past_their_layers_are_refused():
+def test_weights_that_are_used_past_their_layers_are_rejected():
     """A tied head and a penalty on the weights have gradients that no hook sees: wrong in silence otherwise."""
 
     class Tied(nn.Module):
@@ -550,7 +550,7 @@ def test_weights_that_are_used_past_their_layers_are_refused():
             optimizer.step_on(loss, next(batches))
 
 
-def test_losses_without_gradients_are_refused():
+def test_losses_without_gradients_are_rejected():
     x, y = records(12)
     module, optimizer, batches = whole(mlp(), x, y)
     batch = next(batches)
@@ -559,7 +559,7 @@ def test_losses_without_gradients_are_refused():
 
 
 @pytest.mark.parametrize("around", [True, False])
-def test_mixed_precision_passes_and_mixing_is_seen_in_it(around):
+def test_mixed_precision_passes_and_mixing_is_detected_in_it(around):
     x, y = records()
     for change, mixes in ((lambda _, h: h, False), (MIXING["detached mean"], True)):
         module, optimizer, batches = whole(Between(change), x, y)
@@ -600,7 +600,7 @@ def test_checkpointed_modules_pass_and_mixing_is_seen_in_them():
                 optimizer.step_on(loss, batch)
 
 
-def test_compiled_modules_give_the_same_sums_and_mixing_is_seen_in_them():
+def test_compiled_modules_give_same_sums_and_detect_mixing():
     x, y = records()
     for mixes in (False, True):
         module = Between(MIXING["detached mean"] if mixes else lambda _, h: h)
@@ -639,7 +639,7 @@ def _deep_in_tables(module, h):
 
 @pytest.mark.parametrize("change", [_first_mean, _in_a_table, _deep_in_tables])
 @pytest.mark.parametrize("parts", [{}, {"micro_batch_size": 1}, {"strict": True}])
-def test_what_a_layer_sets_by_its_first_batch_is_refused(change, parts):
+def test_what_a_layer_sets_by_its_first_batch_is_rejected(change, parts):
     """It stays for all batches: one record of the first batch then changes what every later record adds."""
     x, y = records()
     module, optimizer, batches = whole(Between(change), x, y)
@@ -649,7 +649,7 @@ def test_what_a_layer_sets_by_its_first_batch_is_refused(change, parts):
         optimizer.backward_on(own(module), batch, **parts)
 
 
-def test_constants_that_are_made_beside_layers_that_drop_are_no_mixing():
+def test_constants_beside_dropout_are_accepted():
     def constant(module, h):
         module.row = torch.linspace(1.0, 2.0, h.shape[-1])
         return h * module.row
@@ -677,7 +677,7 @@ class Sharing(nn.Module):
         return found
 
 
-def test_a_table_that_layers_share_is_one_in_checks():
+def test_table_that_layers_share_is_one_in_checks():
     """Copies of it would hide what goes from one layer to another, and keep a loop from changing it."""
     table = {"heat": 1.0}
     module, optimizer, batches = whole(Sharing(table, lambda x: 0.5 * x), *records())
@@ -700,14 +700,14 @@ class Rising(nn.Module):
         return dropout(x, min(0.3, self.calls / 100.0))
 
 
-def test_a_rate_of_dropout_that_rises_with_every_call_is_no_mixing():
+def test_rising_dropout_rate_is_accepted():
     module, optimizer, batches = whole(nn.Sequential(*mlp(), Rising(), Rising()), *records(12))
     for _ in range(12):
         optimizer.step_on(own(module), next(batches))
     assert optimizer._steps == 12
 
 
-def test_a_function_that_a_layer_makes_of_its_first_batch_is_seen():
+def test_function_made_of_first_batch_is_detected():
     def made(module, h):
         if not hasattr(module, "centre"):
             mean = h.detach().mean(0)
@@ -721,7 +721,7 @@ def test_a_function_that_a_layer_makes_of_its_first_batch_is_seen():
 
 @pytest.mark.parametrize("change", [_first_mean, _in_a_table])
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_a_first_batch_of_one_record_sets_is_seen_beside_the_next(change, strict):
+def test_state_set_by_first_record_is_detected(change, strict):
     module, optimizer, loader = private(Between(change), *records())
     loader.sampler = lambda steps: iter([[0], [1], [2, 3, 4]])
     batches = iter(loader)
@@ -731,7 +731,7 @@ def test_what_a_first_batch_of_one_record_sets_is_seen_beside_the_next(change, s
         optimizer.step_on(own(module), next(batches), strict=strict)
 
 
-def test_what_the_first_batch_writes_past_the_counts_of_torch_is_refused():
+def test_write_past_torch_version_counter_is_rejected():
     def write(module, h):
         if not hasattr(module, "done"):
             module.first.bias.data.sub_(h.detach().mean(0))
@@ -745,7 +745,7 @@ def test_what_the_first_batch_writes_past_the_counts_of_torch_is_refused():
         optimizer.backward_on(own(module), batch)
 
 
-def test_constants_that_the_first_batch_finds_missing_may_be_made():
+def test_constants_made_in_first_batch_are_accepted():
     def constant(module, h):
         if not hasattr(module, "row"):
             module.row, module.rows = torch.linspace(1.0, 2.0, h.shape[1]), {h.shape[1]: torch.ones(h.shape[1])}
@@ -884,7 +884,7 @@ def test_draws_for_records_for_columns_and_for_all_are_no_mixing(count):
 
 
 @pytest.mark.parametrize("name", RARE)
-def test_mixing_behind_random_numbers_is_refused_in_the_first_steps(name):
+def test_mixing_behind_randomness_is_rejected_early(name):
     """Random functions are quiet at levels near 0 and near 1, so that their branches are taken and noise has a size."""
     x, y = records()
     module, optimizer, batches = whole(Between(RARE[name]), x, y)
@@ -899,7 +899,7 @@ def test_mixing_behind_random_numbers_is_refused_in_the_first_steps(name):
         steps()
 
 
-def test_a_loss_function_may_write_into_its_part():
+def test_loss_function_may_write_into_its_part():
     """Every pass of a check gets a part of its own, and the batch is used as it was drawn."""
     x, y = records()
 
@@ -927,7 +927,7 @@ class Augmented(TensorDataset):
 
 
 @pytest.mark.parametrize("data", [TensorDataset, Augmented])
-def test_what_a_part_is_told_of_the_whole_batch_is_refused(data):
+def test_what_a_part_is_told_of_the_whole_batch_is_rejected(data):
     """A count that the loss function leaves in its part, and a number that the collate_fn gives beside the tensors."""
 
     def join(rows):
@@ -955,7 +955,7 @@ def test_what_a_part_is_told_of_the_whole_batch_is_refused(data):
             optimizer.step_on(loss, next(iter(loader)))
 
 
-def test_what_is_said_of_records_that_are_read_at_random_is_theirs():
+def test_messages_about_random_records_name_them():
     def join(rows):
         x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
         return {"x": x, "y": y, "size": len(rows), "least": [float(row.min()) for row in x], "all": {"of": ("a", 1)}}
@@ -974,7 +974,7 @@ def test_what_is_said_of_records_that_are_read_at_random_is_theirs():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_backward_pass_outside_of_autocast_passes(dtype):
+def test_backward_pass_outside_of_autocast_passes(dtype):
     """As in every loop of torch's own pages: losses under autocast, and the way back after it."""
     x, y = records()
     module, optimizer, batches = whole(mlp(dtype=x.dtype), x, y)
@@ -988,7 +988,7 @@ def test_a_backward_pass_outside_of_autocast_passes(dtype):
     assert optimizer._steps == 3
 
 
-def test_a_switch_or_a_hook_that_comes_later_is_checked_again():
+def test_switch_or_a_hook_that_comes_later_is_checked_again():
     def switched(module, h):
         return h - h.mean(0).detach() if getattr(module, "mixes", False) else h
 
@@ -1011,7 +1011,7 @@ def _written_past_counts(module, h):
 
 
 @pytest.mark.parametrize("change", [kept, kept_number, _written_past_counts])
-def test_strict_refuses_what_one_record_leaves_for_the_next(change):
+def test_strict_rejects_what_one_record_leaves_for_the_next(change):
     x, y = records(16)
     module = Between(change)
     module.register_buffer("mean", torch.zeros(6))
@@ -1068,7 +1068,7 @@ LATE = {
 
 @pytest.mark.parametrize("draws", [False, True])
 @pytest.mark.parametrize("name", LATE)
-def test_mixing_that_begins_later_is_refused_before_its_first_release(name, draws):
+def test_late_mixing_is_rejected_before_release(name, draws):
     """Nothing but a number outside of the module tells that it begins."""
     changed, calls = later(LATE[name])
     x, y = records()
@@ -1088,7 +1088,7 @@ def test_mixing_that_begins_later_is_refused_before_its_first_release(name, draw
     assert optimizer._steps == 4
 
 
-def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
+def test_one_rounded_record_is_accepted_and_many_rejected(monkeypatch):
     """A small difference of one record is told from mixing by two more; a large one is refused at once."""
     for share, everyone, refused in ((0.02, False, False), (0.02, True, True), (0.5, False, True)):
         x, y = records()
@@ -1112,7 +1112,7 @@ def test_one_record_that_rounding_moved_is_no_mixing_and_many_are(monkeypatch):
             optimizer.step_on(losses, batch)
 
 
-def test_a_public_seed_tells_nothing_of_dropout():
+def test_public_seed_tells_nothing_of_dropout():
     """Masks from a seed that others know would shift with every record: the sum of others would be another one."""
     x, y = records()
     sums = []
@@ -1198,7 +1198,7 @@ class Dropping(nn.Module):
 @pytest.mark.parametrize(
     "layer", [lambda: nn.MultiheadAttention(6, 2, 0.5, batch_first=True), lambda: nn.GRU(6, 6, 2, True, True, 0.5)]
 )
-def test_a_public_seed_within_layers_that_drop_is_refused(layer, behind):
+def test_public_seed_within_layers_that_drop_is_rejected(layer, behind):
     """One record more moved the sum of 24 records by 1.4 and 1.7 clips."""
     module, optimizer, batches = whole(Dropping(layer(), behind), *records(12))
     loss, batch = own(module), next(batches)
@@ -1234,7 +1234,7 @@ OF_THE_RECORDS = [lambda x: int(1e3 * x[0, 0].abs()), len, lambda x: int(1e3 * x
         *((seed, lambda x: torch.stack([torch.rand(6) for _ in x])) for seed in [*OF_THE_RECORDS, lambda x: 0]),
     ],
 )
-def test_a_seed_that_comes_of_the_records_is_refused(seed, draw):
+def test_seed_that_comes_of_the_records_is_rejected(seed, draw):
     """Masks of the seed are others with one record more: the sum moved by 7 clips, by 3 to 10 with a draw for each."""
     module, optimizer, batches = whole(mlp(), *records(12))
 
@@ -1263,7 +1263,7 @@ def by_dropout(rows):
 
 @pytest.mark.parametrize("place_of", [*PLACES, lambda x: torch.full((len(x),), len(x))])
 @pytest.mark.parametrize("draw", [None, torch.rand, by_dropout, lambda *size: torch.empty(*size).bernoulli_()])
-def test_a_number_of_a_known_seed_that_a_place_picks_is_refused(place_of, draw):
+def test_number_of_a_known_seed_that_a_place_picks_is_rejected(place_of, draw):
     """By a seed of the place, or from a table: a record more moves others to other places, and the sum by 2 to 5."""
     module, optimizer, batches = whole(mlp(), *records(12))
 
@@ -1296,7 +1296,7 @@ def for_all_records(part):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_pass_back_that_frees_the_graph_is_refused_in_words(strict):
+def test_pass_back_that_frees_the_graph_is_rejected(strict):
     module, optimizer, batches = whole(mlp(), *records(12))
 
     def loss(part):
@@ -1311,7 +1311,7 @@ def test_a_pass_back_that_frees_the_graph_is_refused_in_words(strict):
 @pytest.mark.parametrize(
     ("strict", "words"), [(False, "strict=True gives it"), (True, "set what the first batch would set before")]
 )
-def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict, words):
+def test_table_inside_and_a_flag_outside_are_rejected(strict, words):
     module, optimizer, batches = whole(mlp(), *records(12))
     module.table, outside = {}, []
 
@@ -1336,7 +1336,7 @@ def test_a_table_inside_and_a_flag_outside_are_refused_in_words(strict, words):
         in_no_distribution(lambda x: torch.multinomial(x.exp(), 6).to(x)),
     ],
 )  # fmt: skip
-def test_a_public_seed_within_the_loss_is_refused(draw):
+def test_public_seed_within_the_loss_is_rejected(draw):
     """With known masks one record more changes the masks of all: the sum of 200 records moves by 14 clips."""
     module, optimizer, batches = whole(mlp(), *records(12))
     loss, batch = lambda part: own(module)((draw(part[0]), part[1])), next(batches)
@@ -1364,7 +1364,7 @@ def test_draws_may_be_repeated():
     assert optimizer._steps == 5
 
 
-def test_a_state_that_is_put_back_without_a_seed_trains():
+def test_state_that_is_put_back_without_a_seed_trains():
     """The next pass, over another number of records, comes to no state of the one before."""
     module, optimizer, batches = whole(mlp(), *records(12))
 
@@ -1379,7 +1379,7 @@ def test_a_state_that_is_put_back_without_a_seed_trains():
     assert optimizer._steps == 5
 
 
-def test_gradients_of_weights_within_the_loss_are_refused_in_words():
+def test_weight_gradients_within_loss_are_rejected():
     module, optimizer, batches = whole(mlp(), *records(12))
 
     def loss(part):
@@ -1391,7 +1391,7 @@ def test_gradients_of_weights_within_the_loss_are_refused_in_words():
         optimizer.step_on(loss, next(batches))
 
 
-def test_random_numbers_of_another_generator_are_refused():
+def test_random_numbers_of_another_generator_are_rejected():
     """They are the same whatever the secret seed is, and move with the records before."""
     x, y = records()
     draw = torch.Generator().manual_seed(0)
@@ -1401,7 +1401,7 @@ def test_random_numbers_of_another_generator_are_refused():
 
 
 @pytest.mark.parametrize("parts", [{}, {"strict": True}])
-def test_a_generator_of_ones_own_is_seen_beside_dropout_too(parts):
+def test_generator_of_ones_own_is_detected_beside_dropout_too(parts):
     x, y = torch.ones(32, 6), torch.zeros(32, dtype=torch.long)
     module, optimizer, batches = whole(mlp(), x, y)
     own_draws = torch.Generator().manual_seed(0)
@@ -1415,7 +1415,7 @@ def test_a_generator_of_ones_own_is_seen_beside_dropout_too(parts):
 
 
 @pytest.mark.parametrize("parts", [{}, {"strict": True}])
-def test_what_records_leave_outside_the_module_is_seen(parts):
+def test_what_records_leave_outside_the_module_is_detected(parts):
     """A criterion with a running centre: by strict=True too, where the chosen record is computed twice."""
     x, y = records()
     centre = torch.zeros(3)
@@ -1445,7 +1445,7 @@ def functional_batch_norm(scores):
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_loops_that_torch_cannot_compute_for_some_records_are_refused_in_one_sentence(name):
+def test_loops_without_per_record_form_are_rejected(name):
     x, y = records(12)
     module, optimizer, batches = whole(nn.Linear(6, 3), x, y)
     loss = lambda part: cross_entropy(RAW[name](module, part[0]), part[1], reduction="none")  # noqa: E731
@@ -1457,7 +1457,7 @@ def test_loops_that_torch_cannot_compute_for_some_records_are_refused_in_one_sen
 
 
 @pytest.mark.parametrize("found", [None, 0.5, [0.5], {"loss": 0.5}])
-def test_what_is_no_tensor_of_losses_is_refused(found):
+def test_what_is_no_tensor_of_losses_is_rejected(found):
     module, optimizer, batches = whole(mlp(), *records(12))
     batch = next(batches)
     with pytest.raises(InvalidParameter, match="one loss for each of 12 records"):
@@ -1481,7 +1481,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_batch_whose_parts_were_changed_is_refused(name):
+def test_batch_whose_parts_were_changed_is_rejected(name):
     module, optimizer, batches = whole(mlp(), *records(12))
     batch = next(batches)
     CHANGED[name](batch)
@@ -1490,7 +1490,7 @@ def test_a_batch_whose_parts_were_changed_is_refused(name):
 
 
 @pytest.mark.parametrize("number", [float, np.float32, lambda size: np.bool_(size > 1.2)])
-def test_numbers_of_a_batch_that_were_changed_are_seen(number):
+def test_numbers_of_a_batch_that_were_changed_are_detected(number):
     """Weights that the loop divided by their mean, from a later batch on: the sum of 200 records moved by 10 clips."""
     turn, batch = BatchState(), {"x": torch.zeros(2), "w": [number(1.0), number(3.0)], "name": ["a", "b"]}
     turn.open(2, batch)
@@ -1501,7 +1501,7 @@ def test_numbers_of_a_batch_that_were_changed_are_seen(number):
 
 
 @pytest.mark.parametrize("change", [torch.clone, torch.Tensor.double, lambda x: x.to("cpu", copy=True)])
-def test_a_batch_may_be_moved_or_cast(change):
+def test_batch_may_be_moved_or_cast(change):
     module, optimizer, batches = whole(mlp(dtype=torch.float64), records(12)[0].double(), records(12)[1])
     batch = next(batches)
     batch[0] = change(batch[0])
@@ -1527,7 +1527,7 @@ def test_draws_that_select_rows_in_a_checkpoint_pass(reentrant):
     assert optimizer._steps == 3
 
 
-def test_draws_that_depend_on_the_part_are_refused_and_helped_by_strict():
+def test_draws_that_depend_on_micro_batch_are_rejected():
     """Which of them belong to a record cannot be told, and mixing may hide behind them."""
     x, y = records()
     x[::2] = 3.0
@@ -1547,7 +1547,7 @@ def test_draws_that_depend_on_the_part_are_refused_and_helped_by_strict():
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_pass_back_within_the_loss_is_no_gradient_of_it(strict):
+def test_pass_back_within_the_loss_is_no_gradient_of_it(strict):
     """Adversarial inputs: the gradients of a record are those of its loss at the input that was found."""
     x, y = records(12)
     module, optimizer, batches = whole(mlp(), x, y)
@@ -1565,7 +1565,7 @@ def test_a_pass_back_within_the_loss_is_no_gradient_of_it(strict):
     assert torch.allclose(found.to(expected), expected, rtol=1e-3, atol=1e-5)
 
 
-def test_a_pass_back_within_the_loss_may_keep_its_graph():
+def test_pass_back_within_the_loss_may_keep_its_graph():
     module, optimizer, batches = whole(mlp(), *records(12))
 
     def loss(part):
@@ -1579,7 +1579,7 @@ def test_a_pass_back_within_the_loss_may_keep_its_graph():
     assert optimizer._steps == 4
 
 
-def test_arrays_of_a_batch_that_were_written_are_seen():
+def test_arrays_of_a_batch_that_were_written_are_detected():
     join = lambda rows: {"x": np.stack([row[0].numpy() for row in rows]), "y": torch.stack([row[1] for row in rows])}  # noqa: E731
     module = mlp(dtype=torch.float32)
     _, optimizer, loader = make_private(
@@ -1595,7 +1595,7 @@ def test_arrays_of_a_batch_that_were_written_are_seen():
         optimizer.step_on(loss, batch)
 
 
-def test_a_step_returns_the_mean_loss_and_says_when_it_checks():
+def test_step_returns_the_mean_loss_and_says_when_it_checks():
     from privproj.training import is_checking
 
     x, y = records()
@@ -1636,7 +1636,7 @@ def test_nothing_but_a_release_moves_what_is_trained():
     plain.step()
 
 
-def test_trained_tensors_ask_for_gradients_as_before_and_a_frozen_one_is_refused():
+def test_requires_grad_is_restored_and_frozen_is_rejected():
     x, y = records()
     module, optimizer, batches = whole(mlp(dtype=x.dtype), x, y)
     optimizer.step_on(own(module), next(batches))
@@ -1665,7 +1665,7 @@ def joining(module, data, join):
 
 @pytest.mark.parametrize("data", [TensorDataset, Augmented])
 @pytest.mark.parametrize("name", JOININGS)
-def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data):
+def test_mixing_collate_is_detected_with_augmentation(name, data):
     def join(rows):
         return JOININGS[name](torch.stack([row[0] for row in rows])), torch.stack([row[1] for row in rows])
 
@@ -1681,7 +1681,7 @@ def test_joining_that_mixes_is_seen_of_records_that_are_augmented_too(name, data
 
 @pytest.mark.parametrize("form", [list, np.array, lambda weights: [[w, None] for w in weights]])
 @pytest.mark.parametrize("data", [TensorDataset, Augmented])
-def test_joining_that_mixes_numbers_of_the_records_is_seen(data, form):
+def test_joining_that_mixes_numbers_of_the_records_is_detected(data, form):
     """Weights over their mean: with records that are read at random one record more moved a sum of 200 by 10 clips."""
 
     def join(rows):
@@ -1762,7 +1762,7 @@ class ReadTogether(TensorDataset):
         (mixed, TensorDataset, False),
     ],
 )  # fmt: skip
-def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, data, strict):
+def test_collate_that_depends_on_history_is_rejected(join, data, strict):
     module = mlp(dtype=torch.float32)
     optimizer, loader = joining(module, data(*records()), join)
 
@@ -1775,7 +1775,7 @@ def test_joining_that_depends_on_many_or_on_what_came_before_is_refused(join, da
 
 
 @pytest.mark.parametrize("seed", [torch.manual_seed, np.random.seed, random.seed])
-def test_a_seed_within_the_joining_is_refused_unless_every_record_is_joined_alone(seed):
+def test_seed_in_collate_is_rejected_unless_per_record(seed):
     """Known masks would belong to places in a batch, which one record more shifts."""
 
     def join(rows):
@@ -1806,7 +1806,7 @@ def test_random_numbers_of_the_joining_are_no_seed_there(size):
     assert optimizer._steps == 6
 
 
-def test_what_joining_keeps_is_seen_in_small_numbers_too():
+def test_what_joining_keeps_is_detected_in_small_numbers_too():
     x, y = records(24)
     module = mlp(dtype=torch.float32)
     optimizer, loader = joining(module, TensorDataset(1e-9 * x, y), Running())
@@ -1867,7 +1867,7 @@ class Erased(torch.utils.data.Dataset):
 @pytest.mark.parametrize(
     ("draw", "workers"), [("numpy", 0), ("torch", 0), ("python", 0), ("class", 0), ("numpy", 1), ("worker", 1)]
 )
-def test_a_public_seed_tells_nothing_of_what_is_read(draw, workers):
+def test_public_seed_tells_nothing_of_what_is_read(draw, workers):
     def drawn():
         KNOWN.seed(0)
         Erased.shared.seed(0)
@@ -1884,7 +1884,7 @@ def test_a_public_seed_tells_nothing_of_what_is_read(draw, workers):
     assert drawn() != drawn()
 
 
-def test_the_streams_of_a_run_are_no_generators_of_the_program():
+def test_streams_of_a_run_are_no_generators_of_the_program():
     _, optimizer, loader = private(mlp(), *records(12))
     assert own_generators(lambda rows: (loader, optimizer)) == []
     assert own_generators(lambda rows: KNOWN) == [KNOWN]
@@ -1904,7 +1904,7 @@ class Erasing:
         raise RuntimeError(f"no {name}")
 
 
-def test_generators_are_found_where_programs_keep_them_and_nothing_of_the_program_runs():
+def test_generators_are_located_without_running_the_program():
     def kept(rng):
         class Reads(torch.utils.data.Dataset):
             of_class = rng
@@ -1938,7 +1938,7 @@ def test_generators_are_found_where_programs_keep_them_and_nothing_of_the_progra
         assert own_generators(types.SimpleNamespace(records=records, transform=Erasing(KNOWN))) == [KNOWN]
 
 
-def test_generators_of_one_seed_draw_apart_from_each_other_and_from_torch():
+def test_generators_of_one_seed_draw_independently():
     """Of one kind too, and as often as there are workers, whose seeds are neighbours."""
 
     def first(seed):
@@ -1971,7 +1971,7 @@ def seed_apart(number):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_draws_in_secret_and_apart_from_others_also_where_the_program_seeds_it(workers):
+def test_workers_draw_independently_even_if_seeded(workers):
     def drawn():
         module = mlp(dtype=torch.float32)
         loader = DataLoader(Workers(""), batch_size=4, num_workers=workers, worker_init_fn=seed_apart)
@@ -1991,7 +1991,7 @@ def test_a_worker_draws_in_secret_and_apart_from_others_also_where_the_program_s
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
-def test_a_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
+def test_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
     """Numbers of Python and numpy are the same in all passes that are compared, and go on as if none had been drawn."""
     x, y = records()
     module, optimizer, batches = whole(Between(lambda _, h: h if draw() < 0.5 else 2.0 * h), x, y)
@@ -2005,7 +2005,7 @@ def test_a_layer_that_is_skipped_for_all_records_is_no_mixing(draw):
     assert optimizer._steps == 12 and draw() == expected
 
 
-def test_what_is_less_than_rounding_of_the_whole_gradient_is_none():
+def test_difference_below_gradient_rounding_is_accepted():
     """A layer with a small part of a long gradient is as inexact as the rest: scaled to the clip it moves nothing."""
     limit, share, clip = 1e-3, 1e-4, 0.1
     large, small = ("head", (50.0, 50.0, 0.0)), 0.01
@@ -2031,7 +2031,7 @@ class SmallMixing(nn.Module):
 
 
 @pytest.mark.parametrize("clipping", ["joint", "per-layer"])
-def test_a_layer_that_is_clipped_alone_is_not_excused_by_the_length_of_another(clipping):
+def test_per_layer_mixing_is_not_hidden_by_another_layer(clipping):
     """Under one clip what mixes is scaled to a millionth of it; with its own clip it is all that the layer adds."""
     torch.manual_seed(0)
     module = SmallMixing().double()
@@ -2049,7 +2049,7 @@ def test_a_layer_that_is_clipped_alone_is_not_excused_by_the_length_of_another(c
     optimizer.close()
 
 
-def test_gradients_whose_norms_overflow_in_their_type_are_compared():
+def test_gradients_with_overflowing_norms_are_compared():
     one, other = torch.full((4,), 1e25), torch.full((4,), 2e25)
     found = first_difference(_norms([("layer", one, other)]), 1e-3, 1e-4, 1.0, True)
     assert found is not None and found[1] == pytest.approx(0.5)
@@ -2057,7 +2057,7 @@ def test_gradients_whose_norms_overflow_in_their_type_are_compared():
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_loss_over_more_than_its_part_is_refused_also_for_parts_of_one_record(size):
+def test_loss_over_more_than_its_part_is_rejected(size):
     module, optimizer, batches = whole(mlp(dtype=torch.float32), *records())
     batch = next(batches)
 
@@ -2069,7 +2069,7 @@ def test_a_loss_over_more_than_its_part_is_refused_also_for_parts_of_one_record(
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_batch_that_is_skipped_for_one_of_its_records_is_refused_beside_dropout(parts):
+def test_batch_skipped_for_one_record_is_rejected(parts):
     """The bad record comes when no more than four are computed together: the others' 185 clips were all gone."""
     # Of 400 records the bad one is seldom among the few that are computed together.
     x, y = records(400)
@@ -2100,7 +2100,7 @@ def test_a_batch_that_is_skipped_for_one_of_its_records_is_refused_beside_dropou
     lambda batch: batch["objects"].reverse(),
     lambda batch: batch["text"].append("another"),
 ])  # fmt: skip
-def test_texts_and_records_that_the_loop_replaces_are_refused(write):
+def test_texts_and_records_that_the_loop_replaces_are_rejected(write):
     texts, objects = ["one", "two"], [object(), object()]
     batch, state = {"text": texts, "objects": objects, "x": torch.ones(2)}, BatchState()
     state.open(2, batch)
@@ -2110,7 +2110,7 @@ def test_texts_and_records_that_the_loop_replaces_are_refused(write):
         state.records_of(batch)
 
 
-def test_the_loss_of_a_part_writes_into_no_other_part():
+def test_loss_of_a_part_writes_into_no_other_part():
     module, optimizer, batches = whole(mlp(dtype=torch.float32), *records())
     batch = next(batches)
     mean, done = batch[0].mean(0), []

@@ -199,7 +199,7 @@ def test_as_many_positions_as_records_are_still_positions():
         assert all(torch.allclose(own, g) for own, g in zip(found, expected, strict=True))
 
 
-def test_an_argument_for_all_is_told_from_one_with_as_many_rows_as_records():
+def test_layers_distinguish_shared_from_per_record_arguments():
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -255,7 +255,7 @@ def test_one_number_for_each_record_is_no_position():
 
 
 @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}])
-def test_embeddings_that_look_beyond_a_record_are_refused(options):
+def test_embeddings_that_look_beyond_a_record_are_rejected(options):
     with pytest.raises(InvalidParameter, match="without max_norm"):
         private(nn.Embedding(9, 6, **options), numbers(), numbers())
 
@@ -295,7 +295,7 @@ def test_every_algorithm_projects_the_inputs_of_every_matrix(kind, algorithm):
     assert not torch.equal(before, flat_weights(optimizer._taps))
 
 
-def test_plain_and_other_optimizers_make_the_same_step_of_a_transposed_matrix():
+def test_optimizers_agree_on_a_transposed_matrix():
     steps = []
     for momentum in (0.0, 0.5):
         torch.manual_seed(0)
@@ -338,7 +338,7 @@ def test_what_a_table_adds_is_never_longer_than_its_norm(tokens):
 
 
 @pytest.mark.parametrize("kind", ["tied", "Conv1D"])
-def test_coordinates_in_a_subspace_are_those_of_the_weights_as_they_are_kept(kind):
+def test_subspace_coordinates_match_stored_weights(kind):
     torch.manual_seed(0)
     model = (Text(2, tied=True) if kind == "tied" else Net(Conv1D(6, 6), nn.Linear(6, 6))).double()
     loss_of, batch = (next_token, numbers()) if kind == "tied" else (squares, vectors())
@@ -408,7 +408,7 @@ def test_layers_of_torchs_transformer(train, trained):
         (lambda: torch.jit.trace(nn.Linear(6, 6), torch.ones(1, 6)), "before torch.jit"),
     ],
 )
-def test_layers_without_gradients_of_records_are_refused(build, words):
+def test_layers_without_gradients_of_records_are_rejected(build, words):
     with pytest.raises(InvalidParameter, match=words):
         private(build(), vectors(), vectors())
 
@@ -418,7 +418,7 @@ def summed(found):
     return (sum(found) if isinstance(found, tuple) else found).flatten(1).sum(1)
 
 
-def test_what_cannot_be_computed_for_one_record_is_refused():
+def test_what_cannot_be_computed_for_one_record_is_rejected():
     class Branching(Gain):
         def forward(self, x):
             return super().forward(x) if float(x.sum()) > -1e9 else x
@@ -465,7 +465,7 @@ def test_recurrent_layers_of_opacus_train(name):
     check_gradients(Reader().double(), squares, torch.randn(5, 4, 6, dtype=DOUBLE), 5)
 
 
-def test_a_hook_on_a_gradient_is_refused_with_one_that_sees_released_ones():
+def test_gradient_hook_error_names_the_alternative():
     layer = nn.Linear(6, 3).double()
     handle = layer.weight.register_hook(lambda g: 0.0 * g)
     with pytest.raises(InvalidParameter, match=r"register_step_pre_hook changes released ones"):
@@ -479,7 +479,7 @@ def test_a_hook_on_a_gradient_is_refused_with_one_that_sees_released_ones():
 
 
 @pytest.mark.parametrize("change", [nn.utils.spectral_norm, nn.utils.weight_norm])
-def test_weights_that_are_made_from_others_are_refused_in_words(change):
+def test_weights_that_are_made_from_others_are_rejected(change):
     model = nn.Sequential(change(nn.Linear(6, 6)), nn.Linear(6, 3)).double()
     with pytest.raises(InvalidParameter, match="or freeze it, in eval mode"):
         private(model, *data())
@@ -490,7 +490,7 @@ def test_weights_that_are_made_from_others_are_refused_in_words(change):
     assert optimizer._steps == 1
 
 
-def test_a_layer_within_torch_func_is_refused_in_words():
+def test_layer_within_torch_func_is_rejected():
     x, y = data()
     model = mlp()
     _, optimizer, loader = private(model, x, y)
@@ -512,7 +512,7 @@ class Scaled(nn.Module):
         return hidden @ self.table["gain"] + self.table["same"]
 
 
-def test_lists_and_tables_of_tensors_are_trained_with_the_layer_that_uses_them():
+def test_parameter_lists_and_dicts_are_trained():
     check_gradients(Net(Scaled(), nn.Linear(6, 3)).double(), squares, vectors(), 5)
     with pytest.raises(InvalidParameter, match="called itself"):
         private(nn.ModuleDict({"held": Scaled().rows}), vectors(), vectors())
@@ -520,7 +520,7 @@ def test_lists_and_tables_of_tensors_are_trained_with_the_layer_that_uses_them()
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [None, 3])
-def test_pictures_one_by_one_are_refused_in_words_and_train_alone(channels, parts):
+def test_unbatched_images_are_rejected_and_train_alone(channels, parts):
     """Three of three channels are no batch of three."""
     x = torch.randn(9, channels, 5, 5, dtype=DOUBLE)
     model = nn.Conv2d(channels, 3, 3).double()

@@ -54,7 +54,7 @@ def test_accelerate_may_come_first_or_last(precision):
     assert wrapped.param_groups[0]["lr"] == 0.25
 
 
-def test_accelerates_own_backward_is_refused():
+def test_accelerates_own_backward_is_rejected():
     AcceleratorState._reset_state(True)
     accelerator = Accelerator(cpu=True)
     module, sgd, loader = parts()
@@ -88,7 +88,7 @@ def text_losses(model, tokens):
     return cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none").mean(1)
 
 
-def test_a_language_model_never_sees_an_empty_batch():
+def test_language_model_never_sees_an_empty_batch():
     model, optimizer, loader = language_model()
     while optimizer._steps < optimizer._plan.steps:
         for tokens in loader:
@@ -97,7 +97,7 @@ def test_a_language_model_never_sees_an_empty_batch():
             optimizer.step()
 
 
-def test_an_adapter_that_was_switched_off_and_on_again_leaves_no_gradient():
+def test_toggled_adapter_leaves_no_gradient():
     """PEFT unfreezes both factors when it switches the adapter on."""
     model, optimizer, loader = language_model()
     with model.disable_adapter(), torch.no_grad():
@@ -111,7 +111,7 @@ def test_an_adapter_that_was_switched_off_and_on_again_leaves_no_gradient():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_copy_of_the_module_is_a_teacher_and_is_not_trained():
+def test_copy_of_the_module_is_a_teacher_and_is_not_trained():
     module, sgd, loader = parts()
     module, optimizer, loader = make_private(module=module, optimizer=sgd, data_loader=loader, **GIVEN)
     teacher = copy.deepcopy(module)
@@ -132,7 +132,7 @@ def test_a_copy_of_the_module_is_a_teacher_and_is_not_trained():
     assert optimizer._steps == 1
 
 
-def test_what_no_loop_can_use_is_refused_before_anything_is_released():
+def test_unusable_loops_are_rejected_before_a_release():
     class Unknown:
         def __init__(self, x):
             self.x = x
@@ -160,7 +160,7 @@ def test_what_no_loop_can_use_is_refused_before_anything_is_released():
 
 
 @pytest.mark.parametrize("broken", [0, 7])
-def test_a_collate_fn_that_leaves_out_records_is_refused_in_words(broken):
+def test_collate_fn_that_drops_records_is_rejected(broken):
     module, sgd, loader = parts()
     loader.dataset.tensors[0][broken] = torch.nan
 
@@ -186,7 +186,7 @@ SPARSE = torch.eye(8).to_sparse()
         lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
     ],
 )  # fmt: skip
-def test_nested_and_sparse_rows_are_refused_in_words_and_shared_ones_are_kept(join):
+def test_nested_and_sparse_rows_are_rejected(join):
     module, sgd, loader = parts()
     rows = lambda found: [torch.stack(column) for column in zip(*found, strict=True)]  # noqa: E731
     given = lambda collate: {"data_loader": DataLoader(loader.dataset, 20, collate_fn=collate), **GIVEN}  # noqa: E731
@@ -208,7 +208,7 @@ def test_nested_and_sparse_rows_are_refused_in_words_and_shared_ones_are_kept(jo
     trained(module, whole, optimizer, batches)
 
 
-def test_an_optimizer_that_finds_its_rate_by_itself_trains():
+def test_optimizer_that_finds_its_rate_by_itself_trains():
     from transformers import Adafactor
 
     module, _, loader = parts()
@@ -224,7 +224,7 @@ class _Idle(torch.optim.Optimizer):
         """Do nothing."""
 
 
-def test_an_optimizer_without_a_rate_has_to_move_the_weights_too():
+def test_optimizer_without_a_rate_has_to_move_the_weights_too():
     module, _, loader = parts()
     module, optimizer, loader = make_private(
         module=module, optimizer=_Idle(module.parameters(), {}), data_loader=loader, **GIVEN

@@ -45,7 +45,7 @@ from unit.training.helpers import data, losses_of, mlp, one_step, own, private  
         (mlp, {"frame": "wishart"}, "haar or wishart"),
     ],
 )
-def test_what_is_refused_before_any_data(build, options, words):
+def test_what_is_rejected_before_any_data(build, options, words):
     module = build()
     trained = [p.requires_grad for p in module.parameters()]
     with pytest.raises(InvalidParameter, match=words):
@@ -73,14 +73,14 @@ def test_frozen_statistics_are_accepted_until_someone_thaws_them():
     module(x)
 
 
-def test_an_optimizer_of_other_tensors_is_refused():
+def test_optimizer_of_other_tensors_is_rejected():
     x, y = data()
     with pytest.raises(InvalidParameter, match="every trained tensor"):
         private(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(mlp().parameters(), lr=1.0))
 
 
 # Each of the next ones was a way, found in review, to train on what was not released.
-def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
+def test_make_private_rejects_tensors_outside_its_layers():
     x, y = data()
     outside = nn.Parameter(torch.ones(()))
     with pytest.raises(InvalidParameter, match="and no others"):
@@ -106,14 +106,14 @@ def test_tensors_outside_the_private_layers_are_refused_whenever_they_appear():
     assert torch.equal(module[0].weight, before)
 
 
-def test_tied_layers_with_different_biases_are_refused():
+def test_tied_layers_with_different_biases_are_rejected():
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     module[1].weight = module[0].weight
     with pytest.raises(InvalidParameter, match="untie"):
         private(module, *data())
 
 
-def test_a_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
+def test_ledger_that_holds_releases_of_the_plan_is_said(tmp_path):
     """A fresh module under an old ledger would be trained by the rest of the plan only, or not at all."""
     book, (x, y) = str(tmp_path / "ledger.jsonl"), data()
     for made, words in ((0, None), (1, "1 of 2"), (2, "nothing is left")):
@@ -146,7 +146,7 @@ def test_one_module_has_one_private_run_at_a_time():
     private(module, x, y)[1].close()
 
 
-def test_the_epsilon_of_a_run_is_that_of_a_person_with_several_records(tmp_path):
+def test_make_private_group_size_gives_user_level_epsilon(tmp_path):
     module, (x, y) = mlp(), data()
     run = {"sampling_rate": 0.25, "steps": 4, "group_size": 3}
     path = str(tmp_path / "ledger.jsonl")

@@ -18,7 +18,7 @@ def loop():
     return module, optimizer, iter(loader)
 
 
-def test_a_record_comes_back_once(loop):
+def test_record_comes_back_once(loop):
     module, optimizer, batches = loop
     batch = next(batches)
     optimizer.backward_on(own(module), batch)
@@ -40,7 +40,7 @@ def test_losses_are_one_for_each_record(loop):
         optimizer.backward_on(lambda part: losses_of(module, *part).mean(), batch)
 
 
-def test_a_step_needs_a_batch_and_a_batch_a_step(loop):
+def test_step_needs_a_batch_and_a_batch_a_step(loop):
     _, optimizer, _ = loop
     with pytest.raises(InvalidParameter, match="private loader"):
         optimizer.step()
@@ -56,7 +56,7 @@ def test_no_unreleased_gradient_is_left_behind(loop):
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_weights_that_do_not_move_are_noticed():
+def test_weights_that_do_not_move_are_detected():
     x, y = data()
 
     class Idle(torch.optim.SGD):
@@ -68,7 +68,7 @@ def test_weights_that_do_not_move_are_noticed():
     one_step(mlp(), x, y, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
 
 
-def test_a_step_that_fails_leaves_nothing_for_the_next():
+def test_step_that_fails_leaves_nothing_for_the_next():
     x, y = data()
     module = mlp()
     _, optimizer, _ = private(module, x, y, max_grad_norm=1e-3)
@@ -105,7 +105,7 @@ def test_schedulers_and_close():
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
-def test_a_part_has_at_least_one_record(loop, size):
+def test_part_has_at_least_one_record(loop, size):
     module, optimizer, batches = loop
     batch = next(batches)
     with pytest.raises(InvalidParameter, match="whole number of records >= 1"):
@@ -113,7 +113,7 @@ def test_a_part_has_at_least_one_record(loop, size):
     optimizer.step_on(lambda part: losses_of(module, *part), batch, 1)
 
 
-def test_a_delta_that_allows_the_release_of_a_record_is_warned_of():
+def test_large_delta_gives_a_warning():
     x, y = data(records=12)
     module = mlp()
     _, optimizer, loader = private(module, x, y, noise_multiplier=5.0)

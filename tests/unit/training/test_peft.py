@@ -42,7 +42,7 @@ def text_losses(model, tokens):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("algorithm", ["lora-fa", "m2"])
-def test_a_peft_model_trains(peft_model, algorithm):
+def test_peft_model_trains(peft_model, algorithm):
     tokens = text()
     model = prepare_peft(peft_model, algorithm)
     options = {"rank": 3} if algorithm == "m2" else {}
@@ -65,7 +65,7 @@ def test_a_peft_model_trains(peft_model, algorithm):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_clipped_sums_of_a_peft_model_are_those_of_single_records(peft_model):
+def test_peft_clipped_sums_match_single_records(peft_model):
     tokens = text(5)
     model = prepare_peft(peft_model, "lora-fa")
     _, optimizer, _ = private(model, tokens, tokens, algorithm="lora-fa", max_grad_norm=1e-3)
@@ -83,7 +83,7 @@ def test_clipped_sums_of_a_peft_model_are_those_of_single_records(peft_model):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_optimizer_built_before_wrapping_is_caught(peft_model):
+def test_optimizer_built_before_wrapping_is_caught(peft_model):
     base = peft_model.get_base_model()
     early = torch.optim.SGD([p for p in base.parameters() if not p.requires_grad], lr=0.1)
     with pytest.raises(InvalidParameter, match="after the model is wrapped"):
@@ -121,7 +121,7 @@ def labelled(records=6):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_new_head_is_trained_beside_the_factors():
+def test_new_head_is_trained_beside_the_factors():
     model = prepare_peft(classifier(lora_dropout=0.5), "lora-fa").double().eval()
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert {name.rsplit("layers.0.")[-1] for name in trained} == {
@@ -166,7 +166,7 @@ def test_only_the_active_adapter_is_trained():
         ({"bias": "all", "target_modules": ["q_proj"], "trainable_token_indices": [1, 2]}, "nothing trained besides"),
     ],
 )
-def test_adapters_past_the_hooks_are_refused(config, words):
+def test_adapters_past_the_hooks_are_rejected(config, words):
     model = classifier(**config)
     with pytest.raises(InvalidParameter, match=words):
         prepare_peft(model, "lora-fa")
@@ -241,7 +241,7 @@ def test_adapters_in_single_precision_over_a_base_in_half(peft_model, dtype):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_head_in_half_precision_is_refused_and_trained_in_single_under_autocast():
+def test_peft_half_precision_head_needs_autocast():
     peft = needs("peft")
     base = classifier().unload().bfloat16()
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="SEQ_CLS")
@@ -328,7 +328,7 @@ def test_gradients_of_records_are_those_of_autograd_alone(name):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "BartForSequenceClassification"])
-def test_a_loop_over_the_private_loader_passes_the_checks_of_records(name):
+def test_peft_loop_over_private_loader_passes_checks(name):
     options, kind = MODELS[name]
     loss_of, batch = task(kind, records=8)
     model = model_of(name, options).float().train()
@@ -390,7 +390,7 @@ def test_adapters_that_keep_their_tensors_in_tables_train(kind, options):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["LoHa", "LoKr"])
-def test_adapters_that_draw_at_a_rate_of_0_are_refused_with_what_helps(kind):
+def test_peft_dropout_of_rate_zero_error_names_remedy(kind):
     peft = needs("peft")
     base = model_of("LlamaForCausalLM", MODELS["LlamaForCausalLM"][0])
     model = peft.get_peft_model(base, getattr(peft, f"{kind}Config")(target_modules=["q_proj"], r=2)).double()
@@ -407,7 +407,7 @@ def test_adapters_that_draw_at_a_rate_of_0_are_refused_with_what_helps(kind):
         ("OPTForCausalLM", {**SMALL, **OPT}, ["fc1", "fc2", "final_layer_norm"]),
     ],
 )
-def test_layers_without_the_batch_as_first_dimension_are_refused_and_may_be_frozen(name, options, flat):
+def test_peft_layers_must_be_batch_first_or_frozen(name, options, flat):
     model, tokens = model_of(name, options), text(5).clamp_min(3)
     losses = (
         (lambda rows: model(input_ids=rows).last_hidden_state.square().sum((1, 2)))

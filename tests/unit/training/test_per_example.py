@@ -64,7 +64,7 @@ def test_tokens_that_cancel_cannot_hide_a_norm(tokens):
 
 @pytest.mark.parametrize("tokens", [1, 3, 40])
 @pytest.mark.parametrize("width", [10, 400])
-def test_a_norm_does_not_underflow(tokens, width):
+def test_norm_does_not_underflow(tokens, width):
     """What underflows on the way is added as a bound: nothing is lost, and little is added at sizes that occur."""
     for size_g, size_x, rtol in ((1e-24, 1e17, None), (1e-10, 1e4, 1e-4)):
         g, x = torch.full((2, tokens, width), size_g), torch.full((2, tokens, width), size_x)
@@ -80,7 +80,7 @@ def test_a_norm_does_not_underflow(tokens, width):
 
 @pytest.mark.parametrize("pattern", ["equal", "one large in sixteen"])
 @pytest.mark.parametrize("tokens", [1, 10])
-def test_a_record_moves_the_sum_of_many_aligned_records_by_its_own_part(tokens, pattern):
+def test_per_example_sum_of_aligned_records_is_exact(tokens, pattern):
     """Single precision moves it by 1 + 2.7e-3, since one record changes how all others are rounded; 1e-9 is allowed."""
     records = 65536
     c = torch.full((records,), 0.7)
@@ -195,7 +195,7 @@ def test_autocast_norms_are_those_of_the_trained_type():
     assert torch.cat([s.flatten() for s in optimizer._noisy_sum.sums]).norm() <= 12e-3
 
 
-def test_an_input_changed_in_place_is_noticed():
+def test_input_changed_in_place_is_detected():
     x, y = data()
     module = nn.Linear(6, 3).double()
     _, optimizer, _ = private(module, x, y)

@@ -23,7 +23,7 @@ from privproj.training.plan import GRID, Method, Plan  # noqa: E402
 # --- accounting ---------------------------------------------------------------------------------------
 
 
-def test_the_event_comes_from_what_is_trained():
+def test_event_comes_from_what_is_trained():
     x, y = data()
     one = private(nn.Linear(6, 3).double(), x, y, algorithm="m2", rank=4, noise_multiplier=1.0)[1]._plan
     assert one.mechanism == privproj.M2(dim=7, rank=4, columns=3, noise_multiplier=1.0)
@@ -38,7 +38,7 @@ def test_the_event_comes_from_what_is_trained():
 
 
 @pytest.mark.full
-def test_a_calibrated_run_costs_what_was_asked():
+def test_calibrated_run_costs_what_was_asked():
     x, y = data(records=400)
     module = mlp()
     _, optimizer, loader = private(
@@ -78,7 +78,7 @@ def test_a_calibrated_run_costs_what_was_asked():
         ({"rank": 0}, "rank=0"), ({"beta": float("nan")}, "beta=nan"),
     ],
 )  # fmt: skip
-def test_a_plan_made_by_hand_has_the_options_that_make_private_takes(changed, words):
+def test_plan_made_by_hand_takes_options_of_make_private(changed, words):
     release = privproj.M2(dim=64, rank=8, noise_multiplier=2.0)
     options = {"rank": 8, "frame": "haar"}
     good = {"mechanism": release, "ranks": (8,), "clip": 0.5, "steps": 10}
@@ -118,7 +118,7 @@ def test_rates_are_on_the_grid_of_the_sampler():
 # --- what the loop may not do -----------------------------------------------------------------------
 
 
-def test_a_given_seed_is_said_with_every_number():
+def test_given_seed_is_said_with_every_number():
     x, y = data()
     _, optimizer, _ = private(mlp(), x, y, noise_multiplier=1.0, insecure_seed=3)
     optimizer._turn.open(0)
@@ -129,7 +129,7 @@ def test_a_given_seed_is_said_with_every_number():
 # --- filters ----------------------------------------------------------------------------------------
 
 
-def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_path):
+def test_plan_under_filter_reports_the_budget(tmp_path):
     """A first plan that takes all of the budget is stopped; what is left is calibrated for another one."""
     book, (x, y) = str(tmp_path / "ledger.jsonl"), data()
     budget = {"epsilon": 4.0, "delta": 1e-5, "noise_multiplier": None, "ledger": book, "adaptive_order": 8}
@@ -154,6 +154,6 @@ def test_a_run_under_a_filter_may_be_changed_and_is_quoted_with_its_budget(tmp_p
             private(mlp(), x, y, steps=10**6, **{**budget, **options})
 
 
-def test_a_filter_needs_the_budget_it_keeps():
+def test_filter_needs_the_budget_it_keeps():
     with pytest.raises(InvalidParameter, match="adaptive_order=8"):
         private(mlp(), *data(), adaptive_order=8)

@@ -162,7 +162,7 @@ def test_every_process_knows_what_the_ledger_knows(ran):
 
 
 @pytest.mark.full
-def test_the_noise_of_two_processes_is_that_of_one(ran):
+def test_noise_of_two_processes_is_that_of_one(ran):
     """Nothing but noise: the moves of a DP-SGD run on one record, whose part is clipped to next to nothing."""
     rows = [ran[0][count][0]["noise"] for count in (1, 2)]
     moves = [(np.array(row["end"]) - np.array(row["start"])) / (1e6 * np.sqrt(8) / 14) for row in rows]
@@ -175,7 +175,7 @@ several = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, re
 
 @pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=several)])
-def test_the_command_runs_on_two_processes_and_resumes(tmp_path, capsys, device):
+def test_command_runs_on_two_processes_and_resumes(tmp_path, capsys, device):
     command = str(Path(sys.executable).with_name("privproj"))
     line = shlex.split("train --data digits --mechanism m2 --rank 8 --epsilon 8 --steps 12 --batch-size 200 --json")
     folder = tmp_path / "run"
@@ -187,7 +187,7 @@ def test_the_command_runs_on_two_processes_and_resumes(tmp_path, capsys, device)
     assert (again["epsilon"], again["test_accuracy"]) == (found["epsilon"], found["test_accuracy"])
 
 
-def test_tensors_are_exchanged_in_few_calls_and_each_gets_its_own_sum(monkeypatch):
+def test_processes_exchange_tensors_in_few_calls(monkeypatch):
     """Two processes that hold the same: twice of every tensor, whatever its shape, type and place in memory."""
     from privproj.training import processes
 
@@ -279,7 +279,7 @@ with open(f"{sys.argv[1]}/ahead-{rank}", "w") as file:
     ("workers", "steps", "words"),
     [pytest.param(0, 6, "nothing", marks=pytest.mark.slow), (1, 2, "the same num_workers")],
 )
-def test_a_process_that_has_drawn_ahead_is_refused(tmp_path, workers, steps, words):
+def test_process_that_has_drawn_ahead_is_rejected(tmp_path, workers, steps, words):
     """Shares of two batches would hold a record twice."""
     (tmp_path / "run.py").write_text(AHEAD)
     run_pair(str(tmp_path / "run.py"), str(tmp_path), str(workers))
@@ -429,7 +429,7 @@ DIFFERENCES = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_processes_that_differ_are_refused_in_all_of_them(said, name):
+def test_processes_that_differ_are_rejected_in_all_of_them(said, name):
     for rank in said[:2]:
         assert DIFFERENCES[name] in rank[name]
     if "in process 0" in DIFFERENCES[name]:
@@ -437,7 +437,7 @@ def test_processes_that_differ_are_refused_in_all_of_them(said, name):
 
 
 @pytest.mark.full
-def test_a_wrapped_module_is_trained_as_the_module_itself(said):
+def test_wrapped_module_is_trained_as_the_module_itself(said):
     """Uneven and empty shares, which would leave the sums of the wrapper waiting."""
     first, second, alone = said
     assert first["moves"] == second["moves"] == pytest.approx(alone["moves"], rel=1e-8, abs=1e-12)
@@ -445,7 +445,7 @@ def test_a_wrapped_module_is_trained_as_the_module_itself(said):
 
 
 @pytest.mark.full
-def test_a_wrapper_whose_module_was_made_private_is_not_called(said):
+def test_wrapper_whose_module_was_made_private_is_not_called(said):
     first, second, alone = said
     assert first["wrapper"] == second["wrapper"]
     assert "expected the module that make_private returned, got module=DistributedDataParallel" in first["wrapper"]

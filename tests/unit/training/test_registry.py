@@ -28,14 +28,14 @@ def test_where_torch_is_missing_the_import_error_names_the_extra(monkeypatch):
         privproj.training.make_private  # noqa: B018
 
 
-def test_the_names_are_the_published_ones():
+def test_names_are_the_published_ones():
     published = "dp-sgd", "lora-fa", "lora-resampled", "flora", "m2", "m2-projected-clip", "m1", "prism", "dp-sft"
     assert tuple(name for name in ALGORITHMS if name in published) == published
     assert {"dp-sgd", "lora-fa", "m2", "m2-projected-clip", "m1"} <= set(MEMBERSHIP_ALGORITHMS) <= set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", ["sgd", "", None, ["m2"], "M2"])
-def test_other_names_are_refused(name):
+def test_other_names_are_rejected(name):
     with pytest.raises(InvalidParameter, match="expected an algorithm"):
         load(name)
 

@@ -39,7 +39,7 @@ def test_micro_batches_and_their_order_change_nothing(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_an_example_that_is_not_finite_is_absent(name, poison):
+def test_example_that_is_not_finite_is_absent(name, poison):
     x, y = data()
     expected = one_step(mlp(), x[:11], y[:11], **options_of(name))
     x[11, 2] = poison
@@ -62,7 +62,7 @@ def test_removing_a_record_changes_the_sum_by_at_most_the_clip(name, clip):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_empty_batch_releases_noise_of_the_planned_size(name):
+def test_empty_batch_releases_noise_of_the_planned_size(name):
     x, y = data(width=30)
     module = mlp(width=30, hidden=40)
     more = {"rank": 20} if "rank" in ALGORITHMS[name] else {}
@@ -77,7 +77,7 @@ def test_an_empty_batch_releases_noise_of_the_planned_size(name):
     assert optimizer._steps == 2
 
 
-def test_the_noise_is_twice_as_large_under_replace():
+def test_noise_is_twice_as_large_under_replace():
     x, y = data()
     plan = {r: private(mlp(), x, y, noise_multiplier=2.0, relation=r)[1]._plan for r in ("add-remove", "replace")}
     assert plan["add-remove"].noise_multiplier == plan["replace"].noise_multiplier == 2.0
@@ -98,7 +98,7 @@ def test_without_clip_and_noise_it_is_the_gradient_step():
     assert torch.allclose(one_step(mlp(), x, y, max_grad_norm=1e6), expected, rtol=1e-6, atol=1e-5)
 
 
-def test_the_clipped_sum_is_that_of_opacus():
+def test_clipped_sum_is_that_of_opacus():
     from opacus import PrivacyEngine
 
     x, y = data()
@@ -130,7 +130,7 @@ def test_many_parts_lose_no_record_to_rounding():
     assert optimizer._noisy_sum.sums[0].dtype is torch.float64
 
 
-def test_rows_that_are_no_records_are_refused_at_the_boundary():
+def test_rows_that_are_no_records_are_rejected_at_the_boundary():
     x, y = data(tokens=4)
     module = mlp()
     _, optimizer, _ = private(module, x, y)

@@ -77,7 +77,7 @@ def test_two_starts_on_one_module_have_one_epsilon_or_none(tmp_path):
     assert verify_ledger((tmp_path / "ledger.jsonl").read_bytes(), book).holds
 
 
-def test_a_start_of_the_same_plan_goes_on_with_a_part_of_it_and_follows_a_whole_one(tmp_path):
+def test_restart_continues_a_partial_run(tmp_path):
     module, book = mlp(), str(tmp_path / "ledger.jsonl")
     for releases, phases in ((1, [1]), (STEPS, [STEPS]), (1, [STEPS, 1])):
         with warnings.catch_warnings():
@@ -106,7 +106,7 @@ def test_last_digits_of_a_target_are_nothing_to_train_with(tmp_path, order):
         start(module, **target)
 
 
-def test_a_target_is_one_for_both_starts(tmp_path):
+def test_target_is_one_for_both_starts(tmp_path):
     module, book, target = mlp(), str(tmp_path / "ledger.jsonl"), {"noise_multiplier": None, "delta": DELTA}
     train(module, ledger=book, epsilon=1.0, **target)
     with pytest.raises(privproj.Refused, match="leave nothing"):
@@ -157,7 +157,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("form", SAME)
-def test_a_module_that_has_released_is_known_in_every_form(form, tmp_path):
+def test_module_that_has_released_is_known_in_every_form(form, tmp_path):
     book = str(tmp_path / "ledger.jsonl")
     module = mlp()
     train(module, releases=2, ledger=book)
@@ -181,7 +181,7 @@ def test_merged_adapters_are_known_where_their_tensors_are_gone():
     refused(module)
 
 
-def test_an_optimizer_over_tensors_that_have_released_is_known():
+def test_optimizer_over_tensors_that_have_released_is_known():
     old, new = mlp(), mlp()
     train(old)
     held = [*old.requires_grad_(False).parameters()]
@@ -201,7 +201,7 @@ def test_what_has_released_nothing_is_free():
     start(fresh)[1].close()
 
 
-def test_two_runs_at_a_time_on_parts_of_one_module_end_with_the_second_release():
+def test_concurrent_runs_on_one_module_are_rejected():
     module = mlp()
     head, one, _ = start(module[2])
     x, y = data(records=40)
@@ -219,7 +219,7 @@ def test_two_runs_at_a_time_on_parts_of_one_module_end_with_the_second_release()
 # --- which ledger is the right one ------------------------------------------------------------------
 
 
-def test_a_ledger_that_lacks_a_release_is_refused(tmp_path):
+def test_ledger_that_lacks_a_release_is_rejected(tmp_path):
     """Another one, one that begins now, one of a like run, and an older copy of its own."""
     book, like, early = (str(tmp_path / name) for name in ("ledger.jsonl", "like.jsonl", "early.jsonl"))
     module = mlp()
@@ -249,7 +249,7 @@ def test_releases_of_a_run_without_a_ledger_are_in_none(tmp_path):
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_training_in_a_subspace_is_counted_with_the_search_for_it_and_with_no_other():
+def test_subspace_training_is_accounted_with_its_search():
     def searched(module):
         module, search, loader = start(module)
         trajectory = Trajectory(search, 2)

@@ -14,7 +14,7 @@ from privproj.training import per_example  # noqa: E402
 
 
 @pytest.mark.parametrize("settings", [{"lr": 0.0}, {"lr": 0.5, "weight_decay": 0.1}])
-def test_a_bias_with_settings_of_its_own_is_moved_by_them(settings):
+def test_bias_with_settings_of_its_own_is_moved_by_them(settings):
     """Plain SGD takes low-rank updates straight into the weights, but a bias in another group has its own rate."""
     x, y = data()
     ends = []
@@ -81,7 +81,7 @@ class Recomputed(nn.Module):
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("tokens", [None, 9])
-def test_recomputed_activations_give_the_same_sum_and_are_not_kept(reentrant, tokens):
+def test_view_recomputed_activations_give_the_same_sum(reentrant, tokens):
     x, y = data(tokens=tokens)
     expected = one_step(mlp(), x, y)
     assert torch.allclose(one_step(Recomputed(reentrant), x.clone(), y), expected, rtol=1e-9)

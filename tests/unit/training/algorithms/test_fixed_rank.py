@@ -18,7 +18,7 @@ TOLERANCE = {DOUBLE: 1e-6, torch.float32: 1e-4}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_the_projection_is_orthogonal_and_its_coordinates_an_isometry(dtype):
+def test_fixed_rank_projection_is_orthogonal(dtype):
     at, close = point(dtype=dtype), {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
     g, other = gradient(at), gradient(at, 2)
     xi = projected(g, at)
@@ -34,7 +34,7 @@ def test_the_projection_is_orthogonal_and_its_coordinates_an_isometry(dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", [(9, 7, 3), (4, 7, 3), (5, 4, 4), (6, 6, 1)])
-def test_the_retraction_is_the_truncated_svd(dtype, shape):
+def test_retraction_is_the_truncated_svd(dtype, shape):
     at = point(*shape, dtype=dtype)
     xi = projected(gradient(at), at)
     new = fixed_rank.retracted(at, xi, 0.3)
@@ -53,7 +53,7 @@ def test_transport_is_the_projection_at_the_new_point():
     assert torch.allclose(fixed_rank.transported(xi, at, new).flat(), expected.flat(), atol=1e-12)
 
 
-def test_the_lift_is_horizontal_and_carries_the_tangent_vector():
+def test_lift_is_horizontal_and_carries_the_tangent_vector():
     at = point()
     xi = projected(gradient(at), at)
     a, b = at.u * at.s.sqrt(), at.v * at.s.sqrt()
@@ -62,7 +62,7 @@ def test_the_lift_is_horizontal_and_carries_the_tangent_vector():
     assert torch.allclose(a.T @ da, db.T @ b, atol=1e-12)
 
 
-def test_the_noise_moment_of_the_lift():
+def test_noise_moment_of_the_lift():
     at, draws = point(), []
     stream = torch.Generator().manual_seed(0)
     for _ in range(20_000):
@@ -74,7 +74,7 @@ def test_the_noise_moment_of_the_lift():
     assert torch.allclose(mean, known, rtol=0.05, atol=0.02 * float(known.max()))
 
 
-def test_the_noise_is_isotropic_on_the_tangent_space_and_nowhere_free():
+def test_fixed_rank_noise_is_isotropic_on_tangent_space():
     """Its covariance is the tangent projector, of rank r (m + n - r): every linear functional of a release is noisy."""
     at = point(5, 4, 2)
     rows = torch.eye(2 * (2 + 5 + 4), dtype=DOUBLE)
@@ -84,7 +84,7 @@ def test_the_noise_is_isotropic_on_the_tangent_space_and_nowhere_free():
     assert torch.linalg.matrix_rank(covariance) == 2 * (5 + 4 - 2) == round(float(covariance.trace()))
 
 
-def test_the_energy_of_the_noise():
+def test_energy_of_the_noise():
     module = add_prism(nn.Linear(30, 20).double(), 4)
     x, y = data(width=30)
     _, optimizer, _ = private(module, x, y, algorithm="prism", noise_multiplier=3.0)

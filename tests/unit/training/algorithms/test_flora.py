@@ -10,7 +10,7 @@ from unit.training.helpers import DOUBLE, data, gradients, mlp, private, step  #
 from privproj.training.generators import streams  # noqa: E402
 
 
-def test_the_sketch_of_flora_is_unbiased():
+def test_sketch_of_flora_is_unbiased():
     _, optimizer, _ = private(mlp(), *data(), algorithm="flora", rank=4)
     view, drawn = optimizer._views[0], streams(insecure_seed=2)
     mean = torch.zeros(7, 7, dtype=DOUBLE)

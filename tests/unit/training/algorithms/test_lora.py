@@ -46,7 +46,7 @@ def test_lora_fa_does_not_depend_on_the_basis_of_its_factor():
     assert torch.allclose(*moves, rtol=1e-8, atol=1e-12)
 
 
-def test_adam_and_momentum_see_the_same_gradient_as_the_low_rank_merge():
+def test_lora_adam_gets_gradient_of_the_low_rank_merge():
     x, y = data()
     options = {"algorithm": "m2", "rank": 3, "insecure_seed": 3, "noise_multiplier": 0.5}
     merged = one_step(mlp(), x, y, **options)
@@ -79,7 +79,7 @@ def test_resampling_merges_and_keeps_the_function():
     assert torch.allclose(module(x), before, atol=1e-12)
 
 
-def test_resampling_every_step_with_orthogonal_factors_is_projected_clipping():
+def test_lora_resampled_each_step_is_projected_clipping():
     x, y = data()
     plain, adapted = nn.Linear(6, 3, bias=False).double(), add_frozen_lora(nn.Linear(6, 3, bias=False).double(), 2)
     adapted.base.weight.data = plain.weight.detach().clone()
@@ -92,7 +92,7 @@ def test_resampling_every_step_with_orthogonal_factors_is_projected_clipping():
     assert torch.allclose(plain.weight - before, adapted.base.weight - before, rtol=1e-8, atol=1e-12)
 
 
-def test_what_cannot_be_adapted_is_refused():
+def test_what_cannot_be_adapted_is_rejected():
     with pytest.raises(InvalidParameter, match="linear layers"):
         add_frozen_lora(torch.nn.ReLU(), 2)
     with pytest.raises(InvalidParameter, match="lora-fa or m2"):

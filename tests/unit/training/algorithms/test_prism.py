@@ -34,7 +34,7 @@ def prism_model(rank, steps=None, hidden=5):
     return add_prism(mlp(hidden=hidden), rank, steps=steps, insecure_seed=4)
 
 
-def test_the_joint_tangent_norms_are_those_of_materialised_gradients():
+def test_prism_tangent_norms_match_materialized_gradients():
     x, y = data(tokens=3)
     module = prism_model(2)
     layers = [part for part in module if hasattr(part, "base")]
@@ -88,7 +88,7 @@ def test_prism_does_not_depend_on_the_gauge():
     assert torch.allclose(*found, atol=1e-10)
 
 
-def test_the_part_of_prism_with_fixed_rows_is_lora_fa():
+def test_part_of_prism_with_fixed_rows_is_lora_fa():
     """Keeping only G V of the tangent vector, clipped on it, is DP-LoRA-FA with A = V^T."""
     x, y = data()
     layer = nn.Linear(6, 3, bias=False).double()
@@ -135,7 +135,7 @@ def test_momentum_is_transported():
         assert torch.allclose(basis.T @ part, torch.zeros(2, 2, dtype=DOUBLE), atol=1e-12)
 
 
-def test_the_adaptive_step_does_not_depend_on_the_frame():
+def test_adaptive_step_does_not_depend_on_the_frame():
     at, found = point(), []
     for flip in (1.0, -1.0):
         turned = Point(at.u * flip, at.s, at.v * flip)
@@ -152,7 +152,7 @@ def test_the_adaptive_step_does_not_depend_on_the_frame():
     assert torch.allclose(*found, atol=1e-9)
 
 
-def test_bases_that_were_edited_are_mended_or_refused():
+def test_bases_that_were_edited_are_mended_or_rejected():
     x, y = data()
     module = prism_model(2)
     with torch.no_grad():
@@ -171,7 +171,7 @@ def test_bases_that_were_edited_are_mended_or_refused():
         optimizer.backward_on(own(module), (x[:1], y[:1]))
 
 
-def test_a_layer_with_one_output_trains():
+def test_layer_with_one_output_trains():
     for seed in range(6):
         module = add_prism(nn.Linear(6, 1).double(), 1, insecure_seed=seed)
         _, optimizer, _ = private(module, *data(), algorithm="prism", noise_multiplier=1.0)
@@ -179,7 +179,7 @@ def test_a_layer_with_one_output_trains():
         optimizer.step()
 
 
-def test_prism_is_accounted_as_the_gaussian_mechanism_and_needs_its_layers():
+def test_prism_is_accounted_as_gaussian():
     x, y = data()
     plan = private(prism_model(2), x, y, algorithm="prism", noise_multiplier=1.5)[1]._plan
     assert plan.mechanism == privproj.Gaussian(noise_multiplier=1.5)

@@ -19,7 +19,7 @@ from privproj.training.generators import streams  # noqa: E402
 
 
 @pytest.mark.parametrize(("frame", "energy"), [("haar", 6**2 / 2), ("wishart", 6 * (6 + 2 + 1) / 2)])
-def test_projections_are_unbiased_uniform_and_of_the_known_energy(frame, energy):
+def test_projections_are_unbiased_with_known_energy(frame, energy):
     """E M = I, captured energy of a unit vector Beta(r/2, (d-r)/2), E |M|^2 = d^2/r (Haar), d(d+r+1)/r (Wishart)."""
     found, drawn = view(2, frame), streams(insecure_seed=3)
     total, captured, sizes = torch.zeros(6, 6, dtype=DOUBLE), [], []
@@ -35,7 +35,7 @@ def test_projections_are_unbiased_uniform_and_of_the_known_energy(frame, energy)
     assert abs(np.mean(sizes) - energy) <= 4 * np.std(sizes) / math.sqrt(4000) + 1e-9
 
 
-def test_the_low_dimensional_noise_is_projected_noise():
+def test_low_dimensional_noise_is_projected_noise():
     """(E Q) with E standard normal is standard normal, so S + Xi has the law of (sum + E) Q."""
     found = view(3)
     draw = torch.Generator().manual_seed(0)
@@ -69,7 +69,7 @@ def test_m1_tends_to_dp_sgd_with_its_rank():
     assert errors[1] < 0.02 * float(expected.norm()) and errors[1] < 0.1 * errors[0]
 
 
-def test_a_projection_serves_one_release():
+def test_projection_serves_one_release():
     found = view(2)
     mean = torch.zeros(4, 2, dtype=DOUBLE)
     found.update(mean)

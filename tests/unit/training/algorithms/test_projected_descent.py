@@ -29,6 +29,6 @@ def test_projected_descent_stays_in_its_range_and_has_no_epsilon():
         descent.epsilon(1e-5)
 
 
-def test_a_module_without_trained_tensors_is_refused():
+def test_module_without_trained_tensors_is_rejected():
     with pytest.raises(InvalidParameter, match="require a gradient"):
         ProjectedDescent(torch.nn.ReLU(), rank=2, lr=0.1)

@@ -56,7 +56,7 @@ def test_coordinates_are_directional_derivatives(tokens):
     assert torch.allclose(12 * (before - state(module)), expected, rtol=1e-8, atol=1e-11)
 
 
-def test_the_whole_space_is_dp_sgd():
+def test_whole_space_is_dp_sgd():
     x, y = data()
     total = sum(p.numel() for p in mlp().parameters())
     module, expected = mlp(), one_step(mlp(), x, y)
@@ -93,7 +93,7 @@ def test_lora_fa_is_a_subspace():
     assert torch.allclose(layer.weight - before, moved, rtol=1e-8, atol=1e-12)
 
 
-def test_the_leading_directions_are_the_right_singular_vectors():
+def test_leading_directions_are_the_right_singular_vectors():
     rows = torch.randn(8, 40, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     basis = leading(rows, 3)
     vectors = torch.linalg.eigh(rows.T @ rows)[1][:, -3:]
@@ -107,7 +107,7 @@ def test_the_leading_directions_are_the_right_singular_vectors():
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5])
-def test_a_number_of_directions_below_one_is_refused(k):
+def test_number_of_directions_below_one_is_rejected(k):
     with pytest.raises(InvalidParameter, match="k >= 1"):
         leading(torch.eye(3), k)
 
@@ -144,7 +144,7 @@ def test_both_stages_are_accounted_and_share_a_ledger(tmp_path):
     assert tuned.epsilon(1e-5).value > alone
 
 
-def test_a_search_with_a_seed_protects_nothing_afterwards_either():
+def test_search_with_a_seed_protects_nothing_afterwards_either():
     """Whoever knows the seed can take the noise of the search away."""
     x, y = data()
     module = mlp()
@@ -160,7 +160,7 @@ def test_a_search_with_a_seed_protects_nothing_afterwards_either():
     assert INSECURE in search.epsilon(1e-5).warnings and INSECURE in tuned.epsilon(1e-5).warnings
 
 
-def test_a_subspace_says_where_it_is_from():
+def test_subspace_says_where_it_is_from():
     basis = orthonormal(20, 2)
     cases = (("private", None, "public or dp"), ("dp", None, "account"), ("public", Account(), "account"))
     for source, account, words in cases:

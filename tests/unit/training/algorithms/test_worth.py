@@ -73,9 +73,7 @@ def test_m2_adds_what_its_lift_says(inputs, outputs, rank, spectrum):
 
 @pytest.mark.parametrize(("inputs", "outputs", "rank"), [(24, 12, 3), (64, 16, 8), (48, 12, 24)])
 @pytest.mark.parametrize("algorithm", ["m2-projected-clip", "m1"])
-def test_records_at_their_clip_of_rank_one_are_the_worst_of_what_is_clipped_after_projecting(
-    inputs, outputs, rank, algorithm
-):
+def test_rank_one_records_are_worst_for_projected_clipping(inputs, outputs, rank, algorithm):
     rows = choose(layers=Layer(dim=inputs, rank=rank, columns=outputs), epsilon=1.0, delta=1e-5)
     (row,) = (row for row in rows if row.algorithm == algorithm)
     stretch = row.worth.noise_over_dp_sgd
@@ -93,7 +91,7 @@ def test_records_at_their_clip_of_rank_one_are_the_worst_of_what_is_clipped_afte
         assert factor <= (1.0 + row.worth.projection_error) * (1.0 + TOLERANCE)
 
 
-def test_the_noise_of_m1_outside_of_its_range_is_left_out():
+def test_noise_of_m1_outside_of_its_range_is_left_out():
     view = view_of("m1", 64, 16, 8)
     view.refresh(streams(insecure_seed=1))
     left, right = view.update(torch.randn(16, 64, dtype=DOUBLE, generator=torch.Generator().manual_seed(3)))

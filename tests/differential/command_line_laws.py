@@ -1,4 +1,16 @@
-"""One call of the command line within this process, and what must hold of it whatever was asked."""
+"""One call of the command line in this process, and the laws that hold for every call, however hostile.
+
+* No exception escapes, and the call ends within the limits on time and memory.
+* The exit code is 0 to 5. With code 2, 3 or 5, standard error is one line that begins with ``error: ``, and with code 2
+  standard output is empty. Otherwise standard error is empty or begins with ``warning: ``.
+* Output has no control characters, and a line of standard error has a bounded length.
+* ``--json`` prints one JSON object without NaN. That of a quantity follows ``schema.json``, has a value exactly for
+  codes 0, 1 and 2, and its value is in its domain, within its enclosure and at the safe end of it.
+* Text output of a quantity is a number that is not NaN, infinite or negative.
+* Input files stay unchanged, except that ``check --update`` changes ``expect``. Output files are complete, exist only
+  where an option names them, and are not written by a call that fails.
+* No RuntimeWarning of numpy is raised.
+"""
 
 import io
 import json
@@ -25,22 +37,22 @@ from xml.etree import ElementTree
 import jsonschema
 from privproj_cli.main import exit_code
 
-from tests.fuzz.strategies import OUTPUTS, QUANTITIES, Case
+from tests.differential.command_lines import OUTPUTS, QUANTITIES, Case
+from tests.differential.report import Check, law_of
 
-MOST_SECONDS, MOST_GROWTH = 120.0, 1024
-"""CPU seconds of one call, and MiB by which it may raise the largest memory the process has had."""
-WAIT = 180.0
-"""Wall-clock seconds after which a call that waits is stopped."""
+MOST_SECONDS = 120.0  # processor seconds of one call
+MOST_GROWTH = 1024  # MiB by which one call may raise the peak memory of the process
+WAIT = 180.0  # wall-clock seconds, for a call that waits
 SAFE_ENDS = {"epsilon": "upper", "delta": "upper", "sigma": "upper", "steps": "lower", "rate": "lower"}
 
 
 class Overtime(BaseException):
-    """Raised by the alarm within a call that takes too long."""
+    """Raised by the alarm within a call that exceeds the time limit."""
 
 
 @dataclass
 class Seen:
-    """What a call did."""
+    """Exit code, streams, resources and files of a call."""
 
     code: int | None = None
     out: str = ""
@@ -56,7 +68,7 @@ class Seen:
 
 
 def call(case: Case) -> Seen:
-    """Run a case in a folder of its own, under an alarm."""
+    """Run a case in a temporary folder with a time limit."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     try:
         for name, data in case.files.items():
@@ -71,7 +83,7 @@ def call(case: Case) -> Seen:
 
 @contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Within a folder."""
+    """Change the working directory for a block."""
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -82,7 +94,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def alarm() -> Iterator[None]:
-    """Raise :class:`Overtime` after so much time of the processor, or so much time on the wall."""
+    """Raise :class:`Overtime` in the block at the limit of processor or wall-clock time."""
 
     def ring(*_: object) -> None:
         raise Overtime
@@ -100,12 +112,12 @@ def alarm() -> Iterator[None]:
 
 
 def stream(errors: str) -> io.TextIOWrapper:
-    """A standard stream that keeps what is written."""
+    """Return a text stream in memory."""
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, newline="\n")
 
 
 def measured(words: list[str]) -> Seen:
-    """Call, with everything that comes out of it."""
+    """Call the command line and record its outcome."""
     seen, out, err = Seen(), stream("strict"), stream("backslashreplace")
     start, peak = time.process_time(), memory()
     with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(record=True) as caught:
@@ -117,7 +129,7 @@ def measured(words: list[str]) -> Seen:
 
 
 def attempted(words: list[str]) -> tuple[int | None, str]:
-    """The exit code, or what escaped instead of one."""
+    """Return the exit code, or a description of the exception that escaped."""
     try:
         with alarm():
             return exit_code(words), ""
@@ -130,28 +142,36 @@ def attempted(words: list[str]) -> tuple[int | None, str]:
 
 
 def place(trace: object) -> str:
-    """Where in the package an exception came from."""
-    frames = [f for f in traceback.extract_tb(trace) if "/fuzz/" not in f.filename]  # pyright: ignore
+    """Return the place in the package that raised an exception."""
+    frames = [f for f in traceback.extract_tb(trace) if "/differential/" not in f.filename]  # pyright: ignore
     own = [f for f in frames if "/privproj/" in f.filename or "/cli/" in f.filename] or frames
     return f" [{Path(own[-1].filename).name}:{own[-1].lineno} {own[-1].name}]" if own else ""
 
 
 def memory() -> float:
-    """The largest memory of this process so far, in MiB."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 
 def text_of(kept: io.TextIOWrapper) -> str:
-    """What was written to a stream."""
+    """Return the text that was written to a stream."""
     kept.flush()
     return kept.buffer.getvalue().decode()  # pyright: ignore
 
 
-# --- judging --------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------------------
+
+
+def check_case(case: Case) -> Check:
+    """Run a case and check all laws."""
+    seen = call(case)
+    laws = [(law_of(sentence), sentence) for sentence in broken(case, seen)]
+    row = case.words[0][:20] if case.words else ""
+    return Check(row, str(case), {f"exit code {seen.code}"}, laws, seen.seconds, seen.growth)
 
 
 def broken(case: Case, seen: Seen) -> list[str]:
-    """The laws that a call broke, a sentence each; the part before the colon names the law."""
+    """Return a sentence for each broken law; the part before the colon names the law."""
     if seen.escaped:
         return [f"traceback: {seen.escaped}"]
     found = [*streams(seen), *bounded(seen), *documents(case, seen), *folders(case, seen)]
@@ -159,7 +179,7 @@ def broken(case: Case, seen: Seen) -> list[str]:
 
 
 def streams(seen: Seen) -> Iterator[str]:
-    """Exit code and standard streams."""
+    """Check exit code and standard streams."""
     if seen.code not in range(6):
         yield f"exit code: {seen.code}"
     if "Traceback" in seen.err or "please report it" in seen.err:
@@ -178,7 +198,7 @@ def streams(seen: Seen) -> Iterator[str]:
 
 
 def bounded(seen: Seen) -> Iterator[str]:
-    """Time and memory."""
+    """Check time and memory."""
     if seen.seconds > MOST_SECONDS:
         yield f"bounded time: {seen.seconds:.1f} s"
     if seen.growth > MOST_GROWTH:
@@ -186,7 +206,7 @@ def bounded(seen: Seen) -> Iterator[str]:
 
 
 def documents(case: Case, seen: Seen) -> Iterator[str]:
-    """What is printed: one JSON object, or a number that is one."""
+    """Check that the output is one JSON object or a number."""
     if {"--help", "--help-all"} & set(case.words) or seen.code == 2:
         return
     asked = bool(case.words) and case.words[0] in QUANTITIES
@@ -199,7 +219,7 @@ def documents(case: Case, seen: Seen) -> Iterator[str]:
 
 
 def objects(seen: Seen, asked: bool) -> Iterator[str]:
-    """One JSON object without NaN; for a quantity as the schema has it, on the safe side."""
+    """Check that the output is one JSON object without NaN, and check a quantity further."""
     try:
         shown = json.loads(seen.out, parse_constant=lambda name: {}[name])
     except (ValueError, KeyError) as error:
@@ -212,7 +232,7 @@ def objects(seen: Seen, asked: bool) -> Iterator[str]:
 
 
 def answers(seen: Seen, shown: dict) -> Iterator[str]:
-    """The object of a quantity."""
+    """Check the JSON object of a quantity against the schema."""
     error = next(validator().iter_errors(shown), None)
     if error is not None:
         yield f"schema: {error.message[:200]}"
@@ -223,7 +243,7 @@ def answers(seen: Seen, shown: dict) -> Iterator[str]:
 
 
 def ends(shown: dict) -> Iterator[str]:
-    """A value in its domain, between its ends, at the safe one."""
+    """Check that a value is in its domain and at the safe end of its enclosure."""
     value, lower, upper, quantity = (shown[key] for key in ("value", "lower", "upper", "quantity"))
     top = 1.0 if quantity in ("delta", "rate") else 2.0 if quantity == "misalignment" else math.inf
     if not 0.0 <= value <= top or (value == 0.0 and quantity not in ("epsilon", "delta", "misalignment")):
@@ -239,7 +259,7 @@ def ends(shown: dict) -> Iterator[str]:
 
 @cache
 def validator() -> jsonschema.Draft202012Validator:
-    """The schema that ships with the package."""
+    """Return a validator for the schema that ships with the package."""
     return jsonschema.Draft202012Validator(json.loads((files("privproj") / "schema.json").read_text()))
 
 
@@ -247,7 +267,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def folders(case: Case, seen: Seen) -> Iterator[str]:
-    """Files are as they were, or whole; nothing is left that nobody asked for."""
+    """Check that input files are unchanged and that output files are complete and requested."""
     words = case.words
     asked = {words[i + 1] for i, word in enumerate(words[:-1]) if word in OUTPUTS}
     asked |= {word.partition("=")[2] for word in words if word.partition("=")[0] in OUTPUTS}
@@ -265,9 +285,9 @@ def folders(case: Case, seen: Seen) -> Iterator[str]:
 
 
 def touched(name: str, data: bytes, allowed: bool, code: int | None, formed: bool) -> Iterator[str]:
-    """A file that was written; ``formed`` if its ending says how."""
+    """Check a file that was written; ``formed`` if its suffix states its format."""
     if not allowed:
-        yield f"a file nobody asked for: {name}"
+        yield f"a file without an option: {name}"
     elif code in (2, 3, 5):
         yield f"a file is written and the call fails: {name}, code {code}"
     elif not whole(name if formed else "", data):
@@ -275,7 +295,7 @@ def touched(name: str, data: bytes, allowed: bool, code: int | None, formed: boo
 
 
 def whole(name: str, data: bytes) -> bool:
-    """True if a file can be read to its end."""
+    """Return whether a file is complete in the format of its suffix."""
     readers = {"json": json.loads, "toml": lambda d: tomllib.loads(d.decode()), "xml": ElementTree.fromstring}
     try:
         readers.get(name.rsplit(".", 1)[-1], len)(data)
@@ -285,13 +305,13 @@ def whole(name: str, data: bytes) -> bool:
 
 
 def rewritten(case: Case, seen: Seen, asked: set[str]) -> Iterator[str]:
-    """``check --update`` changes ``expect`` and nothing else."""
+    """Check that ``check --update`` changes ``expect`` only."""
     for name in set(case.files) - asked:
         if seen.left.get(name) != case.files[name] and stripped(seen.left[name]) != stripped(case.files[name]):
             yield f"--update changed more than expect: {name}"
 
 
 def stripped(data: bytes) -> str:
-    """The data of a regression file without what was expected."""
+    """Return the entries of a regression file without ``expect``."""
     content = tomllib.loads(data.decode())
     return repr([{k: v for k, v in entry.items() if k != "expect"} for entry in content["bound"]])

@@ -74,13 +74,13 @@ def check_doors(setting, run):
 
 
 @pytest.mark.parametrize("setting", full_if(asked(quick=True), lambda s: any(w in str(s) for w in COSTLY)), ids=str)
-def test_one_setting_of_every_bound_has_one_answer_at_every_door(setting, run):
+def test_entry_points_agree_on_one_setting_per_bound(setting, run):
     check_doors(setting, run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", asked(quick=False), ids=str)
-def test_every_setting_has_one_answer_at_every_door(setting, run):
+def test_entry_points_agree_on_every_setting(setting, run):
     check_doors(setting, run)
 
 
@@ -88,7 +88,7 @@ RUN = {"dim": 64, "rank": 4, "noise_multiplier": 1, "sampling_rate": 0.01, "step
 SAMPLED = Setting("m2.mixture-rdp.epsilon", tuple(RUN.items()))
 
 
-def test_a_door_that_promises_less_is_noticed(run, monkeypatch):
+def test_entry_points_test_detects_a_smaller_value(run, monkeypatch):
     check_doors(SAMPLED, run)
     monkeypatch.setattr("privproj.accounting.schedule.Schedule.side", lambda self, curve: "exact")
     with pytest.raises(AssertionError, match="run file"):

@@ -1,9 +1,9 @@
-"""Laws of the privacy loss, written down from their definitions and integrated densely.
+"""Dominating pairs of privacy loss distributions, from their definitions and by dense integration.
 
-A pair ``(P, Q)`` with loss ``L = ln dP/dQ`` is known by ``tails(at)``, which are ``P(L > at), P(L <= at), Q(L > at),
-Q(L <= at)``, and by ``delta(eps) = H_eps(P || Q)`` with an estimate of its own error. Integrals are trapezoid sums over
-the whole line of an analytic integrand (they converge exponentially); every second point gives a second sum, and their
-difference is the error.
+A pair ``(P, Q)`` with loss ``L = ln dP/dQ`` has ``tails(at)``, which are ``P(L > at), P(L <= at), Q(L > at),
+Q(L <= at)``, and ``delta(eps) = H_eps(P || Q)`` with an estimate of its error. Integrals are trapezoid sums of analytic
+integrands over the whole line, which converge exponentially. The error is the difference to the sum over every second
+point.
 """
 
 import math
@@ -13,18 +13,15 @@ import mpmath
 import numpy as np
 from scipy import interpolate, special
 
-GATHERED = 3e-3
-"""Relative error allowed where points of a sum of layers are joined."""
-HARD = 1e-11
-"""Relative rounding allowed to one incomplete gamma function of scipy."""
+GATHERED = 3e-3  # relative error where points of a sum of layers are joined
+HARD = 1e-11  # relative rounding error of one incomplete gamma function of SciPy
 
 
 def gain(eps, shift):
-    """``Phi(s/2 - eps/s) - e^eps Phi(-s/2 - eps/s) = phi(a) (M(-a) - M(-a + s))``.
+    """Return ``Phi(s/2 - eps/s) - e^eps Phi(-s/2 - eps/s) = phi(a) (M(-a) - M(-a + s))``.
 
-    ``a = s/2 - eps/s``, ``M`` Mills' ratio.
-
-    Where the difference cancels it is ``int_0^s phi(t/2 - eps/t) dt``, by Gauss-Legendre in ``ln t``.
+    Here ``a = s/2 - eps/s`` and ``M`` is Mills' ratio. Where the difference cancels, integrate
+    ``int_0^s phi(t/2 - eps/t) dt`` by Gauss-Legendre quadrature in ``ln t``.
     """
     eps, s = np.broadcast_arrays(np.asarray(eps, float), np.asarray(shift, float))
     a = 0.5 * s - np.minimum(eps / np.maximum(s, 1e-150), 1e150)
@@ -41,7 +38,7 @@ def gain(eps, shift):
 
 
 def thin_gain(eps, s):
-    """The integral form: the integrand rises to ``t = s`` like ``exp(-eps^2/(2 t^2))``, so its width is known."""
+    """Return the integral form; the integrand rises to ``t = s`` like ``exp(-eps^2/(2 t^2))``."""
     nodes = np.polynomial.legendre.leggauss(60)
     reach = np.minimum(45.0, 45.0 / (1.0 + eps * eps / s**2))[:, None]
     u = -reach * 0.5 * (1.0 - nodes[0])
@@ -51,16 +48,16 @@ def thin_gain(eps, s):
 
 
 class Pair:
-    """A pair that is symmetric: ``Q(L > at) = P(L < -at)``. ``largest`` is the end of its losses."""
+    """A symmetric pair, ``Q(L > at) = P(L < -at)``. ``largest`` is the supremum of its losses."""
 
     largest = math.inf
 
     def upper(self, at):
-        """``P(L > at)``."""
+        """Return ``P(L > at)``."""
         raise NotImplementedError
 
     def lower(self, at):
-        """``P(L <= at)``."""
+        """Return ``P(L <= at)``."""
         raise NotImplementedError
 
     def tails(self, at):
@@ -68,10 +65,10 @@ class Pair:
 
 
 class Shifts(Pair):
-    """A Gaussian pair whose shift is drawn first and seen: ``P(L > at) = E Phi(S/2 - at/S)``."""
+    """A Gaussian pair with a random, observed sensitivity ``S``: ``P(L > at) = E Phi(S/2 - at/S)``."""
 
     def __init__(self, shift, weight, coarse=None, rough=1e-13):
-        """``rough``: relative error of the weights; ``coarse``: the factors that leave every second point."""
+        """``rough`` is the relative error of the weights, ``coarse`` the factors that keep every second point."""
         self.rough = rough
         keep = weight > 0.0
         self.s, self.w = shift[keep], weight[keep]
@@ -96,14 +93,14 @@ class Shifts(Pair):
 
 
 def rows(read, at, width):
-    """``read`` in pieces that fit the memory."""
+    """Return ``read(at)`` in pieces that fit into memory."""
     at = np.atleast_1d(np.asarray(at, float))
     size = max(1, 2_000_000 // width)
     return np.concatenate([read(at[i : i + size]) for i in range(0, len(at), size)])
 
 
 def trapezoid(log_weight, left, right, step):
-    """Points and weights of the trapezoid rule, and the factors that leave every second point."""
+    """Return points and weights of the trapezoid rule, and the factors that keep every second point."""
     count = max(8, math.ceil((right - left) / step) | 1)
     s = np.linspace(left, right, count)
     weight = np.exp(log_weight(s)) * (s[1] - s[0])
@@ -112,7 +109,7 @@ def trapezoid(log_weight, left, right, step):
 
 @lru_cache(maxsize=512)
 def gamma_nodes(k, density):
-    """``X ~ Gamma(k)`` at ``ln X = s``, weight ``e^(k s - e^s)/Gamma(k)``."""
+    """Return nodes of ``X ~ Gamma(k)`` at ``ln X = s``, weight ``e^(k s - e^s)/Gamma(k)``."""
     with mpmath.workdps(40):
         front = float(mpmath.mpf(k) * mpmath.log(k) - k - mpmath.loggamma(k))
     width = 1.0 / math.sqrt(k)
@@ -131,7 +128,7 @@ def gamma_nodes(k, density):
 
 @lru_cache(maxsize=512)
 def beta_nodes(a, b, density):
-    """``B ~ Beta(a, b)`` at ``ln(B/(1-B)) = s``, weight ``B^a (1-B)^b / Beta(a, b)``; gives ``B, 1-B, weight``."""
+    """Return ``B ~ Beta(a, b)`` at ``ln(B/(1-B)) = s`` as ``B, 1-B`` and weight ``B^a (1-B)^b / Beta(a, b)``."""
     with mpmath.workdps(40):
         mode = math.log(a / b)
         shape = mpmath.mpf(a), mpmath.mpf(b)
@@ -167,18 +164,18 @@ def gaussian(mu):
 
 
 def rounded(*sizes):
-    """Relative rounding of weights ``e^(k x - k ...)``: two terms of ``k`` times ten deviations ``1/sqrt k`` cancel."""
+    """Return the relative rounding of weights ``e^(k x - k ...)``: two terms ``10 k/sqrt k`` cancel."""
     return 1e-13 + sum(4e-15 * math.sqrt(size) for size in sizes)
 
 
 def product(first, second):
-    """Points, weights and halving factors of an independent pair of variables."""
+    """Return points, weights and halving factors of two independent variables."""
     (x, w, c), (y, v, d) = first, second
     return (np.repeat(x, len(y)), np.tile(y, len(x)), np.outer(w, v).ravel(), np.outer(c, d).ravel())
 
 
 def m2_rank_one(dim, rank, mu, density=4):
-    """``S^2 = mu^2 b``, ``b ~ Beta(r/2, (d-r)/2)``."""
+    """Return the pair with ``S^2 = mu^2 b``, ``b ~ Beta(r/2, (d-r)/2)``."""
     if rank == dim:
         return gaussian(mu)
     b, _, w, c = beta_nodes(0.5 * rank, 0.5 * (dim - rank), density)
@@ -186,7 +183,7 @@ def m2_rank_one(dim, rank, mu, density=4):
 
 
 def m2_layers(parts, mu, density=3):
-    """One direction in every layer: ``S^2 = mu^2 sum_l share_l b_l``, ``parts`` of ``(d, r, share)``."""
+    """Return the pair of one direction per layer, ``S^2 = mu^2 sum_l share_l b_l``, ``parts`` of ``(d, r, share)``."""
     total, weight = np.zeros(1), np.ones(1)
     for dim, rank, share in parts:
         b, w = (np.ones(1), np.ones(1)) if dim == rank else beta_nodes(0.5 * rank, 0.5 * (dim - rank), density)[::2]
@@ -196,7 +193,7 @@ def m2_layers(parts, mu, density=3):
 
 
 def gathered(x, w, cells=1500):
-    """The law on fewer points, neighbours joined at their mean (an error of second order in a cell's width)."""
+    """Return the distribution on fewer points, joined at their mean (an error of second order in the cell width)."""
     keep = w > 1e-30
     x, w = x[keep], w[keep]
     if len(x) <= cells:
@@ -209,24 +206,13 @@ def gathered(x, w, cells=1500):
 
 
 def sketched(rank, mu, density=4):
-    """``S^2 = mu^2 chi2_r / r``."""
+    """Return the pair with ``S^2 = mu^2 chi2_r / r``."""
     x, w, c = gamma_nodes(0.5 * rank, density)
     return Shifts(mu * np.sqrt(2.0 * x / rank), w, c, rounded(rank))
 
 
-def probed(probes, mu, density=4):
-    """``S^2 = mu^2 r / chi2_r``, down to where ``chi2_r`` has a probability of 1e-110."""
-    k = 0.5 * probes
-    width = 1.0 / math.sqrt(k)
-    with mpmath.workdps(40):
-        front = float(mpmath.mpf(k) * mpmath.log(k) - k - mpmath.loggamma(k))
-    low, high = -11.0 * width - 260.0 / k, 8.0 * width + 2.0 / k
-    t, w, c = trapezoid(lambda t: front + k * (t - np.expm1(t)), low, high, min(width, 1.0) / density)
-    return Shifts(mu * np.exp(-0.5 * t), w, c, rounded(probes))
-
-
 def m1_rank_one(dim, rank, mu, density=3, ends=None):
-    """``S^2 = mu^2 B N^2/r^2``, ``B ~ Beta(r/2, (d-1)/2)``, ``N ~ chi2_(r+d-1)``."""
+    """Return the pair with ``S^2 = mu^2 B N^2/r^2``, ``B ~ Beta(r/2, (d-1)/2)``, ``N ~ chi2_(r+d-1)``."""
     k, other = ends or (rank, dim - 1)
     if other == 0:
         x, w, c = gamma_nodes(0.5 * k, density)
@@ -240,7 +226,7 @@ def m1_rank_one(dim, rank, mu, density=3, ends=None):
 
 
 def m1_secret(rank, misalignment, z, density=4):
-    """Vector M1, secret projection.
+    """Return the pair of M1 on vectors with a secret projection.
 
     ``shift = (2 sin eta/(sigma tau)) [g sqrt(sigma^2 + (g/r) sin^2 eta) + (g/r) cos eta xi]``.
     """
@@ -256,7 +242,7 @@ def m1_secret(rank, misalignment, z, density=4):
 
 
 class Laplace(Pair):
-    """``P(L <= at) = e^((at - mu)/2)/2`` on ``[-mu, mu)``, the rest at ``mu``."""
+    """Return ``P(L <= at) = e^((at - mu)/2)/2`` on ``[-mu, mu)``, the rest at ``mu``."""
 
     def __init__(self, mu):
         self.mu = self.largest = mu
@@ -270,7 +256,7 @@ class Laplace(Pair):
         return 1.0 - self.lower(at)
 
     def tails(self, at):
-        """``Q(L > at) = e^(-(at + mu)/2)/2`` within, as the half left of the other centre mirrors."""
+        """Return the four tails; ``Q(L > at) = e^(-(at + mu)/2)/2`` inside, by symmetry."""
         inside = np.abs(at) < self.mu
         q = np.where(inside, 0.5 * np.exp(-0.5 * (np.where(inside, at, 0.0) + self.mu)), np.where(at > 0, 0.0, 1.0))
         return self.upper(at), self.lower(at), q, 1.0 - q
@@ -305,7 +291,7 @@ class Wishart(Pair):
         self.gone = tail if m <= 1.0 else 1.0 - 0.5 * special.betainc(0.5 * rank, 0.5, m * (2.0 - m))
 
     def peaked(self, points):
-        """Unequal norms: the law of ``A`` is narrow away from ``kappa``; ``A = rho + sqrt(1-rho^2) sinh v``."""
+        """Return nodes for unequal norms, where ``A`` concentrates; ``A = rho + sqrt(1-rho^2) sinh v``."""
         reach = min(60.0, max(40.0 / math.sqrt(self.r), 710.0 / self.r))
         v, step = np.linspace(-reach, reach, points, retstep=True)
         wide = math.sqrt(self.m * (2.0 - self.m))
@@ -333,7 +319,7 @@ class Wishart(Pair):
 
     @cached_property
     def grid(self):
-        """As many points as make the total mass right."""
+        """Return so many points that the total mass is 1."""
         if self.m == 0.0:  # A = 1
             return np.array([-self.k]), np.zeros(1), np.ones(1), np.ones(1)
         if self.k != 0.0:
@@ -347,7 +333,7 @@ class Wishart(Pair):
             points *= 4
 
     def parts(self, at):
-        """``P(L > at | A)`` and ``e^at Q(L > at | A)`` at every node, the mass of ``A <= 0`` apart."""
+        """Return ``P(L > at | A)`` and ``e^at Q(L > at | A)`` at every node, and the mass of ``A <= 0`` separately."""
         x, log_a, _, _ = self.grid  # x = ln(A/kappa)
         n = self.d + self.r - 1
         c = 0.5 * np.expm1(-x)
@@ -373,7 +359,7 @@ class Wishart(Pair):
         return np.array([float((1.0 - self.parts(x)[0]) @ w) for x in np.atleast_1d(at)])
 
     def tails(self, at):
-        """By the symmetry of equal norms; the lower tail of ``P`` is the upper one of ``Q``."""
+        """Return the four tails, by the symmetry of equal norms."""
         at = np.atleast_1d(at)
         w = self.grid[2]
         sizes, back = np.unique(np.abs(at), return_inverse=True)
@@ -397,7 +383,7 @@ class Wishart(Pair):
 
 
 class Splined(Pair):
-    """The tails of a symmetric pair, read once at ``at = +-least sinh(u)`` and interpolated in logs."""
+    """The tails of a symmetric pair, evaluated at ``at = +-least sinh(u)`` and interpolated in logarithms."""
 
     def __init__(self, pair, knots=500, least=1e-7):
         top = far(pair)
@@ -421,7 +407,7 @@ class Splined(Pair):
 
 
 def far(pair, mass=1e-290):
-    """Where both tails of ``P`` have fallen to this mass (or stay above it for good)."""
+    """Return where both tails of ``P`` have fallen to a mass, or do not fall further."""
     low, high = 1e-9, 3e3
     for _ in range(20):
         middle = math.sqrt(low * high)
@@ -432,7 +418,7 @@ def far(pair, mass=1e-290):
 
 
 class Profiled(Pair):
-    """The symmetric pair of a profile known at ``eps >= 0``.
+    """The symmetric pair of a privacy profile at ``eps >= 0``.
 
     ``P(L > at) = f - f'``, ``Q(L > at) = -e^-at f'`` (``' = d/d eps``).
     """
@@ -478,7 +464,7 @@ class Remove(Pair):
 
 
 class Swapped(Pair):
-    """The other order: ``L' = -L`` under ``Q``."""
+    """The opposite direction: ``L' = -L`` under ``Q``."""
 
     def __init__(self, pair):
         self.pair = pair
@@ -489,7 +475,7 @@ class Swapped(Pair):
 
 
 class Fixed(Pair):
-    """A batch of fixed size, replace: ``q f(ln(1 + (e^eps - 1)/q))`` at ``eps >= 0``, symmetric."""
+    """Fixed-size batches under replace: ``q f(ln(1 + (e^eps - 1)/q))`` at ``eps >= 0``, symmetric."""
 
     def __init__(self, pair, q):
         self.half = Remove(pair, q)

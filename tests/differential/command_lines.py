@@ -1,4 +1,4 @@
-"""Cases for the command line: calls of every command, files whole and broken, raw bytes."""
+"""Random command lines, valid and hostile: calls of every command, intact and damaged files, raw bytes."""
 
 import json
 import shlex
@@ -11,24 +11,27 @@ from privproj_cli.main import COMMANDS, command_named
 from privproj_cli.options import Number
 from privproj_cli.query import example_words
 
-from privproj.mechanisms.registry import bound_names, mechanism_named, mechanism_names
+from privproj.mechanisms.registry import mechanism_named
 from privproj.sampling import Sampling
+from tests.differential.features import feature_items
+from tests.differential.queries import BOUND_NAMES, MECHANISMS, quick_queries
 from tests.unit.io.forgers import chained_words
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call and the files it finds in its folder."""
+    """A command line and the files in its folder."""
 
     words: tuple[str, ...]
     files: dict[str, bytes] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """What to type, and what the files hold."""
+        """Return the command line and the contents of its files."""
         held = "".join(f"\n    {name}: {data!r}" for name, data in self.files.items())
         return "privproj " + shlex.join(self.words) + held
 
 
+# Arguments in place of a number: overflow, underflow, other scripts, other bases, no number at all.
 ABSURD = [
     "0", "-0.0", "0.0", "1e-400", "1e400", "nan", "inf", "-inf", "1e308", "-1e308", "5e-324", "2.5", "1e15", "1e16",
     "", " ", " 1", "1 ", "1_0", "\u0661", "\uff11", "\u00b2", "0x10", "0b1", "1e5", "-1", "+1", "1.", ".5", "1,5",
@@ -36,8 +39,8 @@ ABSURD = [
     "0." + "0" * 400 + "1", "x" * 10000, "1e9", "1e12", "1e-12", "1e-300", "1e-15", "1e6", "0.9999999999999999",
     "4294967296", "9223372036854775808", "\udcff", "{}", "[]", "%s", "${HOME}", "nul\ud800",
 ]  # fmt: skip
-"""Texts that a number may be given as: overflow, underflow, other scripts, other bases, no number at all."""
 
+# Sensible values by option.
 SANE = {
     "dim": ["1", "2", "3", "8", "64", "1000", "2048", "1e5"],
     "rank": ["1", "2", "4", "16", "64", "300"],
@@ -79,13 +82,11 @@ SANE = {
     "base": ["nowhere"],
     "from_peft": ["nowhere", "."],
 }  # fmt: skip
-"""Values that make sense, by option."""
 
 QUANTITIES = ("epsilon", "delta", "sigma", "rank", "steps", "rate", "misalignment")
 ASKED = (*QUANTITIES, "compare", "curve", "report", "select")
 QUICK = ("epsilon", "delta", "sigma", "epsilon", "delta", "sigma", "rank", "steps")
-DEAR = ("m1", "wishart", "wishart-matrix")
-"""Mechanisms that are asked less often: their defaults are integrals, or no answer at all."""
+DEAR = ("m1", "wishart", "wishart-matrix")  # mechanisms whose default bound is a slow integral or missing
 LONELY = ("alignment", "lora-noise", "bounds")
 NEEDED = {
     "epsilon": ["--delta 1e-5"], "delta": ["--epsilon 1"], "compare": ["--delta 1e-5"], "report": ["--delta 1e-5"],
@@ -99,28 +100,27 @@ BASES = {
     "descent": "--dim 100 --rank 10000 --failure 1e-3",
     "lora-noise": "--rank 16 --entry 0.1 --row-norm 1",
 }
-OUTPUTS = ("--output", "-o", "--plot", "--junit", "--certificate")
-"""Options that name a file to be written."""
+OUTPUTS = ("--output", "-o", "--plot", "--junit", "--certificate")  # options that name a file to be written
+# Options that are drawn rarely, because they are slow or change little.
 SLOW = ("--certify", "--certificate", "--plot", "--what", "--from-peft", "--help", "--help-all")
-"""Options that are drawn rarely: they take long, or change the question little."""
 
 
 @cache
 def command_of(name: str, sub: str) -> click.Command:
-    """A command, or one of a group."""
+    """Return a command, or one of a group."""
     found = command_named(name)
     return found.get_command(click.Context(found), sub) if sub else found
 
 
 @cache
 def subcommands(name: str) -> tuple[str, ...]:
-    """The commands of a group; the empty name for a command that is no group."""
+    """Return the commands of a group, or the empty name for a command that is not a group."""
     found = command_named(name)
     return tuple(found.list_commands(click.Context(found))) if isinstance(found, click.Group) else ("",)
 
 
 def value_for(option: click.Option) -> st.SearchStrategy:
-    """Mostly a sensible value of an option, sometimes an absurd one."""
+    """Draw a sensible value of an option, or sometimes an absurd one."""
     if isinstance(option.type, click.Choice):
         return often(st.sampled_from(list(option.type.choices)), st.sampled_from(ABSURD), 12)
     if option.opts[0] in OUTPUTS:
@@ -131,17 +131,17 @@ def value_for(option: click.Option) -> st.SearchStrategy:
     absurd = st.one_of(st.sampled_from(ABSURD), decimals())
     if isinstance(option.type, Number) or str(option.name) in SANE:
         return often(sane, absurd, 4)
-    names = st.sampled_from(sorted({bound for _, bound in bound_names()}))
+    names = st.sampled_from(sorted({bound for _, bound in BOUND_NAMES}))
     return often(names, absurd, 10)
 
 
 def often(usual: st.SearchStrategy, rare: st.SearchStrategy, one_in: int) -> st.SearchStrategy:
-    """``rare`` once in ``one_in`` draws."""
+    """Draw from ``rare`` once in ``one_in`` draws, else from ``usual``."""
     return st.integers(1, one_in).flatmap(lambda n: rare if n == one_in else usual)
 
 
 def decimals() -> st.SearchStrategy:
-    """Numbers of any size as Python or C would write them."""
+    """Draw numbers of any size, as Python or C would print them."""
     return st.one_of(
         st.floats().map(repr), st.integers(-(10**20), 10**20).map(str), st.builds("{}e{}".format, *[st.integers()] * 2)
     )
@@ -149,7 +149,7 @@ def decimals() -> st.SearchStrategy:
 
 @st.composite
 def pairs(draw: st.DrawFn, command: click.Command, most: int, least: int = 0) -> list[list[str]]:
-    """Some options of a command with values."""
+    """Draw options of a command with values."""
     options = [p for p in command.params if isinstance(p, click.Option)]
     usual = [o for o in options if o.opts[0] not in SLOW]
     chosen = draw(st.lists(often(st.sampled_from(usual), st.sampled_from(options), 25), min_size=least, max_size=most))
@@ -157,7 +157,7 @@ def pairs(draw: st.DrawFn, command: click.Command, most: int, least: int = 0) ->
 
 
 def overlaid(words: list[str], given: list[list[str]]) -> list[str]:
-    """The words with these options in place of their own."""
+    """Return the words with these options in place of their own."""
     names = {pair[0] for pair in given}
     kept, i = [], 0
     while i < len(words):
@@ -169,13 +169,15 @@ def overlaid(words: list[str], given: list[list[str]]) -> list[str]:
 
 @st.composite
 def calls(draw: st.DrawFn) -> Case:
-    """A quantity of a mechanism, its example with some options replaced."""
+    """Draw a query of a mechanism: its example or a random query, with some options replaced."""
     quantity = draw(often(st.sampled_from(QUICK), st.sampled_from(ASKED), 4))
-    known = [name for name in subcommands(quantity) if name in mechanism_names()]
+    known = [name for name in subcommands(quantity) if name in MECHANISMS]
     cheap = [name for name in known if name not in DEAR]
     mechanism = draw(often(st.sampled_from(cheap or known), st.sampled_from(known), 5))
     base = " ".join([*example_words(mechanism, quantity), *NEEDED.get(quantity, TARGET)]).split()
-    bounds = [["--bound", name] for kind, name in bound_names() if kind == mechanism]
+    if quantity in QUANTITIES and draw(st.integers(0, 3)) == 0:
+        quantity, mechanism, *base = draw(quick_queries()).command().split()[1:]
+    bounds = [["--bound", name] for kind, name in BOUND_NAMES if kind == mechanism]
     command = command_of(quantity, mechanism)
     given = draw(pairs(command, 4, 1))
     if quantity != "compare" and draw(st.booleans()):
@@ -186,7 +188,7 @@ def calls(draw: st.DrawFn) -> Case:
 
 @st.composite
 def lonely(draw: st.DrawFn) -> Case:
-    """Commands without a mechanism and without a file."""
+    """Draw a command without a mechanism and without a file."""
     name = draw(often(st.sampled_from(LONELY), st.just("dp-sft"), 20))
     sub = draw(st.sampled_from(subcommands(name)))
     given = draw(pairs(command_of(name, sub), 3, 1)) if name != "bounds" else [[draw(bound_name())]]
@@ -195,13 +197,13 @@ def lonely(draw: st.DrawFn) -> Case:
 
 
 def bound_name() -> st.SearchStrategy:
-    """What ``bounds`` is asked for."""
-    full = st.sampled_from([f"{kind}.{name}" for kind, name in bound_names()])
+    """Draw the argument of ``bounds``."""
+    full = st.sampled_from([f"{kind}.{name}" for kind, name in BOUND_NAMES])
     return st.one_of(full, st.sampled_from(ABSURD), st.just("--json"))
 
 
 def noise(draw: st.DrawFn, words: list[str]) -> list[str]:
-    """Once in a while a word too much, too few or elsewhere."""
+    """Add, drop or replace a word in one of twenty cases."""
     if draw(st.integers(0, 19)):
         return words
     at = draw(st.integers(0, len(words)))
@@ -211,6 +213,7 @@ def noise(draw: st.DrawFn, words: list[str]) -> list[str]:
 
 # --- files ----------------------------------------------------------------------------------------
 
+# Values of TOML and JSON of right and wrong types; some are of neither language.
 LITERALS = [
     "nan", "inf", "-inf", "1e400", "-1e400", "1e-400", "0", "-0.0", "-1", "2.5", "1e308", "5e-324", "1e15",
     "true", "false", "[]", "{}", "[1, 2]", "[[]]", "{a = 1}", '{"a": 1}', "''", '""', '"1"', '"nan"', '"\\u0000"',
@@ -218,7 +221,6 @@ LITERALS = [
     '"\\u001b[2K\\nok"',
     '["a", 1]', '["64x4"]', '["64x4x1000000000"]', '"\\ud800"', '"\U0001f600"', "1 2", "", '"' + "x" * 5000 + '"',
 ]  # fmt: skip
-"""Values of TOML and JSON, of right and wrong types; some of neither language."""
 
 TEXTUAL = ("name", "query", "mechanism", "bound", "status", "sampling", "relation", "clipping", "split")
 KEYS = sorted({*SANE, *TEXTUAL, "planned", "expect", "rtol", "at_most", "fixed_projection", "enforced", "layers"})
@@ -231,7 +233,7 @@ JUNK = [
 
 
 def written(value: str) -> str:
-    """A word of the command line as a value of TOML and JSON."""
+    """Return a word of the command line as a value of TOML and JSON."""
     try:
         float(value)
         return value.lstrip("+")
@@ -240,12 +242,11 @@ def written(value: str) -> str:
 
 
 def sane_value(key: str) -> st.SearchStrategy:
-    """A value of the right type."""
+    """Draw a value of the right type."""
     if key in ("layer", "layers"):
         return st.lists(st.sampled_from(SANE["layer"]), max_size=3).map(json.dumps)
     choices = {
-        "mechanism": [*mechanism_names(), "dp-sgd"], "query": [*QUANTITIES],
-        "bound": [name for _, name in bound_names()],
+        "mechanism": [*MECHANISMS, "dp-sgd"], "query": [*QUANTITIES], "bound": [name for _, name in BOUND_NAMES],
         "sampling": [*map(str, Sampling)], "relation": ["add-remove", "replace", "zero-out"],
         "clipping": ["joint", "per-layer"],
         "name": ["a", "b", "a: b", "a\x1b[2K\nok   b"], "status": ["proved", "conditional"],
@@ -256,9 +257,9 @@ def sane_value(key: str) -> st.SearchStrategy:
 
 @st.composite
 def entries(draw: st.DrawFn, needed: dict[str, str]) -> list[tuple[str, str]]:
-    """Keys and literals of one entry: a mechanism as its example has it, what is needed, and some more."""
-    cheap = sorted(set(mechanism_names()) - set(DEAR))
-    mechanism = draw(often(st.sampled_from(cheap), st.sampled_from(sorted(mechanism_names())), 6))
+    """Draw keys and literals of one entry: the example of a mechanism, required keys, and some more."""
+    cheap = sorted(set(MECHANISMS) - set(DEAR))
+    mechanism = draw(often(st.sampled_from(cheap), st.sampled_from(sorted(MECHANISMS)), 6))
     example = [pair.split("=") for pair in mechanism_named(mechanism).example.split()]
     given = {"mechanism": json.dumps(mechanism), **{k: written(v) for k, v in example}, **needed}
     for key in draw(st.lists(st.sampled_from(KEYS), max_size=3)):
@@ -267,7 +268,7 @@ def entries(draw: st.DrawFn, needed: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def shuffled(items: list[tuple[str, str]]) -> st.SearchStrategy:
-    """The items as they are, in another order, one twice, one missing, or with two values swapped."""
+    """Draw the items unchanged, with one missing, with one twice, or with the values permuted."""
     dropped = st.integers(0, len(items) - 1).map(lambda i: items[:i] + items[i + 1 :])
     doubled = st.integers(0, len(items) - 1).map(lambda i: [*items, items[i]])
     swapped = st.permutations([v for _, v in items]).map(lambda vs: list(zip([k for k, _ in items], vs, strict=True)))
@@ -275,7 +276,7 @@ def shuffled(items: list[tuple[str, str]]) -> st.SearchStrategy:
 
 
 def table(name: str, found: list[list[tuple[str, str]]], top: list[tuple[str, str]], kind: str) -> bytes:
-    """Entries as the text of a TOML or JSON file."""
+    """Return entries as the text of a TOML or JSON file."""
     if kind == "toml":
         lines = [f"{k} = {v}" for k, v in top]
         lines += [line for items in found for line in (f"[[{name}]]", *(f"{k} = {v}" for k, v in items))]
@@ -287,7 +288,7 @@ def table(name: str, found: list[list[tuple[str, str]]], top: list[tuple[str, st
 
 @st.composite
 def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """Half of the time as it is, else with up to four bytes or stretches flipped, cut, doubled or put in."""
+    """Draw the data unchanged (half of the time), or with up to four ranges changed, cut, doubled or inserted."""
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2, 4]))):
         at, end = sorted(draw(st.integers(0, len(data))) for _ in range(2))
         junk = draw(st.one_of(st.sampled_from(JUNK), st.binary(max_size=3)))
@@ -299,7 +300,7 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
 
 @st.composite
 def tables(draw: st.DrawFn, name: str, needed: dict[str, str], top: tuple[str, ...] = ()) -> tuple[str, bytes]:
-    """A file of entries and its name."""
+    """Draw a file of entries and its name."""
     kind = draw(often(st.just("toml"), st.just("json"), 3))
     found = draw(st.lists(entries(needed), min_size=1, max_size=3))
     keys = draw(st.lists(st.sampled_from(top), max_size=1)) if top and draw(st.booleans()) else []
@@ -311,7 +312,7 @@ def tables(draw: st.DrawFn, name: str, needed: dict[str, str], top: tuple[str, .
 
 @st.composite
 def runs(draw: st.DrawFn) -> Case:
-    """``run``, ``remaining`` and ``report run`` on a run file."""
+    """Draw ``run``, ``remaining`` or ``report run`` on a run file."""
     name, data = draw(tables("phase", {}, ("relation", "discretization", "phase")))
     command = draw(st.sampled_from(["run", "run", "remaining", "report"]))
     base = {"run": draw(st.sampled_from(["--delta 1e-5", "--epsilon 1", "--calibrate --epsilon 1 --delta 1e-5"]))}
@@ -323,7 +324,7 @@ def runs(draw: st.DrawFn) -> Case:
 
 @st.composite
 def checks(draw: st.DrawFn) -> Case:
-    """``check`` on a regression file, with and without ``--update``."""
+    """Draw ``check`` on a regression file, with and without ``--update``."""
     needed = {"query": '"epsilon"', "delta": "1e-5", "epsilon": "1", "expect": draw(st.sampled_from(["1", "0.5", "0"]))}
     needed |= {"query": json.dumps(draw(often(st.sampled_from(QUICK), st.sampled_from(QUANTITIES), 6)))}
     needed.pop({'"epsilon"': "epsilon", '"delta"': "delta"}.get(needed["query"], ""), None)
@@ -336,7 +337,7 @@ def checks(draw: st.DrawFn) -> Case:
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> Case:
-    """``ledger`` and ``verify`` on a file of JSON lines."""
+    """Draw ``ledger`` or ``verify`` on a file of JSON lines."""
     header = '{"ledger": "privproj", "version": 2}'
     lines = [draw(often(st.just(header), st.sampled_from(LITERALS), 20))]
     for items in draw(st.lists(entries({"steps": "5"}), min_size=1, max_size=2)):
@@ -348,65 +349,6 @@ def ledgers(draw: st.DrawFn) -> Case:
     command = draw(st.sampled_from(["ledger", "verify"]))
     given = draw(pairs(command_of(command, ""), 2))
     return Case((command, "in.jsonl", *overlaid([], given)), {"in.jsonl": draw(mutated(data))})
-
-
-@st.composite
-def statements(draw: st.DrawFn) -> Case:
-    """``verify`` on a privacy statement whose parameters are those of a drawn entry."""
-    style = draw(often(st.just('"text"'), st.sampled_from(['"markdown"', '"html"', *LITERALS]), 4))
-    items = draw(entries({"steps": "3"}))
-    entry = "{" + ", ".join(f'"{key}": {value}' for key, value in items) + "}"
-    kind = draw(st.sampled_from(STATEMENT_KINDS)) % entry
-    delta = draw(often(st.just("1e-05"), st.sampled_from(LITERALS), 6))
-    said = draw(often(st.just(""), st.sampled_from(SAID), 3))
-    line = f'{{"privproj": "0.1.0", "style": {style}, "delta": {delta}, {said}{kind}}}'
-    data = f"PRIVACY STATEMENT\n\n{line}\nEnd of the privacy statement.\n".encode("utf-8", "surrogatepass")
-    return Case(("verify", "in.txt", *(["--json"] if draw(st.booleans()) else [])), {"in.txt": draw(mutated(data))})
-
-
-SAID = (
-    '"said": {"model": "a"}, ',
-    '"said": {}, ',
-    '"said": {"ledger": "0"}, ',
-    '"said": "a", ',
-    '"said": {"date": 1}, ',
-)
-STATEMENT_KINDS = (
-    '"run": {"phase": [%s]}',
-    '"run": {"phase": [%s], "discretization": 0.01}',
-    '"run": {"phase": [%s]}, "ledger": {"made": [2], "insecure": false, "public_subspace": false, "alone": false, '
-    '"notes": [], "filter": {}}',
-)
-
-
-@cache
-def proofs() -> tuple[str, ...]:
-    """Certificates that hold, as text."""
-    import privproj
-    from privproj.contrib.certify.certificate import asdict, certify
-
-    gaussian, m2 = privproj.Gaussian(noise_multiplier=1.0), privproj.M2(dim=64, rank=4, noise_multiplier=1.0)
-    answers = [privproj.epsilon(gaussian, delta=1e-5), privproj.delta(gaussian, epsilon=1.0, steps=3)]
-    answers += [privproj.delta(m2, epsilon=1.0, bound="gaussian"), privproj.delta(m2, epsilon=1.0)]
-    return tuple(json.dumps({"certificate": asdict(certify(answer))}) for answer in answers)
-
-
-@st.composite
-def certificates(draw: st.DrawFn) -> Case:
-    """``verify`` on a certificate with some of its values replaced."""
-    content = json.loads(draw(often(st.sampled_from(proofs()[:-1]), st.just(proofs()[-1]), 10)))["certificate"]
-    for key in draw(st.lists(st.sampled_from(sorted(content)), min_size=1, max_size=2)):
-        inner = isinstance(content[key], dict) and draw(st.booleans())
-        place = content[key] if inner else content
-        if inner and not place:
-            continue
-        name = draw(st.sampled_from(sorted([*place, "steps", "dim"] if inner else [key])))
-        place[name] = "@" + draw(st.sampled_from([*LITERALS, *map(written, ABSURD[:30])])) + "@"
-    text = json.dumps({"certificate": content})
-    for literal in [*LITERALS, *map(written, ABSURD[:30])]:
-        text = text.replace(json.dumps("@" + literal + "@"), literal)
-    data = draw(mutated(text.encode("utf-8", "surrogatepass")))
-    return Case(("verify", "in.json", *(["--json"] if draw(st.booleans()) else [])), {"in.json": data})
 
 
 FILES = {
@@ -428,6 +370,7 @@ LEDGER_FILE = chained_words([
     '{"phase": {"name": "a", "mechanism": "gaussian", "noise_multiplier": 1, "steps": 5}, "target": {"delta": 1e-05}}',
     '{"step": 1}',
 ])  # fmt: skip
+# The initial corpus of atheris, in the format of from_bytes().
 SEEDS = [
     *(kind + RUN_FILE for kind in (b"r", b"m")), *(kind + CHECK_FILE for kind in (b"c", b"u")),
     *(kind + LEDGER_FILE for kind in (b"l", b"k")),
@@ -437,11 +380,10 @@ SEEDS = [
         b"sigma gaussian --epsilon 1 --log10-delta -5 --clip 2 --batch-size 8 --dataset-size 100 --epochs 2",
     )),
 ]  # fmt: skip
-"""What atheris starts from, in the form of :func:`from_bytes`."""
 
 
 def from_bytes(data: bytes) -> Case:
-    """Raw bytes as a case: the first says which file the rest is; with any other all of it is words between NULs."""
+    """Return bytes as a case: a key of FILES and the content of its file, or else words separated by NUL."""
     if data[:1] in FILES:
         words, name = FILES[data[:1]]
         return Case(words, {name: data[1:]})
@@ -450,14 +392,14 @@ def from_bytes(data: bytes) -> Case:
 
 
 def raw() -> st.SearchStrategy:
-    """Files of bytes without form, and words without sense."""
-    words = st.lists(st.one_of(st.sampled_from([*COMMANDS, *mechanism_names(), "--delta"]), st.text()), max_size=6)
+    """Return the strategy of arbitrary bytes as files and of arbitrary words."""
+    words = st.lists(st.one_of(st.sampled_from([*COMMANDS, *MECHANISMS, "--delta"]), st.text()), max_size=6)
     spoken = words.map(lambda found: "\0".join(found).encode("utf-8", "surrogatepass"))
     return st.one_of(st.builds(bytes.__add__, st.sampled_from(sorted(FILES)), st.binary()), spoken).map(from_bytes)
 
 
 def everything() -> st.SearchStrategy:
-    """Any case, cheap kinds more often."""
+    """Return the strategy of all cases, in which fast ones are more frequent."""
     kinds = [
         calls(),
         calls(),
@@ -468,8 +410,7 @@ def everything() -> st.SearchStrategy:
         checks(),
         ledgers(),
         ledgers(),
-        certificates(),
-        statements(),
+        *(cases() for cases in feature_items("CASES", "command_lines")),
         raw(),
     ]
     return st.integers(0, len(kinds) - 1).flatmap(lambda i: kinds[i])

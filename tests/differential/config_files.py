@@ -1,19 +1,26 @@
-"""Files whose keys are taken away, doubled or mistyped: the answer changes, or it is an error that names the key."""
+"""Valid run, regression and grid files, and their defects: a key removed, repeated or of a wrong type, or unknown.
+
+The law: a defect changes the result or is an error, and the error names the key. A repeated, mistyped or unknown key is
+always an error. A removed key may leave the number unchanged only if it has its default value (:data:`DEFAULTS`) or if
+no bound depends on it (:data:`NO_EFFECT`).
+"""
 
 import csv
 import io
 import json
 import math
 import random
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.fuzz.laws import Seen, call
-from tests.fuzz.strategies import Case
+from hypothesis import strategies as st
 
-Pairs = list[tuple[str, Any]]
-"""A table whose keys may repeat."""
+from tests.differential.command_line_laws import Seen, call
+from tests.differential.command_lines import Case
+from tests.differential.features import feature_items
+from tests.differential.report import Check
+
+Pairs = list[tuple[str, Any]]  # a table whose keys may repeat
 
 DEFAULTS = {
     "query": "epsilon", "steps": 1, "sampling_rate": 1, "sampling": "poisson", "epochs": 1, "group_size": 1,
@@ -21,36 +28,34 @@ DEFAULTS = {
     "norm_ratio": 1.0, "shift_in_span": 0.0, "changed_columns": 1, "layer_count": 1, "eigen_floor": 0.0,
     "split": "optimal",
 }  # fmt: skip
-"""A key with its default value may be left out: nothing is said by it."""
 
-KEPT = {
+# Keys without an effect on the number of some query, and the reason.
+NO_EFFECT = {
     "name": "a label",
-    "planned": "run is about the whole plan; remaining is what reads it, and has a test of its own",
-    "columns": "a shape that only bounds on the rank of a change read",
-    "change_rank": "a promise that only bounds on the rank of a change read",
-    "discretization": "the grid of a composition; without effect where a closed form needs none",
-    "fixed_projection": "refuses several releases where it matters; bounds that allow it do not depend on it",
-    "enforced": "turns a promise into a fact, the number stays",
-    "sketch-public.dim": "plays no role (as its help says)",
-    "m1.dim": "plays no role in bounds at a known projection, which depend on the rank",
-    "gaussian.rank": "m2 by the Gaussian bound, which holds for every rank",
-    "relation": "the default relation of the mechanism may be the one that is given",
-    "sampling": "fixed sampling is the default where replace is given",
-    "bound": "the default bound may be the one that is given, or sharper ones agree",
-    "partition.batch_size": "each record is used once per epoch, whatever the batches",
-    "partition.dataset_size": "each record is used once per epoch, whatever the batches",
-    "shuffle.batches": "an epoch costs as much as one release, whatever the batches",
+    "planned": "only the command remaining reads it, which has its own test",
+    "columns": "only bounds for a difference rank read it",
+    "change_rank": "only bounds for a difference rank read it",
+    "discretization": "grid of a composition; closed forms need none",
+    "fixed_projection": "bounds that support it do not depend on it",
+    "enforced": "an assumption becomes a requirement, for the same number",
+    "sketch-public.dim": "no bound depends on it",
+    "m1.dim": "bounds at a known projection depend on the rank alone",
+    "gaussian.rank": "the Gaussian bound of m2 holds for every rank",
+    "relation": "may be the default of the mechanism",
+    "sampling": "fixed-size batches are the default for replace",
+    "bound": "may be the default bound, or have the same value",
+    "partition.batch_size": "each record is used once per epoch",
+    "partition.dataset_size": "each record is used once per epoch",
+    "shuffle.batches": "an epoch is accounted for as one release",
 }
-"""Keys that may be taken away without changing the number, and why; doubling and mistyping them is an error too."""
-
-WORDS = ("relation", "sampling", "bound", "query", "mechanism")
-"""Keys that say what the number is about: what is said of the number may change instead of the number."""
+DESCRIPTIVE = ("relation", "sampling", "bound", "query", "mechanism")  # the description may change, not the number
+UNSAMPLED = ("wishart", "sketch", "m1", *(entry["mechanism"] for entry in feature_items("ENTRIES")))
 REQUEST = {"run": ("--delta", "1e-5", "--json"), "check": (), "sweep": ("-o", "out.csv")}
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a kind in a language; ``answer`` is what it answers as it is."""
+    """A file of a kind (run, check or sweep) in a language (toml or json)."""
 
     kind: str
     language: str
@@ -59,52 +64,52 @@ class File:
 
     @property
     def text(self) -> str:
-        """The file's content, repeated keys and all."""
+        """Return the content of the file, repeated keys included."""
         write = as_json if self.language == "json" else as_toml
         return write(self.top, {"run": "phase", "check": "bound", "sweep": "grid"}[self.kind], self.entries, self.kind)
 
     @property
     def case(self) -> Case:
-        """The call that reads it."""
+        """Return the command line that reads the file."""
         name = f"in.{self.language}"
         return Case((self.kind, name, *REQUEST[self.kind]), {name: self.text.encode()})
 
     @property
-    def answer(self) -> tuple[Seen, Any]:
-        """What the call did, and what it answered as ``(numbers, what is said of them)``."""
+    def result(self) -> tuple[Seen, Any]:
+        """Return the outcome of the call, and its ``(numbers, description)`` unless it is an error."""
         seen = call(self.case)
         if seen.code not in (0, 1, 4):
             return seen, None
         return seen, {"run": of_run, "check": of_check, "sweep": of_sweep}[self.kind](self, seen)
 
     def tables(self) -> list[int]:
-        """The places of tables: -1 is the top."""
+        """Return the indices of all tables; -1 is the top level."""
         return [-1, *range(len(self.entries))]
 
     def table(self, place: int) -> Pairs:
-        """The table at a place."""
+        """Return the table of an index."""
         return self.top if place < 0 else self.entries[place]
 
     def changed(self, place: int, pairs: Pairs) -> "File":
-        """With another table at a place."""
+        """Return the file with another table at an index."""
         if place < 0:
             return replace(self, top=pairs)
         return replace(self, entries=[pairs if i == place else old for i, old in enumerate(self.entries)])
 
 
 def of_run(file: File, seen: Seen) -> Any:
-    """The joint number."""
+    """Return the value of a run and its description."""
     shown = json.loads(seen.out)
     return shown["value"], (shown["bound"], shown["run"]["relation"], shown["promises"], shown["numerics"])
 
 
 def of_check(file: File, seen: Seen) -> Any:
-    """The lines without the names of entries."""
+    """Return the lines of ``check`` without the names of entries, and the exit code."""
     return [line.split(": ", 1)[-1] for line in seen.out.splitlines()[:-1]], seen.code
 
 
 def of_sweep(file: File, seen: Seen) -> Any:
-    """The numbers of the table, and its other columns."""
+    """Return the values of a sweep, and the other columns."""
     rows = list(csv.DictReader(io.StringIO(seen.left["out.csv"].decode())))
     return [row["value"] for row in rows], [(row["side"], row["bound"], row["status"], row["note"]) for row in rows]
 
@@ -113,12 +118,11 @@ def of_sweep(file: File, seen: Seen) -> Any:
 
 
 def literal(value: Any) -> str:
-    """A value of TOML and JSON."""
+    """Return a value as TOML and JSON."""
     return json.dumps(value)
 
 
 def as_toml(top: Pairs, table: str, entries: list[Pairs], kind: str) -> str:
-    """TOML."""
     head = f"[{table}]" if kind == "sweep" else f"[[{table}]]"
     lines = [f"{key} = {literal(value)}" for key, value in top]
     for pairs in entries:
@@ -127,7 +131,6 @@ def as_toml(top: Pairs, table: str, entries: list[Pairs], kind: str) -> str:
 
 
 def as_json(top: Pairs, table: str, entries: list[Pairs], kind: str) -> str:
-    """JSON."""
     objects = ["{" + ", ".join(f'"{key}": {literal(value)}' for key, value in pairs) + "}" for pairs in entries]
     inner = objects[0] if kind == "sweep" else "[" + ", ".join(objects) + "]"
     return "{" + ", ".join([*(f'"{key}": {literal(value)}' for key, value in top), f'"{table}": {inner}']) + "}"
@@ -137,7 +140,7 @@ def as_json(top: Pairs, table: str, entries: list[Pairs], kind: str) -> str:
 
 
 def mechanism(draw: random.Random, single: bool) -> dict[str, Any]:
-    """A mechanism with parameters; ``single`` for one release, with bounds that are no profiles among them."""
+    """Draw a mechanism with parameters; ``single`` includes bounds that cannot be composed."""
     z = draw.choice([0.7, 1.5, 2, 4.0])
     found = [
         {"mechanism": "gaussian", "noise_multiplier": z},
@@ -158,7 +161,7 @@ def mechanism(draw: random.Random, single: bool) -> dict[str, Any]:
              "split": draw.choice(["even", "optimal", 0.3])},
             {"mechanism": "wishart", "dim": 50, "rank": 9, "misalignment": 1e-5, "bound": "quantile", "split": 0.25},
             {"mechanism": "wishart", "dim": 50, "rank": 9, "alignment": 0.9999, "bound": "early"},
-            {"mechanism": "mixing", "rank": 4, "gamma": 60.0, "eigen_noise": 9.0},
+            *feature_items("ENTRIES"),
             {"mechanism": "sketch", "rank": 4, "gamma": 400.0, "bound": draw.choice(["rdp-best", "exact-rank1"])},
             {"mechanism": "sketch", "rank": 4, "frobenius_bound": 2.0, "sensitivity": 0.25, "sketch_sigma": 0.4,
              "noise_sigma": 9.0, "eigen_floor": 0.5, "enforced": draw.choice([True, False])},
@@ -168,8 +171,8 @@ def mechanism(draw: random.Random, single: bool) -> dict[str, Any]:
 
 
 def sampled(draw: random.Random, found: dict[str, Any]) -> dict[str, Any]:
-    """How often it is released, and how batches are drawn."""
-    if found["mechanism"] in ("wishart", "sketch", "mixing", "m1") or found.get("bound") in ("beta-tail", "good-event"):
+    """Draw the number of steps and the sampling."""
+    if found["mechanism"] in UNSAMPLED or found.get("bound") in ("beta-tail", "good-event"):
         return {}
     sizes = {"batch_size": 10, "dataset_size": draw.choice([40, 200])}
     ways = [
@@ -190,7 +193,7 @@ def sampled(draw: random.Random, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def valid(draw: random.Random) -> File:
-    """A file that is meant to be valid; some are refused, which their answer says."""
+    """Draw a file that is usually valid."""
     language = draw.choice(["toml", "json"])
     return {"run": run_file, "check": check_file, "sweep": sweep_file}[draw.choice(["run", "check", "sweep"])](
         draw, language
@@ -198,7 +201,7 @@ def valid(draw: random.Random) -> File:
 
 
 def run_file(draw: random.Random, language: str) -> File:
-    """One to three phases."""
+    """Draw a run file of one to three phases."""
     top, entries = {}, []
     group = 2 if draw.random() < 0.15 else None
     for i in range(draw.choice([1, 1, 2, 3])):
@@ -212,8 +215,8 @@ def run_file(draw: random.Random, language: str) -> File:
     return File("run", language, list(top.items()), entries)
 
 
-def question(draw: random.Random) -> dict[str, Any]:
-    """Mechanism, run, query and target."""
+def regression_entry(draw: random.Random) -> dict[str, Any]:
+    """Draw mechanism, run, query and target."""
     found = mechanism(draw, draw.random() < 0.5)
     found |= sampled(draw, found)
     query = draw.choice(["epsilon", "epsilon", "epsilon", "delta", "sigma", "steps", "rate", "rank"])
@@ -226,7 +229,7 @@ def question(draw: random.Random) -> dict[str, Any]:
         found["noise_multiplier"] = 0.7
     elif query == "rank" and "dim" in found and found["mechanism"] == "m2":
         del found["rank"]
-        found["noise_multiplier"] = 0.3  # so little that the answer is a rank below the dimension
+        found["noise_multiplier"] = 0.3  # small enough for a rank below the dimension
     elif query != "delta":
         query = "epsilon"
     target = {"epsilon": {"delta": 1e-5}, "delta": {"epsilon": 1.5}}.get(query, {"epsilon": 3, "delta": 1e-5})
@@ -236,13 +239,13 @@ def question(draw: random.Random) -> dict[str, Any]:
 
 
 def check_file(draw: random.Random, language: str) -> File:
-    """One or two entries; what is expected holds within ``rtol`` only, and ``at_most`` does not hold beside it."""
+    """Draw a regression file whose ``expect`` holds only because of ``rtol``, and whose ``at_most`` does not hold."""
     from privproj.errors import PrivprojError
     from privproj.io.regression import entries_from
 
     entries = []
     for i in range(draw.choice([1, 1, 2])):
-        given = {"name": f"entry {i}", **question(draw)}
+        given = {"name": f"entry {i}", **regression_entry(draw)}
         if i == 0 and draw.random() < 0.5:
             del given["name"]
         try:
@@ -256,8 +259,8 @@ def check_file(draw: random.Random, language: str) -> File:
 
 
 def sweep_file(draw: random.Random, language: str) -> File:
-    """Fixed keys and one or two axes."""
-    given = question(draw)
+    """Draw a grid file: fixed keys and one or two axes."""
+    given = regression_entry(draw)
     numbers = [key for key, value in given.items() if isinstance(value, float | int) and not isinstance(value, bool)]
     axes = []
     for key in draw.sample(numbers, min(len(numbers), draw.choice([1, 2]))):
@@ -270,7 +273,7 @@ def sweep_file(draw: random.Random, language: str) -> File:
 
 
 def others(value: Any, language: str) -> list[Any]:
-    """The same value in other types; nothing that the type of the value allows."""
+    """Return the value in types that its key does not allow."""
     null = [None] if language == "json" else []
     if isinstance(value, bool):
         return [str(value).lower(), int(value), [value], {}, *null]
@@ -282,7 +285,7 @@ def others(value: Any, language: str) -> list[Any]:
 
 
 def defects(file: File) -> list[tuple[str, str, File]]:
-    """Every way to take a key away, double or mistype it, as ``(way, key, file)``."""
+    """Return every defect of a file as ``(kind, key, file)``."""
     found = []
     for place in file.tables():
         pairs = file.table(place)
@@ -304,41 +307,44 @@ def defects(file: File) -> list[tuple[str, str, File]]:
 
 
 def again(key: str, value: Any, grid: bool) -> list[Pairs]:
-    """A key twice, with the same and with another value, in one spelling and in two."""
+    """Return a key twice, with the same and another value, in one and two spellings."""
     other = [9] if grid else not value if isinstance(value, bool) else "x" if isinstance(value, str) else 9
     spellings = {key, key.replace("_", "-")}
     return [[(key, value), (name, new)] for name in sorted(spellings) for new in (value, other)]
 
 
-@dataclass
-class Count:
-    """What became of the cases."""
+def defective_files(most):
+    """Return the strategy of valid files with up to ``most`` defects of each kind."""
 
-    cases: Counter = field(default_factory=Counter)
-    silent: list[tuple[str, str, File, str]] = field(default_factory=list)
-    refused: int = 0
-
-
-def tried(seed: int, cases: int, most: int) -> Count:
-    """So many defects of valid files, up to ``most`` of each file; those that break the law are kept."""
-    draw, count = random.Random(seed), Count()
-    while sum(count.cases.values()) < cases:
+    def draw_defects(draw):
         file = valid(draw)
-        _, answer = file.answer
-        if answer is None or not all(map(definite, answer[0] if isinstance(answer[0], list) else answer[:1])):
-            count.refused += 1
-            continue
-        for way, key, broken in chosen(draw, defects(file), most):
-            words = judged(file, answer, way, key, broken)
-            holds = words in ("error", "changed", "kept")
-            count.cases[f"{way}: {words if holds else 'SILENT'}"] += 1
-            if not holds:
-                count.silent.append((way, key, broken, words))
-    return count
+        every = defects(file)
+        kinds = [[case for case in every if case[0] == kind] for kind in ("removed", "doubled", "mistyped", "unknown")]
+        return file, [case for cases in kinds for case in draw.sample(cases, min(len(cases), most))]
+
+    # A real Random: smaller choices would draw mostly the first mechanism of each list.
+    return st.randoms(use_true_random=True).map(draw_defects)
+
+
+def check_defects(example: tuple[File, list[tuple[str, str, File]]]) -> Check:
+    """Check every defect of a file; the flags count the outcomes, and a file without a number has none."""
+    file, cases = example
+    check = Check(file.kind, file.text)
+    _, result = file.result
+    if result is None or not all(map(definite, result[0] if isinstance(result[0], list) else result[:1])):
+        check.flags.add("without a number")
+        return check
+    for kind, key, defective in cases:
+        outcome = outcome_of_defect(file, result, kind, key, defective)
+        if outcome in ("error", "changed", "no effect"):
+            check.flags.add(f"{kind}: {outcome}")
+        else:
+            check.fail(kind, f"{key}: {outcome}\n{defective.text}")
+    return check
 
 
 def definite(value: Any) -> bool:
-    """True for a number away from the ends at which answers of different questions agree."""
+    """Return whether a number is away from the extremes, where different queries have equal values."""
     try:
         number = float(value.split(" ")[2] if " = " in str(value) else value)
     except (TypeError, ValueError):
@@ -346,32 +352,25 @@ def definite(value: Any) -> bool:
     return 1e-200 < number < math.inf and number != 1.0
 
 
-def chosen(draw: random.Random, found: list[tuple[str, str, File]], most: int) -> list[tuple[str, str, File]]:
-    """Some of the defects, every way alike often."""
-    ways = [[case for case in found if case[0] == way] for way in ("removed", "doubled", "mistyped", "unknown")]
-    picked = [case for cases in ways for case in draw.sample(cases, min(len(cases), most))]
-    return picked
-
-
-def judged(file: File, before: Any, way: str, key: str, broken: File) -> str:
-    """``error``, ``changed`` or ``kept`` where the law holds, else what is wrong."""
-    seen, after = broken.answer
+def outcome_of_defect(file: File, before: Any, kind: str, key: str, defective: File) -> str:
+    """Return ``error``, ``changed`` or ``no effect`` where the law holds, or else a sentence."""
+    seen, after = defective.result
     if after is None:
         named = f"in.{file.language}" in seen.err and (key in seen.err or key.replace("_", "-") in seen.err)
         clear = seen.err.startswith("error: ") and seen.err.count("\n") == 1 and seen.code in (2, 3, 5)
-        return "error" if clear and (named or way == "removed") else f"an error that does not name its key: {seen.err}"
-    if way != "removed":
-        return f"answered with code {seen.code}: {seen.out[:200]}"
-    if after[0] != before[0] or (key in WORDS and after != before):
+        return "error" if clear and (named or kind == "removed") else f"the error does not name its key: {seen.err}"
+    if kind != "removed":
+        return f"accepted with exit code {seen.code}: {seen.out[:200]}"
+    if after[0] != before[0] or (key in DESCRIPTIVE and after != before):
         return "changed"
-    return "kept" if may_stay(file, key) else f"the same answer: {after}"
+    return "no effect" if may_stay(file, key) else f"the same result: {after}"
 
 
 def may_stay(file: File, key: str) -> bool:
-    """True for a key that is at its default or in :data:`KEPT`."""
+    """Return whether a key has its default value or is in :data:`NO_EFFECT`."""
     tables = [dict(pairs) for pairs in [file.top, *file.entries]]
     given = [table[key] for table in tables if key in table]
     kinds = {str(table.get(name)) for table in tables for name in ("mechanism", "sampling", "bound")}
-    if any(value == DEFAULTS.get(key) for value in given) or key in KEPT:
+    if any(value == DEFAULTS.get(key) for value in given) or key in NO_EFFECT:
         return True
-    return any(f"{kind}.{key}" in KEPT for kind in kinds)
+    return any(f"{kind}.{key}" in NO_EFFECT for kind in kinds)

@@ -1,13 +1,14 @@
-"""Many releases of one pair: masses on a lattice, rounded upwards at two widths, composed by an FFT.
+"""Compose many releases of one dominating pair by FFT on a discretization grid, rounded up at two cell widths.
 
-The masses of a cell ``[x, x + h]`` are split between its ends so that ``P`` and ``Q`` both keep their total; ``(1 -
-e^eps Q/P)_+`` is convex in ``Q/P``: so the split is an upper bound, and its excess is of second order in ``h``. With
-``U`` the value, ``[U(h/2) - (U(h) - U(h/2)), U(h/2)]`` holds the truth with three times the excess that the order
+The masses of a cell ``[x, x + h]`` are split between its ends so that ``P`` and ``Q`` both keep their total. Because
+``(1 - e^eps Q/P)_+`` is convex in ``Q/P``, the split is an upper bound, whose excess is of second order in ``h``. With
+``U`` the value, ``[U(h/2) - (U(h) - U(h/2)), U(h/2)]`` holds the true value with three times the excess that the order
 predicts.
 
-Where one lattice cannot hold a step (tiny rates), losses above a cut ``c`` are rare: their number is binomial, the
-rest is composed on a fine lattice, theirs on a coarse one, and ``delta = sum_k P(k) E_C[ G_(T-k)(eps - C_k) ]``.
-That is judged from above only: its two widths do not tell its error.
+For tiny sampling rates one grid cannot hold a step. Losses above a cut ``c`` are then rare: their number is binomial,
+losses below it are composed on a fine grid and those above on a coarse one, and
+``delta = sum_k P(k) E_C[ G_(T-k)(eps - C_k) ]``. This value has no lower end, because its two widths do not tell its
+error.
 """
 
 import math
@@ -16,21 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-MOST, MOST_FINE, COARSE = 2**16, 2**12, 2**12
-"""Cells of one step: on one lattice, on the fine one below a cut, on the coarse one above it."""
-ESTIMATED = 1e-4
-"""Relative error allowed to the lower end besides: it is an estimate (3e-5 was seen against another composition)."""
-END_CELLS = 40.0
-"""So many cells from the end of all losses nothing is said from below."""
-LARGEST_EPSILON = 600.0
-"""Beyond it ``e^eps`` is no double: not judged."""
-CELLS, MOST_CELLS = 12.0, 30.0
-"""Least and most cells to one standard deviation of one step."""
+MOST, MOST_FINE, COARSE = 2**16, 2**12, 2**12  # cells of one step: on one grid, below a cut, above a cut
+ESTIMATED = 1e-4  # relative error added to the lower end, which is an estimate (measured: 3e-5)
+END_CELLS = 40.0  # cells from the largest loss within which there is no lower end
+LARGEST_EPSILON = 600.0  # e^eps overflows beyond it
+CELLS, MOST_CELLS = 12.0, 30.0  # least and most cells in one standard deviation of one step
 
 
 @dataclass
 class Steps:
-    """One step's masses ``p`` at ``offset + (first + j) h``."""
+    """Masses ``p`` of one step at ``offset + (first + j) h``."""
 
     first: int
     h: float
@@ -43,9 +39,9 @@ class Steps:
 
 
 def split(pair, h, left, right, offset=0.0, rest=True):
-    """Masses of the pair on ``offset + j h`` between its ends, and ``P(L > right)``.
+    """Return the masses of the pair on ``offset + j h`` between two losses, and ``P(L > right)``.
 
-    With ``rest`` what lies left of them is moved up.
+    ``rest`` moves the mass below ``left`` up to the first point.
     """
     first, last = math.floor((left - offset) / h), math.ceil((right - offset) / h)
     x = offset + h * np.arange(first, last + 1)
@@ -62,7 +58,7 @@ def split(pair, h, left, right, offset=0.0, rest=True):
 
 
 def end(pair, mass, sign):
-    """Where the upper (lower) tail of ``P`` falls to this mass."""
+    """Return the loss at which the upper (``sign`` 1) or lower (-1) tail of ``P`` falls to a mass."""
 
     def tail(x):
         t = pair.tails(np.array([x * sign]))
@@ -78,7 +74,7 @@ def end(pair, mass, sign):
 
 
 def deviation(pair, cut, left):
-    """The standard deviation of the loss between its cuts, from geometric cells."""
+    """Return the standard deviation of the loss between its cuts, from geometric cells."""
     grid = np.geomspace(1e-13, max(cut, left), 500)
     x = np.concatenate([-grid[grid <= left][::-1], grid[grid <= cut]])
     p, pl, _, _ = pair.tails(x)
@@ -89,7 +85,7 @@ def deviation(pair, cut, left):
 
 
 def tilted_delta(steps, infinite, count, eps):
-    """``delta`` of ``count`` steps with the sum tilted to where ``eps`` is ordinary."""
+    """Return delta of ``count`` steps and its rounding error; the sum is tilted so that its mean is near ``eps``."""
     x, p = steps.x, steps.p
     keep = p > 0
     x, logs = x[keep], np.log(p[keep])
@@ -125,14 +121,14 @@ def tilted_delta(steps, infinite, count, eps):
 
 
 def thinned(x, p, most=1500):
-    """Points and log masses of neighbours joined: for searches."""
+    """Return fewer points and log masses, for searches."""
     starts = np.arange(0, len(x), max(1, len(x) // most))
     mass = np.add.reduceat(p, starts)
     return np.add.reduceat(p * x, starts) / mass, np.log(mass)
 
 
 def window(change, theta, count, centre, spread):
-    """How far from its mean the tilted sum can be, but for 1e-14 (Chernoff)."""
+    """Return how far from its mean the tilted sum is, except with probability 1e-14 (Chernoff)."""
     reach = 9.0 * spread
     for sign in (1.0, -1.0):
         orders = sign * np.geomspace(0.03, 30, 24) / spread
@@ -142,7 +138,7 @@ def window(change, theta, count, centre, spread):
 
 
 def rare_delta(pair, count, eps, left, cut, right, scale):
-    """``delta`` with the losses above ``cut`` counted apart; ``scale`` divides both cell widths."""
+    """Return delta with losses above ``cut`` on a coarse grid; ``scale`` divides both cell widths."""
     h = deviation(pair, cut, left) / (CELLS * scale)
     fine, _ = split(pair, h, -left, cut)
     edge = float(fine.x[-1])
@@ -172,14 +168,14 @@ def rare_delta(pair, count, eps, left, cut, right, scale):
 
 
 def convolved(a, b):
-    """The convolution of two non-negative sequences."""
+    """Return the convolution of two non-negative sequences."""
     size = len(a) + len(b) - 1
     n = 1 << size.bit_length()
     return np.maximum(np.fft.irfft(np.fft.rfft(a, n) * np.fft.rfft(b, n), n)[:size], 0.0)
 
 
 def gains(spectrum, n, h, mean, eps, law, coarse, k):
-    """``sum_j law_j E (1 - e^(eps - F - C_j))_+`` for the fine sum ``F``."""
+    """Return ``sum_j law_j E (1 - e^(eps - F - C_j))_+`` for the sum ``F`` on the fine grid."""
     fine = np.maximum(np.fft.irfft(spectrum, n), 0.0)
     start = math.floor(mean / h) - n // 2
     s = start + np.arange(n)
@@ -193,10 +189,10 @@ def gains(spectrum, n, h, mean, eps, law, coarse, k):
 
 
 def composed(pair, count, eps, claimed):
-    """``(lo, hi)`` of ``delta(eps)`` of ``count`` releases in this order; None where no lattice holds them.
+    """Enclose ``delta(eps)`` of ``count`` releases in this direction, or return None where no grid holds them.
 
-    ``claimed`` is the size that is looked for: what is cut away is small against it. Where losses end, delta is at most
-    ``1 - e^(eps - T L_max)``: nearer to that end than a cell the lattice alone says too much.
+    Truncated tails are small against ``claimed``. Near the largest loss ``T L_max`` of the run, the grid overestimates
+    delta, which is at most ``1 - e^(eps - T L_max)``.
     """
     if eps > LARGEST_EPSILON:
         return None
@@ -229,9 +225,9 @@ def composed(pair, count, eps, claimed):
 
 
 def cuts(pair, count, left, right):
-    """``left, right, cut, lost``: where few losses lie beyond the cut, and a fine lattice holds the others.
+    """Return ``left, right, cut, lost`` such that few losses exceed the cut and a fine grid holds the others.
 
-    Losses far below are moved up, which is an upper bound; leaving them out is a lower one: ``lost``, relative.
+    Moving losses far below up gives an upper bound; leaving them out lowers delta by at most ``lost``, relative.
     """
     shorter = end(pair, 1e-5 / count, -1.0)
     left, lost = (shorter, 1e-5) if shorter < left else (left, 0.0)
