@@ -18,7 +18,7 @@ RUNS = (("one release", {}), ("2000 releases, rate .01", {"steps": 2000, "sampli
 def gap(mechanism, epsilon, run):
     """Epsilon over its lower end, less 1, in per cent, as text."""
     try:
-        found = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).lower_bound
+        found = sigma(mechanism, epsilon=epsilon, delta=DELTA, **run).with_details().lower_bound
         least = found and found.value
     except PrivprojError:
         least = None

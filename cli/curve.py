@@ -26,11 +26,10 @@ from .output import draw, write
 from .query import EXIT_CODES, QuestionGroup, bound_option
 
 COLUMN = {"delta": "epsilon", "trade-off": "false positive rate"}
-POINTS = {"delta": profile_points, "trade-off": tradeoff}
-"""What a curve is drawn over, and its points there."""
+POINTS = {"delta": profile_points, "trade-off": tradeoff}  # What a curve is drawn over, and its points there
 
+# The options that only some of what is drawn can have
 TAKEN = {"delta": ("epsilon_max", "points", "plot"), "trade-off": ("points", "plot"), "gdp": ("delta",)}
-"""The options that only some of what is drawn can have."""
 
 
 def answers(

@@ -10,7 +10,7 @@ import click
 
 import privproj
 from privproj.assumptions import Requirement, short_name
-from privproj.errors import unknown_name
+from privproj.errors import EXIT_CODES, unknown_name
 from privproj.mechanisms.methods import METHODS, find_method
 from privproj.mechanisms.registry import bound_names, find_bound, mechanism_named, mechanism_names, registry
 from privproj.sampling import SCHEMES, Scheme
@@ -32,14 +32,21 @@ def word_groups() -> list[dict[str, Any]]:
             groups = groups if same else [*groups, added]
             if same:
                 same[0].setdefault("word", []).extend(added["word"])
+    (codes,) = (group["word"] for group in groups if group["kind"] == "exit code")
+    for entry in codes:
+        code = EXIT_CODES[int(entry["name"])]
+        entry["means"] = " ".join([f"{code[0].upper()}{code[1:]}.", entry.get("means", "")]).strip()
     (samplers,) = (group["word"] for group in groups if group["kind"] == "sampling")
     named = {entry["name"] for entry in samplers}
     samplers[:0] = [
         {"name": str(name), "means": meaning_of(scheme)} for name, scheme in SCHEMES.items() if name not in named
     ]
     methods = [{"name": m.name, "also": list(m.also), "means": m.words, "see": list(m.mechanisms)} for m in METHODS]
+    taken = {spelling(name) for entry in words_of(groups) for name in (entry["name"], *entry.get("also", ()))}
     of_mechanisms = [member for name in mechanism_names() for member in mechanism_named(name).assumes]
-    texts = {short_name(text): text for text in (*Requirement, *of_mechanisms)}
+    texts = {
+        short_name(text): text for text in (*Requirement, *of_mechanisms) if spelling(short_name(text)) not in taken
+    }
     required = [{"name": name, "means": f"{text[0].upper()}{text[1:]}."} for name, text in texts.items()]
     groups = [*groups, {"title": "Requirements", "kind": "requirement", "word": required}]
     return [*groups, {"title": "Published methods", "kind": "method", "word": methods}]

@@ -1,4 +1,4 @@
-"""The ``privproj`` command: all commands under a lazy group of click, and where errors become exit codes."""
+"""The ``privproj`` command: a lazy group of click, and the exit codes of errors."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from itertools import filterfalse
 
 import click
 
-from privproj.errors import InvalidParameter, PrivprojError, Unanswered, nearest_names
+from privproj.errors import EXIT_CODES, InvalidParameter, PrivprojError, Unanswered, nearest_names
 from privproj.parameters import is_printable
 from privproj.plugins import load, plugin_table
 from privproj.version import __version__
@@ -25,7 +25,7 @@ ONE_NUMBER = {
     "rank": "Ranks of the projection that meet a target.",
     "misalignment": "Largest misalignment (1 - cosine) that meets a target.",
 }
-"""The commands whose answer is one number, which share a file."""
+"""The commands whose result is one number; they share a file."""
 
 GROUPS = {
     "Numbers": {
@@ -57,10 +57,10 @@ GROUPS = {
         "verify": "Check a certificate, a ledger or a privacy statement.",
     },
 }
-"""The commands with a line each, under the headings of ``privproj --help``, in the order in which a newcomer reads."""
+"""The commands with their help in one line, under the headings of ``privproj --help``."""
 
+# commands of the core with their help in one line
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-"""The commands of the core with their help in one line."""
 
 
 def command_groups() -> dict[str, dict[str, str]]:
@@ -71,8 +71,8 @@ def command_groups() -> dict[str, dict[str, str]]:
     return groups
 
 
-EPILOG = """\b
-Exit codes: 0 ok, 1 failed, 2 bad input, 3 refused, 4 vacuous, 5 not computed.
+EPILOG = f"""\b
+Exit codes: {", ".join(f"{code} {EXIT_CODES[code].partition(':')[0]}" for code in range(6))}.
 `privproj explain 3` says more of one, `privproj explain` lists all words."""
 
 
@@ -99,7 +99,7 @@ HOMES = {
     "lora-noise": "alignment",
     "remaining": "ledger",
 }
-"""The files of commands that share one; every other command has a file of its name."""
+"""The files of commands that share one; the others have a file of their name."""
 
 
 def command_named(name: str) -> click.Command | None:
@@ -127,21 +127,21 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; every failure is one line on standard error."""
-    # A name that the encoding of the output lacks is shown by its numbers.
+    """Run the command line and exit with its code; an error is one line on standard error."""
+    # Characters that the output cannot encode are escaped.
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     if sys.argv[1:2] != ["train"]:
-        # The products of matrices here are small: threads of OpenBLAS wait for each other longer than they work.
+        # Matrix products here are too small for several threads of OpenBLAS.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(exit_code(arguments))
 
 
 def exit_code(arguments: list[str] | None = None) -> int:
-    """Run the command that the words name, and return its exit code."""
+    """Run the command line and return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        # The name of a file, for instance, that could not be printed as it is.
+        # File names, for instance, must be printable.
         for word in filterfalse(is_printable, words):
             raise InvalidParameter("WORD", ascii(word)[:60], "words that can be printed on one line")
         return run_command(words)
@@ -155,14 +155,14 @@ def exit_code(arguments: list[str] | None = None) -> int:
     except RecursionError:
         return complain("expected a file whose tables are not nested so deeply", 2)
     except (ArithmeticError, ValueError, LookupError, RuntimeError, MemoryError) as error:
-        return complain(f"expected a computable question, got an undefined value ({error}); please report it", 5)
+        return complain(f"expected a computable query, got an undefined value ({error}); please report it", 5)
     except OSError as error:
         place = error.filename or "the standard output"
         return complain(f"expected a file that can be read or written, got {place}; {error.strerror}", 2)
 
 
 def run_command(words: list[str]) -> int:
-    """Have click run the command, and print what is known of an unanswered question where JSON is asked for."""
+    """Run the command, and print the result without a value of a failed query if JSON is requested."""
     try:
         return cli.main(words, prog_name="privproj", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -172,16 +172,16 @@ def run_command(words: list[str]) -> int:
         if error.result is not None and "--json" in words:
             from .render import as_json
 
-            with suppress(BrokenPipeError):  # where nobody reads it, the exit code still says what happened
+            with suppress(BrokenPipeError):  # the exit code is still returned
                 click.echo(as_json(error.result))
         raise
 
 
-# --- what a failure says --------------------------------------------------------------------------------
+# --- error messages --------------------------------------------------------------------------------
 
 
 def option_name(parameter: str) -> str:
-    """Name a parameter as the command line does: ``--dim`` for ``dim``."""
+    """Return a parameter as an option: ``--dim`` for ``dim``."""
     if parameter.startswith("-") or ":" in parameter or parameter.isupper():
         return parameter
     return "--" + {"layers": "layer", "ranks": "rank"}.get(parameter, parameter).replace("_", "-")
@@ -195,11 +195,11 @@ USUAL_NAMES = {
     **dict.fromkeys(("--max-grad-norm", "--clip-norm", "-c"), ("--clip", "--max-grad-norm")),
     **dict.fromkeys(("-n", "--n", "--samples", "--records"), ("--dataset-size",)),
 }
-"""What other tools call an option of ours."""
+"""Options of other tools, and the options here."""
 
 
 def usage_words(error: click.ClickException) -> str:
-    """What is wrong with the words: an option that a command does not have, one that it needs, or as click says it."""
+    """Return the message of a usage error, with a suggestion for an unknown option."""
     context = getattr(error, "ctx", None)
     if context is None or not isinstance(error, click.NoSuchOption | click.MissingParameter):
         remedy = f"; `{context.command_path} --help` says what it takes" if context else ""
@@ -227,12 +227,12 @@ def usage_words(error: click.ClickException) -> str:
 
 
 def options_of(context: click.Context) -> list[str]:
-    """How the options of a command are written."""
+    """Return the options of a command."""
     return [name for option in context.command.get_params(context) for name in option.opts if name.startswith("-")]
 
 
 def _neighbours_with(option: str, context: click.Context) -> list[str]:
-    """The commands beside one in its group, as those of other mechanisms, that have an option which it has not."""
+    """Return the other commands of the group of a command that have an option."""
     group = context.parent.command if context.parent and context.parent.parent else None
     names = group.list_commands(context) if isinstance(group, Group) else ()
     return [name for name in names if option in options_of(click.Context(group.get_command(context, name)))]  # pyright: ignore

@@ -1,7 +1,4 @@
-"""Options shared by the commands, each defined once: those of parameters come from where these are declared.
-
-Below are groups that suggest a command for a mistyped one, and commands whose options stand under headings.
-"""
+"""Options shared by the commands, generated from declared parameters; groups and commands with headings."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +12,7 @@ from privproj.parameters import LAYERS, SHARE, TEXT, TRUTH, Parameter, whole_num
 
 
 def parse_number(option: str, text: str) -> float:
-    """The finite decimal number that a text says; overflow (1e400) and underflow (1e-400) are seen."""
+    """Return the finite number of a text; raises for overflow (1e400) and underflow (1e-400)."""
     try:
         number = float(text.replace("_", "?") if text.isascii() else "?")
     except ValueError:
@@ -29,7 +26,7 @@ def parse_number(option: str, text: str) -> float:
 
 
 class Number(click.ParamType):
-    """A finite decimal number; overflow (1e400) and underflow (1e-400) are seen, nan and inf refused.
+    """A finite decimal number; overflow (1e400), underflow (1e-400), nan and inf are errors.
 
     ``check`` returns the number of a parameter of this name as it is used, or refuses it. One of ``words`` may stand
     for it.
@@ -48,7 +45,7 @@ class Number(click.ParamType):
 
 
 class OneOf(click.Choice):
-    """One of a few words; a mistyped one gets a suggestion."""
+    """A choice; a mistyped one gets a suggestion."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in self.choices:
@@ -61,15 +58,14 @@ class OneOf(click.Choice):
         raise unknown_name(name, value, f"a {name.lstrip('-').lower().replace('-', ' ')}", map(str, self.choices))
 
 
-WORKERS = Number(whole_number("a whole number from 1 to 256", 1, 256).check)
-"""How many processes do the work."""
+WORKERS = Number(whole_number("a whole number from 1 to 256", 1, 256).check)  # number of processes
 
+# a file or a folder, completed by the shell and checked when it is opened
 PATH = click.Path(readable=False)
-"""The name of a file or a folder, which the shell completes and whoever opens it checks."""
 
 
 class Once(click.Option):
-    """An option whose value counts: given twice with different values it is refused, not silently overruled.
+    """An option that may not be given twice with different values.
 
     One that ``is_rare`` is shown by ``--help-all`` only.
     """
@@ -96,13 +92,13 @@ class Once(click.Option):
 
 
 def file_argument(**settings: Any) -> click.Argument:
-    """The argument that names a file, or several with ``nargs=-1``."""
+    """Return the argument that names a file, or several with ``nargs=-1``."""
     settings = {"metavar": "FILE..." if "nargs" in settings else "FILE", **settings}
     return click.Argument(["file"], type=PATH, required=True, **settings)
 
 
 def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., list[str]]:
-    """Let the shell complete one of these names, which may depend on that of the command."""
+    """Return a shell completion of names, which may depend on the command."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         return [name for name in dict.fromkeys(names(ctx.info_name)) if name.startswith(incomplete)]
@@ -111,16 +107,16 @@ def completing(names: Callable[[str | None], Iterable[str]]) -> Callable[..., li
 
 
 def option(name: str, help_text: str, **settings: Any) -> Once:
-    """An option that takes a number unless ``settings`` say otherwise."""
+    """Return an option, by default for a number."""
     if not settings.get("is_flag"):
         settings.setdefault("type", Number())
     return Once([name], help=help_text, **settings)
 
 
 def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
-    """The option of a parameter."""
+    """Return the option of a declared parameter."""
     spelt, kind = "--" + (declared.key or name).replace("_", "-"), declared.kind
-    # What its own record asks for, in a better sentence than that of the command line, is only said here.
+    # Only marked as required here: the mechanism itself reports a missing parameter.
     words = f"{declared.words}  [required]" if declared.is_needed and not declared.is_found else declared.words
     if kind is TRUTH:
         settings["is_flag"] = True
@@ -128,18 +124,18 @@ def option_of(name: str, declared: Parameter, **settings: Any) -> Once:
         settings["type"] = OneOf([*map(str, kind.rule["enum"])])
     elif kind is SHARE:
         settings["type"] = Number(words=("even", "optimal"))
-    elif kind in (TEXT, LAYERS) or name == "residual_norm":  # which may be two, with that of the other record
+    elif kind in (TEXT, LAYERS) or name == "residual_norm":  # one or two numbers
         settings |= {"type": str, "multiple": kind is LAYERS}
     return option(spelt, words, metavar=declared.letter, is_rare=declared.is_rare, **settings)
 
 
 def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
-    """The options of a function: its parameters, or some of them, in the words of its docstring."""
+    """Return options for the parameters of a function, with help from its docstring."""
     import re
 
     words = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", getdoc(function) or "", re.MULTILINE))
     parameters, options = signature(function).parameters, []
-    # Without docstrings (python -OO) every parameter is an option, and none has words.
+    # Without docstrings (python -OO) every parameter is an option without help.
     for name in names or (name for name in parameters if name in words or not words):
         declared, spelt = parameters[name], "--" + name.replace("_", "-")
         is_needed = declared.default is declared.empty
@@ -150,7 +146,7 @@ def options_from(function: Callable[..., Any], *names: str) -> list[Once]:
 
 
 def type_of(annotation: Any) -> click.ParamType:
-    """What an annotation lets an option be: of the type that it holds, or one of its choices, else a number."""
+    """Return the click type of an annotation: its own, a choice, or a number."""
     held = get_args(annotation)
     types = [one for one in held if isinstance(one, click.ParamType)]
     choices = [one for one in held if isinstance(one, str)]
@@ -158,7 +154,7 @@ def type_of(annotation: Any) -> click.ParamType:
 
 
 def json_option() -> Once:
-    """The option for JSON."""
+    """Return the option for JSON."""
     return option("--json", "JSON instead of text.", is_flag=True)
 
 
@@ -169,7 +165,7 @@ def verbose_option() -> Once:
 
 
 def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[..., int]], click.Command]:
-    """Make a command of the function below, with this name and these options; its docstring is the help."""
+    """Return a decorator that makes a command of a function, with its docstring as help."""
     return click.command(name, params=[*options])
 
 
@@ -177,26 +173,26 @@ def command_with(name: str, *options: click.Parameter) -> Callable[[Callable[...
 
 
 class Group(click.Group):
-    """A group of commands whose error for an unknown one suggests those that are spelt almost like it."""
+    """A group of commands that suggests similar names for an unknown one."""
 
     members = "a command"
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names; an error with a suggestion where there is none."""
-        # While a shell completes a line, what is wrong with it is nobody's question.
+        """Return the command of the first argument; raises with a suggestion if there is none."""
+        # no errors during shell completion
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise self.unknown_command(args[0], self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")
         return super().resolve_command(ctx, args)
 
     def unknown_command(self, name: str, names: list[str], remedy: str) -> PrivprojError:
-        """The error for a name that is none of those known."""
+        """Return the error for an unknown name."""
         return unknown_name("COMMAND", name, "a command", names, remedy)
 
 
 class SectionedCommand(click.Command):
-    """A command whose help shows its options under headings, the rare ones with ``--help-all`` only."""
+    """A command with options under headings; rare ones are shown by ``--help-all`` only."""
 
     def __init__(self, sections: Mapping[str, Sequence[click.Parameter]], **settings: Any) -> None:
         words, last = "Show this message with all options, the rare ones too.", list(sections)[-1]

@@ -1,6 +1,6 @@
-"""What is shown: text, errors, progress with the rate and the time left, and pictures of curves.
+"""Output: text, errors, progress bars and plots.
 
-Pictures are legible in grey and for colour-blind readers: dash patterns and markers, not colour alone.
+Plots are legible in gray and for color-blind readers: they use dash patterns and markers.
 """
 
 import sys
@@ -16,8 +16,8 @@ from privproj.lazy import import_extra
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write a text and the end of its line, to standard output unless told otherwise."""
-    # In one piece, for a reader that takes the first lines only.
+    """Write a text and a newline, by default to standard output."""
+    # in one piece, for readers of the first lines only
     print(text + "\n", end="", file=stream, flush=True)
 
 
@@ -27,15 +27,15 @@ def one_line(message: str) -> str:
 
 
 def complain(message: str, code: int) -> int:
-    """Print the error, in which a file's own words may stand, as one line on standard error; returns the exit code."""
-    with suppress(OSError):  # where nobody can read it, the exit code still says what happened
+    """Print an error as one line on standard error, and return the exit code."""
+    with suppress(OSError):  # the exit code is still returned
         write("error: " + one_line(message), sys.stderr)
     return code
 
 
 @contextmanager
 def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int], None]]:
-    """A progress bar; yields the function that counts. What the first call counts was done before."""
+    """Show a progress bar; yields the function that counts. The first call counts earlier work."""
 
     def per_second(rate: float | None) -> str | None:
         return None if rate is None else f"{rate:.3g}/s"
@@ -55,7 +55,7 @@ def bar(length: int, label: str, hidden: bool = False) -> Iterator[Callable[[int
         yield count
 
 
-# --- pictures -----------------------------------------------------------------------------------------
+# --- plots -----------------------------------------------------------------------------------------
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 DASHES = ((), (6, 2), (2, 2), (6, 2, 2, 2), (1, 2), (8, 2, 2, 2, 2, 2), (4, 4), (3, 1))
@@ -65,7 +65,7 @@ MARKERS = ("o", "s", "^", "D", "v", "x", "+", "*")
 def draw(
     path: str, x: list[float], columns: dict[str, list[float]], x_label: str, y_label: str, title: str, **limits: Any
 ) -> None:
-    """Draw one line for each column, with axes as ``limits`` say, and write the picture to a file."""
+    """Draw one line for each column, with these settings of the axes, and write the plot to a file."""
     ending = path.rpartition(".")[2].lower()
     if ending not in ("png", "svg", "pdf"):
         raise InvalidParameter("--plot", path, "a file name ending in .png, .svg or .pdf")

@@ -1,4 +1,4 @@
-"""The commands that ask a question of a mechanism: a group per quantity, in it a command per mechanism, and answers."""
+"""The commands that query a mechanism: a group per quantity with a command per mechanism."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import privproj
 from privproj.accounting.query import SOLVED_FOR
 from privproj.errors import InvalidParameter, PrivprojError, Refused, Unanswered
 from privproj.mechanisms.base import ClippedSum, Mechanism
-from privproj.mechanisms.registry import bound_names, mechanism_named, mechanism_names
+from privproj.mechanisms.registry import bound_names, lines_of, mechanism_named, mechanism_names
 from privproj.numerics.interval import UNKNOWN
 from privproj.parameters import parameters_from, parameters_of, real
 from privproj.result import Outcome, Result
@@ -39,12 +39,11 @@ from .output import complain, write
 if TYPE_CHECKING:
     from privproj.accounting.utility import Worth as Utility
 
-QUANTITIES = tuple(ONE_NUMBER)
-"""The quantities that are one number."""
+QUANTITIES = tuple(ONE_NUMBER)  # quantities that are one number
 
 
 def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
-    """True for the mechanisms of which a quantity can be asked."""
+    """Return whether a quantity is defined for a mechanism."""
     of_some = {
         "sigma": "noise_multiplier" in parameters_of(kind),
         "rate": kind.can_be_sampled,
@@ -54,24 +53,23 @@ def has_quantity(quantity: str, kind: type[Mechanism]) -> bool:
     return of_some.get(quantity, True)
 
 
+# exit code by outcome
 EXIT_CODES = dict.fromkeys(Outcome, 5) | {Outcome.OK: 0, Outcome.REFUSED: 0, Outcome.VACUOUS: 4}
-"""The exit code of an answer with each outcome."""
 
-COMPUTED = ("discretization", "split")
-"""Options of a run that say how its answer is computed, not what was run."""
+COMPUTED = ("discretization", "split")  # options of the computation, not of the run
 
 
 def mechanism_options(mechanism: str, quantity: str, finds_noise: bool = False) -> list[Once]:
     """Return the options of a mechanism, without what the quantity finds; the noise may be left out if it is found."""
     kind = mechanism_named(mechanism)
     asked = [(name, field) for name, field in parameters_of(kind).items() if field.words]
-    asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # what many mechanisms have is last
+    asked.sort(key=lambda named: named[0] in parameters_of(ClippedSum))  # shared options come last
     options = [option_of(name, field, required=field.is_found and not finds_noise) for name, field in asked]
     return [one for one in (*options, *adapter_options(mechanism)) if one.name not in SOLVED_FOR.get(quantity, ())]
 
 
 def adapter_options(mechanism: str) -> list[Once]:
-    """What reads a PEFT adapter; gaussian, which accounts for PEFT's own training, counts nothing from it."""
+    """Return the options that read a PEFT adapter; gaussian only checks it."""
     if mechanism not in ("gaussian", "m2"):
         return []
     help_text = "A saved PEFT LoRA directory (local files): says what is trained."
@@ -83,34 +81,34 @@ def adapter_options(mechanism: str) -> list[Once]:
 
 
 def run_options(quantity: str) -> list[Once]:
-    """What describes a run: steps and rate, or what people have (batch size, data set size, epochs)."""
+    """Return the options of a run: steps and rate, or batch size, dataset size and epochs."""
     asked = [(name, field) for name, field in RUN_PARAMETERS.items() if name not in SOLVED_FOR.get(quantity, ())]
     return [option_of(name, field) for name, field in asked if field.words]
 
 
 def target_options(quantity: str) -> list[Once]:
-    """``--epsilon`` and ``--delta``, as the quantity needs them."""
+    """Return the options for the target of a quantity."""
     names = {"epsilon": ["delta"], "report": ["delta"], "delta": ["epsilon"], "curve": []}
     asked, is_one = names.get(quantity, ["epsilon", "delta"]), quantity in QUANTITIES
-    # Deltas far below double precision are targets of all that is one number but delta itself.
+    # Deltas below double precision are targets of every quantity except delta.
     asked = asked + ["log10_delta"] * (is_one and quantity != "delta") + [*RISKS] * (quantity == "sigma")
     needed = "epsilon" if is_one and quantity != "sigma" else ""
     return [option_of(name, TARGET_PARAMETERS[name], required=name == needed) for name in asked]
 
 
 def bound_option(words: str = "Bound to use; `privproj bounds` lists them.", **settings: Any) -> Once:
-    """The option that names a bound."""
+    """Return the option that names a bound."""
     of_mechanism = completing(lambda mechanism: [name for kind, name in bound_names() if kind == mechanism])
     return option("--bound", words, type=str, metavar="NAME", shell_complete=of_mechanism, **settings)
 
 
 def refuted_option() -> Once:
-    """The option that lets a refuted bound answer."""
+    """Return the option that evaluates a refuted bound."""
     return option("--allow-refuted", "Print a number that is no guarantee, marked.", is_flag=True, is_rare=True)
 
 
 def proof_options() -> list[Once]:
-    """The options that ask for a proof and its file."""
+    """Return the options for a proof and its file."""
     return [
         option("--certify", "Prove the answer by ball arithmetic (extra: certify).", is_flag=True),
         option("--certificate", "Proof as a JSON file, for `privproj verify`.", metavar="FILE", is_rare=True),
@@ -118,7 +116,7 @@ def proof_options() -> list[Once]:
 
 
 class QuestionGroup(Group):
-    """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built when it is asked for.
+    """``privproj QUANTITY MECHANISM [options]``: a command per mechanism, built on demand.
 
     ``ask`` gets the mechanism, the run and all other options. ``answer`` and ``own_run`` are options besides those of
     mechanism, run and target. ``example`` ends the example of the help. ``finds_noise`` is True if the noise multiplier
@@ -146,7 +144,7 @@ class QuestionGroup(Group):
         return [*names, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in mechanism_names() and has_quantity(self.quantity, mechanism_named(cmd_name)):
+        if lines_of(cmd_name) and has_quantity(self.quantity, mechanism_named(cmd_name)):
             return self._build_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
@@ -190,27 +188,27 @@ ENDINGS = {
     "curve": "",
     **dict.fromkeys(("sigma", "rank", "misalignment"), BOTH),
 }
-"""How the example of a mechanism ends, by the quantity, where that is not a delta alone."""
+"""The end of the example in the help text, by quantity; by default a delta."""
 
 
 def example_words(mechanism: str, quantity: str) -> list[str]:
-    """The mechanism's options in a call that works, for examples."""
+    """Return the options of a mechanism in a valid call, for examples."""
     values = dict(pair.split("=") for pair in mechanism_named(mechanism).example.split())
     named = [(one.opts[0], str(one.name)) for one in mechanism_options(mechanism, quantity)]
     return [f"{spelt} {values[name]}" for spelt, name in named if name in values]
 
 
-# --- answers ------------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------
 
 
 def take_run(options: dict[str, Any], quantity: str = "") -> RunOptions:
-    """Remove the run options from ``options``; return the run as the library takes it."""
+    """Remove the options of the run and return them as keyword arguments of a query."""
     values = {name: value for name in RUN_PARAMETERS if (value := options.pop(name, None)) is not None}
     return run_from(values, quantity)
 
 
 def with_proof(result: Result, certify: bool, path: str | None) -> Result:
-    """Return the result, where it is asked for with its certificate, which goes to a file where one is named."""
+    """Return the result, certified if requested; write its certificate to ``path`` if given."""
     if not certify and path is None:
         return result
     from privproj.contrib.certify.certificate import prove
@@ -257,7 +255,7 @@ def other_bounds(result: Result, mechanism: Mechanism, run: RunOptions, utility:
 
 
 def show(result: Result, json: bool, text: Callable[[], str]) -> int:
-    """Print an answer, as JSON or as this text; returns the exit code."""
+    """Print a result as JSON or as text, and return the exit code."""
     write(render.as_json(result) if json else text())
     return EXIT_CODES[result.outcome]
 
@@ -273,7 +271,7 @@ def utility_of(result: Result, mechanism: Mechanism, run: RunOptions) -> "Utilit
     else:
         mechanism = replace(mechanism, **solved)
     target = {"risk": result.risk} if result.risk else {"epsilon": result.epsilon, "log10_delta": result.log10_delta}
-    with suppress(InvalidParameter):  # an answer beyond what may be asked for, as an epsilon of 1e17
+    with suppress(InvalidParameter):  # a result outside the range of targets, such as an epsilon of 1e17
         return privproj.worth(mechanism, **target, **setting)
 
 
@@ -291,10 +289,10 @@ def build_mechanism(kind: type[Mechanism], values: dict[str, Any]) -> Mechanism:
 def take_adapter(
     kind: type[Mechanism], values: dict[str, Any], from_peft: str | None, whole_gradients: bool = False
 ) -> None:
-    """Take the layers of a PEFT directory as those of m2, or say what it trains where the mechanism counts nothing.
+    """Read the layers of a PEFT directory for m2, or print them for gaussian.
 
-    A saved adapter is evidence that its factors were trained, which m2 does not account for, so m2 needs the word that
-    whole gradients were clipped and projected.
+    A saved adapter indicates that its factors were trained, which m2 does not account for, so m2 needs the statement
+    that whole gradients were clipped and projected.
     """
     if from_peft is None:
         raise InvalidParameter("--from-peft", "nothing", "--from-peft with --whole-gradients")
@@ -320,7 +318,7 @@ def take_adapter(
 
 
 def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Result:
-    """The result with the standard deviation of the noise, where the command line says the clipping norm."""
+    """Return the result with the standard deviation of the noise, if a clipping norm is given."""
     if clip is None:
         return result
     norm = real("clip", clip, "a positive clipping norm", 0.0, 1e100, open_low=True)
@@ -336,7 +334,7 @@ def with_clip(result: Result, mechanism: Mechanism, clip: float | None) -> Resul
 def compare_bounds(mechanism: Mechanism, run: RunOptions, json: bool, **target: Any) -> int:
     """Every bound of a mechanism, promise-free ones first, tightest first."""
     rows = privproj.compare(mechanism, **target, **run)
-    # A bound that does not apply has a name and a reason.
+    # Bounds that do not apply have a name and a reason.
     records = {"results": [row.result or {**row.as_row(), "value": None} for row in rows]}
     write(render.as_json(records) if json else render.comparison_text(rows))
     if not any(row.result and row.result.value is not None for row in rows):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privproj.assumptions import Requirement
+from privproj.assumptions import Requirement, short_name
 from privproj.result import Outcome, Result, Side, Status, as_plain_value, round_outward
 from privproj.run import ASSUMED_POISSON, run_words
 from privproj.sampling import IN_EPOCHS
@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from privproj.accounting.utility import Worth as Utility
     from privproj.mechanisms.bound import Bound
 
-MOST_NAMES = 6
-"""Bounds or entries that are named before one assumption. Contract."""
+MOST_NAMES = 6  # owners that are named before one assumption
 
-WIDEST = 100
-"""Columns that a line of text may have. Contract."""
+WIDEST = 100  # columns of a line
 
-NARROWEST = 40
-"""Columns below which lines are not broken for a narrow terminal. Contract."""
+NARROWEST = 40  # columns below which lines are not wrapped
 
 SYMBOLS = {
     "sigma": "noise multiplier",
@@ -33,14 +30,14 @@ FITTED = ("sigma", "rank", "steps", "rate", "misalignment")
 
 
 def as_json(value: Any) -> str:
-    """Return one JSON object as text; answers stand in it as plain values."""
+    """Return a JSON object as text; results are converted by their ``as_dict``."""
     import json
 
     return json.dumps(value, indent=2, allow_nan=False, default=lambda answer: answer.as_dict())
 
 
 def delta_shown(value: float) -> str:
-    """Say a delta, as ``< 1e-300`` where it is smaller."""
+    """Return a delta as text, ``< 1e-300`` if it is smaller."""
     return "< 1e-300" if value <= 1.01e-300 else round_outward(value)
 
 
@@ -63,7 +60,7 @@ def answer_text(
     result: Result,
     parts: Mapping[str, str | Iterable[str]],
     first: Iterable[str] = (),
-    verbose: bool = False,
+    verbose: bool | None = None,
 ) -> str:
     """Return a result as text: its value, what it depends on, further lines by label, requirements and warnings.
 
@@ -71,7 +68,8 @@ def answer_text(
         result: The result.
         parts: Further lines by their labels.
         first: The first lines; by default the value with the bound, the run and the neighboring relation.
-        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown.
+        verbose: Whether lower bound, numerics, source and the full text of every requirement are shown; None for a
+            command that has no option for it.
     """
     details: dict[str, Any] = {}
     if verbose:
@@ -80,28 +78,26 @@ def answer_text(
             "numerics": numerics_words(result),
             "source": f"{result.source}; version {result.bound_version}",
         }
-    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result)}
+    requirements = {"requires": requirement_texts(result) if verbose else requirement_names(result, verbose)}
     lines = [*(first or result_lines(result))]
     lines += label_lines({**parts, **details, "certified": certified_words(result), **requirements})
     return "\n".join([*lines, *wrap_line("warning: ", *result.warnings)])
 
 
-def requirement_names(result: Result) -> list[str]:
+def requirement_names(result: Result, verbose: bool | None) -> list[str]:
     """Return the short names of the requirements of a result, and how to read them in full."""
-    names = [getattr(requirement, "short", requirement) for requirement in result.assumes]
-    return [", ".join(names), "(-v explains each)"] if names else []
+    names = [short_name(text) or text for text in result.assumes]
+    hint = "(`privproj explain NAME` explains each)" if verbose is None else "(-v explains each)"
+    return [", ".join(names), hint] if names else []
 
 
 def requirement_texts(result: Result) -> list[str]:
     """Return the requirements of a result in full, each after its short name."""
-    return [
-        f"{requirement.short}: {requirement}" if hasattr(requirement, "short") else requirement  # pyright: ignore
-        for requirement in result.assumes
-    ]
+    return [f"{name}: {text}" if (name := short_name(text)) else text for text in result.assumes]
 
 
 def noise_words(result: Result) -> str:
-    """Say the standard deviation of the noise for a clip that was given."""
+    """Return the standard deviation of the noise for a given clipping norm."""
     if result.noise_std is None:
         return ""
     formula = "2 z C" if result.run["relation"] == "replace" else "z C"
@@ -110,14 +106,14 @@ def noise_words(result: Result) -> str:
 
 
 def closing(result: Result) -> dict[str, tuple[str, ...]]:
-    """Assumptions and warnings by their labels."""
+    """Return requirements and warnings by their labels."""
     return {"assumes": result.assumes, "warning": result.warnings}
 
 
 def result_lines(result: Result) -> list[str]:
     """Return the value, and lines with its assumptions on the data, bound, run and neighboring relation."""
     parts = {"assumes": result.promises, "bound": bound_text(result), "run": run_line(result)}
-    return [headline(result), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
+    return [*fit_line("", headline(result)), *label_lines({**parts, "neighbors": neighbors_text(result.run)})]
 
 
 def bound_text(result: Result) -> str:
@@ -169,12 +165,12 @@ def lower_bound_text(result: Result) -> str:
 
 
 def power_of_ten(log10_value: float) -> str:
-    """Say a probability by its decimal logarithm, rounded down."""
+    """Return a probability from its decimal logarithm, rounded down."""
     return round_outward(10.0**log10_value, up=False) if log10_value > -300.0 else f"10^{math.floor(log10_value)}"
 
 
 def two_digits(value: float) -> str:
-    """A number to two digits, or from 100 on to the nearest whole number: never with a power of ten beside 99."""
+    """Return a number to two digits, or rounded to a whole number from 100 on."""
     return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
@@ -188,7 +184,7 @@ def gap_text(ratio: float) -> str:
 
 
 def numerics_words(result: Result) -> str:
-    """Say on which grid a run was composed in floats, and what is proved about its errors; of a proof nothing more."""
+    """Return the grid of a composition and how its errors are bounded; empty for a certified run."""
     numerics: Any = result.numerics
     proof, composer = numerics.get("certified"), numerics.get("composer")
     bounded = "all its errors are bounded and included"
@@ -208,7 +204,7 @@ def numerics_words(result: Result) -> str:
 
 
 def certified_words(result: Result) -> str:
-    """Say what ball arithmetic proves about the delta of an answer, its ends rounded outward to twelve digits."""
+    """Return the enclosure of delta proved by ball arithmetic, rounded outward to twelve digits."""
     proof: Any = result.numerics.get("certified")
     if proof is None:
         return ""
@@ -217,13 +213,13 @@ def certified_words(result: Result) -> str:
     ways = {"lower": ROUND_FLOOR, "upper": ROUND_CEILING}
     least, most = (Context(12, way, -(10**9), 10**9).create_decimal(proof[end]) for end, way in ways.items())
     at = "".join(f" at {name} {value:.6g}" for name, value in proof["witness"].items())
-    # Below nothing may be known, which is no 0.
+    # A lower end of 0 means unknown.
     left_side = f"{least} <= " if least else ""
     return f"{left_side}the bound's delta{at} <= {most}, proved by {proof['arithmetic']}, {proof['bits']} bits"
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that is written to; None for a file or a pipe."""
+    """Return the columns of the terminal; None for a file or a pipe."""
     import sys
 
     if sys.stdout is None or not sys.stdout.isatty():
@@ -234,7 +230,7 @@ def terminal_width() -> int | None:
 
 
 def fit_line(label: str, text: str) -> list[str]:
-    """A line that a script may look for: broken where a terminal is narrower, and whole in a file or a pipe."""
+    """Return a line, wrapped for a narrow terminal only, not for files and pipes."""
     width = terminal_width()
     return [label + text] if width is None or len(label + text) < min(width, WIDEST) else wrap_line(label, text)
 
@@ -250,7 +246,7 @@ def label_lines(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
-    """Each sentence behind its label, as :func:`wrap_line` breaks it; what is empty is not said."""
+    """Return each text after its label, wrapped, the label before every text; empty texts are left out."""
     lines = []
     for label, sentences in parts.items():
         lines += wrap_line(f"  {label + ':':<9} ", *([sentences] if isinstance(sentences, str) else sentences))
@@ -258,7 +254,7 @@ def labelled(parts: Mapping[str, str | Iterable[str]]) -> list[str]:
 
 
 def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
-    """Each text behind the label, in lines of so many characters; there are none for an empty text.
+    """Return each text after the label, wrapped; none for an empty text.
 
     The width is :data:`WIDEST` unless given, or that of a narrower terminal.
     """
@@ -271,7 +267,7 @@ def wrap_line(label: str, *texts: str, width: int | None = None) -> list[str]:
 
 
 def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows in columns of their widths, of which each is put to its side: ``<`` for words, ``>`` for numbers."""
+    """Return rows in aligned columns: ``<`` for text, ``>`` for numbers."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = [zip(row, sides * len(row), widths, strict=False) for row in rows]
@@ -280,7 +276,7 @@ def table_lines(sides: str, rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def headline(result: Result) -> str:
-    """Say the number: the first line of every answer."""
+    """Return the first line of a result: its name, value, kind and target."""
     quantity, value, target = result.quantity, result.value, result.target_words
     name, at = SYMBOLS.get(quantity, quantity), f"at {target}"
     if value is None:
@@ -305,15 +301,15 @@ def headline(result: Result) -> str:
 
 
 def foundation_line(result: Result) -> str:
-    """Say what the number rests on: bound, status, promises, relation and run."""
-    # What is refuted is no better for asking nothing of the data.
+    """Return bound, status, assumptions, relation and run in one line."""
+    # A refuted bound does not state that it has no assumption.
     nothing = ", no promise on the data" if result.side is not Side.NONE else ""
     promises = "; promise: " + "; ".join(result.promises) if result.promises else nothing
     return f"{result.bound} ({result.status}{promises}); {relation_words(result)}; {run_words(result.run)}"
 
 
 def relation_words(result: Result) -> str:
-    """Say the relation, and what a noise multiplier is measured against where that is twice the clip."""
+    """Return the relation, and the definition of the noise multiplier under replace."""
     run: Any = result.run
     doubled = Requirement.REPLACE_SENSITIVITY in run["assumes"]
     noise = "scale" if result.mechanism.get("name") == "laplace" else "sigma"
@@ -343,7 +339,7 @@ def run_text(result: Result, verbose: bool = False) -> str:
     """Return the result of a run file as text, with a line for every phase."""
     from privproj.io.run_file import what_was_run
 
-    lines = [headline(result), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
+    lines = [*fit_line("", headline(result)), *label_lines({"assumes": result.promises, "bound": bound_text(result)})]
     phases: Any = result.mechanism["phases"]
     for phase, text in zip(phases, what_was_run(result), strict=True):
         lines += fit_line(f"  {phase['name']}: ", text)
@@ -365,7 +361,7 @@ GDP_NOTES = (
 
 
 def comparison_text(rows: "Sequence[Comparison]") -> str:
-    """Say what was asked, a table of values, the promises in full, and why other bounds do not answer."""
+    """Return the query, a table of values, assumptions in full, and why other bounds have no value."""
     answered = [row.result for row in rows if row.result is not None and row.result.value is not None]
     lines, table = [], []
     for result in answered:
@@ -390,12 +386,12 @@ def comparison_text(rows: "Sequence[Comparison]") -> str:
 
 
 def assumption_lines(assumed: Mapping[str, Iterable[str]], label: str = "assumes") -> list[str]:
-    """Say what several bounds take for granted, as :func:`each_with_owners` has it."""
+    """Return the assumptions or requirements of several bounds (:func:`each_with_owners`)."""
     return wrap_line(f"{label}: ", *each_with_owners(assumed))
 
 
 def each_with_owners(sentences_of: Mapping[str, Iterable[str]]) -> list[str]:
-    """Each sentence once, with the names of those who say it where not all of them do."""
+    """Return each text once, after the names of its owners unless all have it."""
     owners: dict[str, list[str]] = {}
     for name, sentences in sentences_of.items():
         for words in sentences:
@@ -414,7 +410,7 @@ def bound_record(bound: "Bound") -> dict[str, Any]:
 
 
 def bound_page(bound: "Bound") -> list[str]:
-    """Say all about one bound, in lines."""
+    """Return the page of one bound, in lines."""
     first = f"{bound.mechanism.name}.{bound.name}, version {bound.version}"
     promised = "; an answer that rests on a promise of yours is conditional" * (bound.status is Status.PROVED)
     rows = {

@@ -114,10 +114,11 @@ def _check_target(epsilon: float | None, delta: float | None, of_risk: bool, cal
     option("--public", "The subspace comes from public data and costs nothing.", is_flag=True),
     Once(["--output", "-o"], help="Write the phases to a run file (.toml or .json).", metavar="FILE"),
     json_option(),
+    verbose_option(),
 )
 def dp_sft_command(
     subspace_steps: float, steps: float, budget: str | None, public: bool, output: str | None, json: bool,
-    **options: Any,
+    verbose: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Noise multipliers for DP-SFT: a private search for a subspace, then training within it.
 
@@ -130,7 +131,7 @@ def dp_sft_command(
             raise InvalidParameter(name, value, f"no {name} with --public, which has one stage to pay for")
     options |= {"steps": (subspace_steps, steps), "budget": budget, "public": public}
     schedule = dp_sft(**{name: value for name, value in options.items() if value is not None})
-    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json)
+    return show_run(schedule.epsilon(delta=options["delta"]), schedule, output, json, verbose)
 
 
 # --- a grid of questions ------------------------------------------------------------------------------

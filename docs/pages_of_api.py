@@ -19,7 +19,6 @@ MODULES = {
     "privproj": "questions, mechanisms, answers",
     "privproj.accounting": "what comparisons, choices and columns return",
     "privproj.errors": "what is raised on purpose",
-    "privproj.contrib.losses.privacy_loss": "a run as laws of its privacy loss, and in the words of other tools",
     "privproj.run": "what is said of a run: its steps, its batches, who are neighbours",
     "privproj.schedule": "runs of several phases",
     "privproj.io": "certificates and ledgers",

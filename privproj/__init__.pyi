@@ -10,6 +10,7 @@ from privproj.accounting.vectorized import deltas as deltas, epsilons as epsilon
 from privproj.accounting.comparison import compare as compare
 from privproj.accounting.query import delta as delta, epsilon as epsilon
 from privproj.accounting.config import evaluate as evaluate
+from privproj.accounting.lower_bound import lower_bound as lower_bound
 from privproj.errors import InvalidParameter as InvalidParameter, PrivprojError as PrivprojError, Refused as Refused
 from privproj.accounting.gdp import gdp_mu as gdp_mu
 from privproj.mechanisms import (

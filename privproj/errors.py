@@ -1,4 +1,4 @@
-"""Every error that the package raises on purpose, each with the exit code that the command line gives it."""
+"""The exit codes of the command line, and the errors of the package with theirs."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,11 +15,22 @@ __all__ = [
 ]
 
 
+EXIT_CODES = {
+    0: "ok: the query has a result, or every check holds",
+    1: "failed: a check or an audited claim does not hold",
+    2: "bad input: a value, or a file that cannot be read or written",
+    3: "refused: no sound bound for this query, or only a refuted one",
+    4: "vacuous: no finite value, or nothing meets the target",
+    5: "not computed: not converged, or beyond the precision of the arithmetic",
+    130: "interrupted: stopped with Ctrl-C; a sweep or a training run can go on",
+}  # of the command line, each with its name and its meaning; the classes below say which error has which
+
+
 class PrivprojError(Exception):
     """Base class of all errors that the package raises on purpose; its message is one sentence.
 
     Attributes:
-        exit_code: The exit code of the command line: 2 for a bad parameter, 3 for a refused question, 5 for any other.
+        exit_code: The exit code of the command line (:data:`EXIT_CODES`).
 
     >>> from privproj import Gaussian, PrivprojError, epsilon
     >>> try:
@@ -33,7 +44,7 @@ class PrivprojError(Exception):
 
 
 class Unanswered(PrivprojError):
-    """A well-posed question without an answer; ``result`` is the :class:`privproj.Result` without a value.
+    """Base class of errors of valid queries without a value; ``result`` is the :class:`privproj.Result`.
 
     Attributes:
         outcome: The name of the member of :class:`privproj.Outcome` that the result gets.
@@ -53,16 +64,16 @@ class Unanswered(PrivprojError):
 
 
 class InvalidParameter(PrivprojError, ValueError):
-    """Raised for a value outside its domain, and for parameters that are missing or contradict each other.
+    """Raised for a value outside its domain, and for missing or contradictory parameters.
 
-    It is also a ValueError. The message says what was expected, the name and the value, and a remedy where there is
-    one. What it was made of stays readable under the same names.
+    It is also a ValueError. The message states what was expected, the name, the value and a remedy, which are
+    attributes too.
 
     Args:
         name: The name of the parameter.
         value: The value that was given.
-        expected: What was expected, in words.
-        remedy: What to do instead, in words; empty where there is nothing to say.
+        expected: What was expected.
+        remedy: What to do instead; empty if there is no remedy.
 
     >>> from privproj import Gaussian, InvalidParameter
     >>> try:
@@ -83,7 +94,7 @@ class InvalidParameter(PrivprojError, ValueError):
 
     @property
     def is_missing(self) -> bool:
-        """True if nothing was given where something is needed."""
+        """True if a required value is missing."""
         return self.value is None or (isinstance(self.value, str) and self.value == "nothing")
 
     def sentence(self, name: str) -> str:
@@ -103,13 +114,13 @@ class InvalidParameter(PrivprojError, ValueError):
 
 
 class MissingPackage(PrivprojError):
-    """Raised where a package of an optional extra is not installed.
+    """Raised if a package of an optional extra is not installed.
 
     Args:
         package: The package.
-        needed_by: Who needs it, in words.
+        needed_by: What needs it.
         extra: The extra that has it.
-        otherwise: What to do instead, in words.
+        otherwise: What to do instead.
 
     >>> from privproj.errors import MissingPackage
     >>> print(MissingPackage("matplotlib", "--plot", "plot"))
@@ -129,7 +140,7 @@ class MissingPackage(PrivprojError):
 
 
 class Refused(Unanswered):
-    """Raised where there is no sound bound for a question, or where the bound that was named is not one.
+    """Raised if no bound is sound for a query, or if the named bound is not.
 
     Attributes:
         result: The :class:`Result` without a value, of outcome refused; None where no query had begun.
@@ -147,7 +158,7 @@ class Refused(Unanswered):
 
 
 class NotConverged(Unanswered):
-    """Raised where a search or a quadrature did not reach its accuracy, so that no number is returned.
+    """Raised if a search or a quadrature did not reach its accuracy.
 
     Attributes:
         result: The :class:`Result` without a value, of outcome not_converged; None where no query had begun.
@@ -163,7 +174,7 @@ class NotConverged(Unanswered):
 
 
 class PrecisionLimit(Unanswered):
-    """Raised where the number that was asked for lies below what the arithmetic in use can certify.
+    """Raised if a number is below what the arithmetic can resolve.
 
     >>> from privproj import Gaussian, epsilon
     >>> from privproj.errors import PrecisionLimit
@@ -178,17 +189,17 @@ class PrecisionLimit(Unanswered):
 
 
 class GridLimit(PrecisionLimit):
-    """Raised where the grid of a composition would take too much memory or time; a coarser grid may do."""
+    """Raised if the grid of a composition would take too much memory or time; a coarser grid may not."""
 
 
 def raise_within(error: InvalidParameter, where: str) -> NoReturn:
-    """Raise the error again with its place, for instance a file and an entry, before the name of the parameter."""
+    """Raise the error again with its place, for instance a file and an entry, before the parameter."""
     raise InvalidParameter(f"{where}: {error.name}", error.value, error.expected, error.remedy) from None
 
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """Let an error about a parameter, or a refusal, say its place."""
+    """Add a place to the message of an error about a parameter or a bound."""
     try:
         yield
     except InvalidParameter as error:
@@ -201,28 +212,27 @@ def within(where: str) -> Iterator[None]:
 def unknown_name(
     name: str, value: object, what: str, allowed: Iterable[str], remedy: str = "", *, word: str | None = None
 ) -> InvalidParameter:
-    """The error for a value, or for the ``word`` where that is not the value, that is none of the ``allowed`` names.
+    """Return the error for a value (or its ``word``) that is not one of the ``allowed`` names.
 
-    It suggests the names that are nearest. Where none is near it lists all of them, or says the remedy where they are
-    many.
+    It suggests the nearest names. If none is near it lists all of them, or states the remedy if they are many.
     """
     names = list(dict.fromkeys(allowed))
     near = nearest_names(str(value) if word is None else word, names)
     if near:
         return InvalidParameter(name, value, what, f"did you mean {' or '.join(near)}?")
-    # How many names are listed to whoever mistyped one of them. Contract.
+    # At most 12 names are listed.
     if len(names) <= 12 or not remedy:
         return InvalidParameter(name, value, f"{what}: {', '.join(names)}")
     return InvalidParameter(name, value, what, remedy)
 
 
 def nearest_names(word: str, names: Iterable[str]) -> list[str]:
-    """Up to three names that are spelt almost like a word, nearest first."""
+    """Return up to three names that are spelt almost like a word, nearest first."""
     from difflib import get_close_matches
 
     spelt = {name.lower(): name for name in names}
     if word.lower() in spelt:
         return [spelt[word.lower()]]
-    # Similarity at which a name is suggested; one wrong letter is a large share of a short word. Contract.
+    # One wrong letter is a large share of a short word.
     cutoff = 0.5 if len(word) <= 3 else 0.6
     return [spelt[name] for name in get_close_matches(word.lower(), spelt, cutoff=cutoff)]

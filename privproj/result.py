@@ -10,8 +10,7 @@ from privproj.assumptions import short_name
 from privproj.errors import InvalidParameter
 from privproj.numerics.interval import UNKNOWN, Enclosure
 
-SCHEMA = 1
-"""Version of the fields of a result as JSON. Contract."""
+SCHEMA = 1  # Version of the fields of a result as JSON
 
 
 class Status(StrEnum):

@@ -1,4 +1,4 @@
-"""A run: how many releases there are, and how each picked its batch (:mod:`privproj.sampling`)."""
+"""A training run: its number of steps, and how each step samples its batch (:mod:`privproj.sampling`)."""
 
 import math
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ ASSUMED_POISSON = (
 
 
 class RunOptions(TypedDict):
-    """The keyword arguments that describe the run in every accounting call; all of them may be left out.
+    """The keyword arguments that describe the run in every query; all of them are optional.
 
     Attributes:
         steps: The number of releases (of epochs, for partition, balls-in-bins and shuffle), at least 1; 1 unless given.
@@ -52,14 +52,14 @@ class RunOptions(TypedDict):
         batches: The number of batches of an epoch, at least 1, for balls-in-bins and shuffle.
         batches_per_record: The number of different batches of an epoch that a record is in, at least 1, for
             balls-in-bins; 1 unless given.
-        max_batch_size: The number of records above which a Poisson batch is cut, the surplus dropped at random; needs
+        max_batch_size: The number of records to which a Poisson batch is truncated at random; needs
             ``dataset_size``.
-        dataset_size: The number of records, which is public. A delta that is not below one over it is warned of.
+        dataset_size: The number of records, which is public. A warning is issued unless delta is below one over it.
         batch_size: The size of a batch in place of the rate, ``sampling_rate = batch_size/dataset_size``.
         epochs: Passes over the data in place of the steps, each of ``ceil(dataset_size/batch_size)``.
         relation: "add-remove", "replace" or "zero-out", see :class:`NeighbouringRelation`; unless given, it is
             that of the bound, else of the mechanism, else of the sampling.
-        group_size: The number of records of one person, from 1 to 1e6; 1 unless given.
+        group_size: The number of records of one user, from 1 to 1e6; 1 unless given.
         discretization: The step of the grid of losses in a composition, from 1e-12 to 1; chosen unless given.
         split: The share of delta for the first of two events, where a bound has two: a number above 0 and below 1,
             "even" or "optimal".
@@ -92,10 +92,10 @@ class RunOptions(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
+    """A training run: ``steps`` adaptive releases, each on a batch sampled at rate ``q = sampling_rate``.
 
-    At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson unless said
-    otherwise: Poisson goes with add-remove and zero-out, a fixed batch size with replace; other pairs are refused. With
+    At ``q = 1`` Poisson and fixed sampling have no effect and the scheme is None. Below, it is Poisson by default:
+    Poisson supports add-remove and zero-out, a fixed batch size replace; other pairs are not supported. With
     ``partition`` a step is an epoch and ``q = 1``: each record is in one of its batches, each batch is one release, and
     only one of them concerns a record (C17). It goes with zero-out and replace. With ``balls-in-bins`` a step is an
     epoch too: each record picks one of ``batches`` batches, or ``batches_per_record`` of them, at random (C25). It goes
@@ -161,7 +161,8 @@ class Run:
         set_field = object.__setattr__
         check_parameters(self)
         rate = self.sampling_rate
-        scheme = member_named(Sampling, "sampling", "poisson" if self.sampling is None else self.sampling)
+        given = self.sampling
+        scheme = Sampling.POISSON if given is None else member_named(Sampling, "sampling", given)
         record = SCHEMES[scheme]
         if record.counts_epochs and rate < 1.0:
             raise InvalidParameter("sampling_rate", rate, f"rate 1 with {scheme} sampling", "count one step per epoch")
@@ -175,10 +176,11 @@ class Run:
         set_field(self, "notes", (*self.notes, *notes))
         set_field(self, "sampling", None if rate == 1.0 and not record.counts_epochs else scheme)
         relation = chosen.default_relation if self.relation is None else self.relation
-        set_field(self, "relation", member_named(NeighbouringRelation, "relation", relation))
+        is_member = isinstance(relation, NeighbouringRelation)
+        set_field(self, "relation", relation if is_member else member_named(NeighbouringRelation, "relation", relation))
 
     def _parse_batches(self, scheme: Sampling) -> None:
-        """Check the numbers of batches and the largest batch, which belong to one scheme each."""
+        """Check the numbers of batches and the maximum batch size, which belong to one scheme each."""
         for name in BATCH_OPTIONS:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value != default and name not in SCHEMES[scheme].options:
@@ -201,7 +203,7 @@ class Run:
 
     @property
     def group_rate(self) -> float:
-        """``1 - (1-q)^K``: the probability that a step samples any of the K records of a group, rounded up (C17)."""
+        """The probability ``1 - (1-q)^K`` that a step samples any of K records, rounded up (C17)."""
         if self.group_size == 1 or self.sampling_rate == 1.0:
             return self.sampling_rate
         # Q = 1 - (1-q)^K; the margin of 1e-15 is more than its rounding (C17).
@@ -209,14 +211,14 @@ class Run:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The number of records in a batch of fixed size, where that of all records is known; None otherwise."""
+        """The size of a batch of fixed size, if the dataset size is known; None otherwise."""
         if self.sampling != Sampling.FIXED or self.dataset_size is None or self.max_batch_size is not None:
             return None
         batch = self.sampling_rate * self.dataset_size
         return round(batch) if abs(batch - round(batch)) < 1e-6 else None
 
     def check_pair(self) -> None:
-        """Raise :class:`Refused` for a pair of sampling scheme and relation that no theorem here covers."""
+        """Raise :class:`Refused` for a pair of sampling scheme and relation without a theorem."""
         scheme, relation = self.scheme, self.relation
         if relation is not None and relation in scheme.why_refused:
             raise Refused(scheme.why_refused[relation])
@@ -228,31 +230,31 @@ class Run:
 
     @property
     def scheme(self) -> Scheme:
-        """The record of how batches are drawn."""
-        return scheme_of(self.sampling)
+        """The record of the sampling scheme."""
+        return WHOLE_DATA if self.sampling is None else SCHEMES[self.sampling]
 
     @property
     def is_planned(self) -> bool:
-        """True if there is more than one release, so that a plan of them has to be fixed."""
+        """True if there is more than one release, so that a schedule has to be fixed."""
         return self.scheme.counts_epochs or self.steps > 1
 
     @property
     def in_batches(self) -> bool:
-        """True if a release sees a batch and not the whole data set."""
+        """True if a release depends on a batch and not on the whole dataset."""
         return self.sampling_rate < 1.0 or self.scheme.counts_epochs
 
     @property
     def allocates(self) -> bool:
-        """True if a record picks a few of several batches at random in each epoch."""
+        """True for balls-in-bins, where a record picks batches at random in each epoch."""
         return self.scheme.picks_batches
 
     @property
     def single(self) -> bool:
-        """True for one release on the whole data set, and for one epoch that costs as much."""
+        """True for one release on the whole dataset, or an equivalent epoch."""
         return self.steps == 1 and self.sampling_rate == 1.0 and not (self.allocates and self.batches != 1)
 
     def parameters(self) -> dict[str, object]:
-        """The run as plain values by key, as results and certificates write it."""
+        """Return the run as plain values, as in results and certificates."""
         always = ("steps", "sampling_rate", "sampling", "relation", "group_size", "public_size")
         per_record = ("batches_per_record",) if self.allocates else ()
         of_some = ("batches", *per_record, "max_batch_size", "dataset_size")
@@ -261,11 +263,10 @@ class Run:
         return {name: value for name, value in values.items() if name in always or value is not None}
 
 
-_BATCH_SIZE = whole_number("a whole number batch_size >= 1")
-"""The range of a batch size."""
+_BATCH_SIZE = whole_number("a whole number batch_size >= 1")  # range of a batch size
 
+# range of a number of epochs
 EPOCHS = number("a number of epochs above 0 and up to 1e+09", 0.0, 1e9, open_low=True)
-"""The range of a number of epochs."""
 
 RUN_PARAMETERS = {
     **{name: declared for name, declared in parameters_of(Run).items() if name != "dataset_size"},
@@ -273,21 +274,20 @@ RUN_PARAMETERS = {
     "dataset_size": parameters_of(Run)["dataset_size"],
     "epochs": Parameter(EPOCHS, "Passes over the data, instead of the steps.", "E"),
 }
-"""All that may be said of a run, by name."""
+"""The parameters of a run in files and on the command line, by name."""
 
-BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")
-"""What a scheme of batches has besides."""
+BATCH_OPTIONS = ("batches", "batches_per_record", "max_batch_size")  # options of single schemes
 
 
 def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
-    """The run that keys say, as files and the command line have them, without what the query finds.
+    """Return the run of the keys of a file or the command line, without the calibrated parameter.
 
     The sizes of batches and epochs become ``(q, T) = (B/N, ceil(E ceil(N/B)))``. Where each record is used once per
     epoch, it is ``(1, ceil(E))``, and an epoch has ``ceil(N/B)`` batches. Raises :class:`InvalidParameter` where a key
     would be dropped or contradicts another.
     """
     rate, steps, sizes = 1.0, 1, [keys[name] for name in ("batch_size", "dataset_size") if name in keys]
-    if len(sizes) == 2:  # a batch above the data is wrong whatever else is missing
+    if len(sizes) == 2:  # check the sizes before other keys
         rate, steps = rate_and_steps_from_batches(sizes[0], sizes[1], keys.get("epochs", 1))
     _check_batches(keys, query)
     run: Any = {name: keys[name] for name in RUN_PARAMETERS if name in keys and name not in ("batch_size", "epochs")}
@@ -305,7 +305,7 @@ def run_from(keys: Mapping[str, Any], query: str = "") -> RunOptions:
 
 
 def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
-    """The run with its rate and steps, where the size of a batch or epochs say them; else the same run."""
+    """Return the run with rate and steps in place of batch size and epochs."""
     if not {"batch_size", "epochs"} & set(run):
         return run
     keys: Any = {name: value for name, value in run.items() if value is not None}
@@ -314,9 +314,9 @@ def without_batch_sizes(run: RunOptions, query: str = "") -> RunOptions:
 
 
 def _check_batches(keys: Mapping[str, Any], query: str) -> None:
-    """Raise :class:`InvalidParameter` for keys that need another one, and for two that say the same.
+    """Raise :class:`InvalidParameter` for keys that need another one, and for redundant keys.
 
-    It is never left open how often a rate or a batch is used: that is not once.
+    The number of steps has no default for sampled runs.
     """
     sized, capped, has_size = "batch_size" in keys, "max_batch_size" in keys, "dataset_size" in keys
     in_epochs = keys.get("sampling") in IN_EPOCHS  # whose rate is 1
@@ -348,7 +348,7 @@ def _check_batches(keys: Mapping[str, Any], query: str) -> None:
 
 
 def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: float = 1) -> tuple[float, int]:
-    """``(q, T) = (B/N, ceil(E ceil(N/B)))``: rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
+    """Return rate and steps of ``E`` epochs over ``N`` records in batches of ``B``."""
     size = integer("dataset_size", dataset_size, "a whole number dataset_size >= 1")
     batch = _BATCH_SIZE.check("batch_size", batch_size)
     if batch > size:
@@ -358,11 +358,11 @@ def rate_and_steps_from_batches(batch_size: int, dataset_size: int, epochs: floa
     return batch / size, max(1, math.ceil(count * math.ceil(size / batch)))
 
 
-# --- words --------------------------------------------------------------------------------------------
+# --- text --------------------------------------------------------------------------------------------
 
 
 def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
-    """A run as results write it in words: releases and sampling, the rate in this format."""
+    """Return the number of releases and the sampling as text, the rate in this format."""
     if run["sampling"] in IN_EPOCHS:
         epochs = "one epoch" if run["steps"] == 1 else f"{run['steps']} epochs"
         return f"{epochs}, {scheme_of(run['sampling']).words(run)}"
@@ -378,5 +378,5 @@ def run_words(run: Mapping[str, Any], digits: str = "g") -> str:
 
 
 def percent(share: float) -> str:
-    """A share from 0 to 1 in per cent, to three digits."""
+    """Return a share from 0 to 1 in percent, to three digits."""
     return f"{100.0 * share:.3g} %"

@@ -1,4 +1,4 @@
-"""Who are neighbours, and how a step picks its batch: all that is known of a sampling scheme, in one record."""
+"""Neighboring relations and sampling schemes: everything that depends on a scheme is in one record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ SamplingName = Literal["poisson", "fixed", "partition", "balls-in-bins", "shuffl
 
 
 class NeighbouringRelation(StrEnum):
-    """Which pairs of data sets count as neighbours.
+    """The relation between two neighboring datasets.
 
     A sum of per-example vectors clipped to norm ``C`` has sensitivity ``C`` under add-remove and zero-out, and ``2 C``
     under replace.
@@ -34,12 +34,12 @@ class NeighbouringRelation(StrEnum):
 
     @property
     def clip_factor(self) -> float:
-        """The sensitivity of a clipped sum divided by its clipping norm: 2 under replace, else 1."""
+        """The sensitivity of a clipped sum over its clipping norm: 2 under replace, else 1."""
         return 2.0 if self is NeighbouringRelation.REPLACE else 1.0
 
 
 class Sampling(StrEnum):
-    """How a step of a run picks its batch.
+    """How a step of a run samples its batch.
 
     Attributes:
         POISSON: Each record is in the batch with the sampling rate as probability, independently of the others.
@@ -64,59 +64,59 @@ class Sampling(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """All that the accounting knows of a way to draw batches; what composes them is in :mod:`privproj.composition`."""
+    """A sampling scheme: what it supports and requires. Its composition is in :mod:`privproj.composition`."""
 
     relations: tuple[NeighbouringRelation, ...]
-    """The relations with which it has a theorem."""
+    """The relations that it supports."""
 
     default_relation: NeighbouringRelation = NeighbouringRelation.ADD_REMOVE
-    """The relation where none is given."""
+    """The default relation."""
 
     why_default: str = ""
-    """What is said about that relation where it is not add-remove. Contract."""
+    """Why the default relation is not add-remove."""
 
     why_refused: Mapping[NeighbouringRelation, str] = field(default_factory=dict)
-    """Why a relation has no theorem, in words; others are said in general."""
+    """Why a relation is not supported, if there is a specific reason."""
 
     assumes: str = ""
-    """What it takes for granted of the program, in words. Contract."""
+    """Its requirement."""
 
     options: tuple[str, ...] = ()
-    """The options of a run that go with it: numbers of batches, and the largest batch."""
+    """The options of a run that only some schemes have."""
 
     needs: Mapping[str, str] = field(default_factory=dict)
-    """Of these: those that must be given, and what they are."""
+    """The required ones of these, with their descriptions."""
 
     counts_epochs: bool = False
-    """True if a step of the run is an epoch, in which each record is used in one batch (or a few)."""
+    """True if a step of the run is an epoch."""
 
     in_positions: bool = False
-    """True if the batch of a record is fixed by its position, so that an epoch is one release of it (C17)."""
+    """True if the position of a record fixes its batch, so that an epoch is one release of it (C17)."""
 
     picks_batches: bool = False
     """True if a record picks a few of several batches at random in each epoch (C25)."""
 
     is_shuffled: bool = False
-    """True if a permutation hides where a record is, for which nothing is counted (C27)."""
+    """True if the data are shuffled, which is not counted as amplification (C27)."""
 
     varies_in_size: bool
-    """True if each record joins batches on its own: mechanisms with a theorem for fixed sizes alone are refused."""
+    """True if batches vary in size, which some mechanisms do not support."""
 
     is_one_sided: bool
-    """True if the two orders of neighbours differ, so that both are composed (C18). Soundness."""
+    """True if the add and remove directions differ, so that both are composed (C18)."""
 
     draws_records_apart: bool = False
-    """True if a batch holds each record with the same probability, whatever others it holds (C37). Soundness."""
+    """True if each record is sampled independently of the others (C37)."""
 
     attains_pair: bool = False
-    """True if one record that changes alone attains the pair of the composition (C28). Soundness."""
+    """True if a difference of one record alone attains the pair of the composition (C28)."""
 
     words: Callable[[Mapping[str, Any]], str] = lambda run: ""
-    """How the records of an epoch are in its batches, for a run as results write it."""
+    """Returns how records are assigned to the batches of an epoch, as text."""
 
 
 def _in_positions(name: str, have: str, **more: Any) -> Scheme:
-    """Batches of an epoch that a record is in by its position, which neighbours keep under two relations."""
+    """Return a scheme in which positions fix the batches, which holds under zero-out and replace."""
     shifts = "a removed record can shift every later batch"
     refused = (
         f"sampling={name} has no theorem with relation=add-remove, since {shifts}; use relation=zero-out or replace, "
@@ -137,19 +137,19 @@ def _in_positions(name: str, have: str, **more: Any) -> Scheme:
 
 
 def _words_of_bins(run: Mapping[str, Any]) -> str:
-    """How records are in the batches that they pick."""
+    """Return how records are assigned to bins, as text."""
     count = "one" if run["batches_per_record"] == 1 else run["batches_per_record"]
     return f"each record in {count} of {run['batches']} batches, picked at random"
 
 
 def _words_of_shuffle(run: Mapping[str, Any]) -> str:
-    """How records are in shuffled batches."""
+    """Return how records are assigned to shuffled batches, as text."""
     batches = "shuffled batch" if run.get("batches") is None else f"of {run['batches']} shuffled batches"
     return f"each record in one {batches}, counted as one release"
 
 
+# a release on the whole dataset
 WHOLE_DATA = Scheme(relations=tuple(NeighbouringRelation), varies_in_size=False, is_one_sided=False, attains_pair=True)
-"""A release on the whole data set, which draws no batch."""
 
 SCHEMES = {
     Sampling.POISSON: Scheme(
@@ -195,14 +195,14 @@ SCHEMES = {
         "shuffle", "shuffled batches have", options=("batches",), is_shuffled=True, words=_words_of_shuffle
     ),
 }
-"""The record of every scheme. All that the accounting asks of a scheme is asked of it."""
+"""The record of every scheme."""
 
+# the schemes in which a step of a run is an epoch
 IN_EPOCHS = tuple(name for name, scheme in SCHEMES.items() if scheme.counts_epochs)
-"""The schemes in which a step of a run is an epoch."""
 
 
 def scheme_of(name: object) -> Scheme:
-    """The record of the scheme with this name; that of the whole data set for None."""
+    """Return the record of a scheme; that of the whole dataset for None."""
     return WHOLE_DATA if name is None else SCHEMES[Sampling(name)]
 
 
@@ -210,7 +210,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 
 def member_named(kind: type[Member], name: str, value: object) -> Member:
-    """The member of an enum with this value; raises :class:`InvalidParameter` that lists the values there are."""
+    """Return the member of an enum; raises :class:`InvalidParameter` for any other value."""
     try:
         return kind(value)
     except ValueError:

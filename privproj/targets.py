@@ -1,6 +1,6 @@
-"""At which target a run is judged: a delta, an epsilon, both, an attack risk, or the slack of a ``mu``.
+"""Targets of queries: a delta, an epsilon, both, an attack risk, or the slack of a ``mu``.
 
-A delta may lie far below double precision.
+A delta may be far below double precision.
 """
 
 import math
@@ -21,14 +21,14 @@ TARGET_PARAMETERS = {
     "tpr": Parameter(NUMBER, "Instead of these: largest true positive rate of any attack at --fpr.", "B", is_rare=True),
     "fpr": Parameter(NUMBER, "False positive rate at which --tpr is the limit.", "A", is_rare=True),
 }
-"""All that a query may be asked at, by name."""
+"""every target parameter, by name."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The delta to be met; ``delta`` is None where only its logarithm is a double.
+    """A delta; ``delta`` is None if only its logarithm is a double.
 
-    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` says that the latter was asked.
+    ``log_delta`` is its natural logarithm, ``log10_delta`` the decimal one; ``by_log`` is true if the latter was given.
     """
 
     delta: float | None
@@ -37,41 +37,41 @@ class Target:
     by_log: bool
 
     def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
+        """Return the target as fields of a result."""
         names = ("epsilon", "delta", "log10_delta")
         return {name: None if x == -math.inf else x for name, x in vars(self).items() if name in names}
 
 
 @dataclass(frozen=True)
 class EpsilonTarget:
-    """The epsilon at which a delta is asked for."""
+    """The epsilon at which a delta is evaluated."""
 
     epsilon: float
 
     def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
+        """Return the target as fields of a result."""
         return {"epsilon": self.epsilon}
 
 
 @dataclass(frozen=True)
 class RiskTarget:
-    """An attack risk to be met: the true positive rate at a false positive rate ``fpr``; without that the advantage."""
+    """An attack risk: the true positive rate at a false positive rate ``fpr``, or the advantage without it."""
 
     value: float
     fpr: float | None = None
 
     def parameters(self) -> dict[str, float]:
-        """The target by the names of its parts."""
+        """Return the risk by the names of its parts."""
         return {"advantage": self.value} if self.fpr is None else {"tpr": self.value, "fpr": self.fpr}
 
     def fields(self) -> dict[str, Any]:
-        """The target by the names of the fields of a result."""
+        """Return the target as fields of a result."""
         return {"risk": self.parameters()}
 
 
 @dataclass(frozen=True)
 class FullTarget(Target):
-    """The pair ``(epsilon, delta)`` to be met."""
+    """A pair ``(epsilon, delta)``."""
 
     epsilon: float
 
@@ -80,18 +80,18 @@ AnyTarget = Target | EpsilonTarget | RiskTarget
 
 
 def epsilon_target(epsilon: float) -> EpsilonTarget:
-    """The target at this epsilon, from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
+    """Return the target at an epsilon from 0 to 1e9; raises :class:`InvalidParameter` for any other value."""
     return EpsilonTarget(privacy_epsilon(epsilon, zero=True))
 
 
 def slack_target(delta: float) -> Target:
-    """The slack ``delta``, from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
+    """Return the target at a slack from 0 to below 1; raises :class:`InvalidParameter` for any other value."""
     slack = real("delta", delta, "a slack from 0 to below 1", 0.0, 1.0, open_high=True)
     return delta_target(slack, None) if slack else Target(0.0, -math.inf, -math.inf, by_log=False)
 
 
 def delta_target(delta: float | None, log10_delta: float | None) -> Target:
-    """The target at ``delta`` or ``10^log10_delta``; raises :class:`InvalidParameter` unless exactly one is given."""
+    """Return the target at ``delta`` or ``10^log10_delta``; raises unless exactly one is given."""
     if (delta is None) == (log10_delta is None):
         value = "nothing" if delta is None else delta
         raise InvalidParameter("delta", value, "either delta (for instance 1e-6) or log10_delta")
@@ -104,20 +104,18 @@ def delta_target(delta: float | None, log10_delta: float | None) -> Target:
 
 
 def full_target(epsilon: float, delta: float | None, log10_delta: float | None, *, zero: bool) -> FullTarget:
-    """The target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
+    """Return the target at an epsilon and a delta; ``epsilon = 0`` is allowed only if ``zero``."""
     at_delta = delta_target(delta, log10_delta)
     return FullTarget(**vars(at_delta), epsilon=privacy_epsilon(epsilon, zero=zero))
 
 
-TARGETS = ("epsilon", "delta", "log10_delta")
-"""The names of epsilon and delta as targets."""
+TARGETS = ("epsilon", "delta", "log10_delta")  # The names of epsilon and delta as targets
 
-RISKS = ("advantage", "tpr", "fpr")
-"""The names of the parts of a risk that can be a target."""
+RISKS = ("advantage", "tpr", "fpr")  # The names of the parts of a risk that can be a target
 
 
 def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -> RiskTarget:
-    """The target at this risk; raises :class:`InvalidParameter` unless it is one risk, and ``fpr`` is below ``tpr``."""
+    """Return the target at a risk; raises unless it is one risk, and ``fpr`` is below ``tpr``."""
     if advantage is not None:
         if tpr is not None or fpr is not None:
             raise InvalidParameter("advantage", advantage, "either an advantage, or tpr and fpr, not both")
@@ -132,7 +130,7 @@ def risk_target(advantage: float | None, tpr: float | None, fpr: float | None) -
 
 
 def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
-    """The target at ``(epsilon, delta)``, or at a risk; raises :class:`InvalidParameter` unless it is one of them."""
+    """Return the target at ``(epsilon, delta)`` or at a risk; raises :class:`InvalidParameter` for any other."""
     risk = [name for name in RISKS if values.get(name) is not None]
     if not risk:
         if values.get("epsilon") is None:
@@ -145,12 +143,12 @@ def privacy_or_risk_target(**values: float | None) -> FullTarget | RiskTarget:
 
 
 def target_names(query: str) -> tuple[str, ...]:
-    """The names under which the target of a query may be given: a calibration has a pair, or for noise a risk."""
+    """Return the names of the target parameters of a query."""
     return {"delta": TARGETS[:1], "epsilon": TARGETS[1:], "sigma": (*TARGETS, *RISKS)}.get(query, TARGETS)
 
 
 def target_from(values: Mapping[str, Any], query: str) -> Any:
-    """The target of a query by its names; raises :class:`InvalidParameter` for one missing, doubled or out of range."""
+    """Return the target of a query; raises :class:`InvalidParameter` if it is missing, doubled or out of range."""
     epsilon, delta, log10_delta = (values.get(name) for name in TARGETS)
     if query == "delta":
         return epsilon_target(epsilon)  # pyright: ignore[reportArgumentType]

@@ -1,8 +1,7 @@
-"""Calibration: the one parameter of a mechanism or a run that just meets a target ``(epsilon, delta)``, or a risk.
+"""Calibrate one parameter of a mechanism or a run to a target ``(epsilon, delta)`` or an attack risk.
 
-Every value is returned at its safe end: the last step of each search asks the question as a user would (C24). A risk,
-the advantage or a true positive rate, is met where :func:`privproj.profiles.tradeoff.risk_of` says so, the function by
-which every door shows it (C30).
+Every value is rounded to the safe side: each search ends with an evaluation of the public query (C24). A risk, the
+advantage or a true positive rate, is evaluated by :func:`privproj.profiles.tradeoff.risk_of`, as everywhere (C30).
 """
 
 import math
@@ -34,31 +33,24 @@ MOST_STEPS = 10**8  # largest number of releases that the steps query and ``rema
 MOST_GUESSES = 12  # most steps of a secant in ln x, before a search with a bracket starts
 LARGEST_GUESS_STEP = 1.0  # largest step of a secant in ln x
 
-MOST_RARE = 1e12
-"""One over the smallest sampling rate that the rate query tries. Contract."""
+MOST_RARE = 1e12  # 1 / smallest sampling rate of the rate query
 
-MOST_ALIGNED = 1e15
-"""One over the smallest misalignment that the misalignment query tries. Contract."""
+MOST_ALIGNED = 1e15  # 1 / smallest misalignment of the misalignment query
 
-COMPOSED_RTOL = 1e-6
-"""Relative accuracy of a noise multiplier at a risk where the curve is composed. Speed only."""
+COMPOSED_RTOL = 1e-6  # relative, of a noise multiplier at a risk for a composed curve
 
+# soundness: relative distance of a composed epsilon below its target: other processors change it by 1e-9 (measured)
 MACHINE_MARGIN = 4e-9
-"""How far below the target the epsilon of a number at which a composed run is calibrated lies, relative: another
-processor moves a composed epsilon by 1e-9. Soundness (measured)."""
 
-FIRST_STEP = 1e-12
-"""First relative step from where a search ended, to a number that meets its target or does not. Speed only."""
+FIRST_STEP = 1e-12  # first relative step from the end of a search
 
+# soundness: relative margin of ``mu`` at a lower end: a difference of close quantiles is off by 1e-8 (measured)
 CLOSED_FORM_MARGIN = 1e-7
-"""Relative margin by which the spread of a Gaussian release must be above that of the risk at a lower end: that is off
-by 1e-8 where it is a difference of close quantiles. Soundness (measured)."""
 
+# note on the least noise multiplier
 LEAST_NOISE_NOTE = "even the least noise that is tried meets this target, which allows the release of whole records"
-"""Said beside the least noise multiplier. Contract."""
 
-ROUGH_NOISE_RTOL = 1e-5
-"""How close a noise multiplier is that is only compared with another, in four digits. Speed only."""
+ROUGH_NOISE_RTOL = 1e-5  # relative, of a noise multiplier that is only compared in four digits
 
 
 class _CalibrationOptions(RunOptions):
@@ -71,7 +63,7 @@ class _CalibrationOptions(RunOptions):
 
 
 class _SigmaOptions(_CalibrationOptions):
-    """Those of the search for a noise multiplier, whose target may be a risk in place of epsilon and delta."""
+    """The keyword arguments of :func:`sigma`, whose target may be a risk."""
 
     advantage: NotRequired[float | None]
     tpr: NotRequired[float | None]
@@ -92,8 +84,8 @@ def sigma(mechanism: Mechanism, **asked: Unpack[_SigmaOptions]) -> Result:
             the name of a bound of the mechanism, and the run, as :class:`privproj.run.RunOptions` lists it.
 
     Returns:
-        A result whose ``value`` is the noise multiplier. The same bound, asked for its epsilon or for the risk at that
-        value, never answers more than the target. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12
+        A result whose ``value`` is the noise multiplier. The epsilon or the risk of the same bound at that value is
+        never above the target. ``value`` is None (outcome vacuous) if no noise multiplier up to 1e12
         meets the target.
 
     Raises:
@@ -236,7 +228,7 @@ def misalignment(mechanism: Mechanism, **asked: Unpack[_CalibrationOptions]) -> 
 def _calibrate(
     quantity: str, mechanism: Mechanism, solve: Callable[[Schedule, Any], Result], asked: Mapping[str, Any]
 ) -> tuple[Schedule, Any, Result]:
-    """Return the query without the parameter that is sought, its target and its result."""
+    """Return the query without the calibrated parameter, its target and its result."""
     target = target_from(asked, quantity)
     run: Any = {name: value for name, value in asked.items() if name not in (*target_names(quantity), "bound")}
     query = composition_of(mechanism, asked.get("bound"), without_batch_sizes(run, quantity))
@@ -253,42 +245,42 @@ def require_unset(mechanism: Mechanism, parameter: str, quantity: str) -> None:
 
 
 def _require_unset_in_run(run: Mapping[str, Any], quantity: str, *names: str) -> None:
-    """Raise :class:`InvalidParameter` if the options of the run contain what is to be found, by one of its names."""
+    """Raise :class:`InvalidParameter` if the options of the run contain the calibrated parameter."""
     for parameter in (name for name in names if name in run):
         raise InvalidParameter(parameter, run[parameter], f"no {parameter}: it is what {quantity} finds")
 
 
 class Search:
-    """A search for a number of a query, which costs the less the larger it is: a noise multiplier, ``1/q``, ...
+    """A search for the smallest ``x`` that meets a target, for a query whose epsilon falls with ``x``.
 
-    ``query_at`` is the question at such a number. Curves that were looked at last are kept.
+    ``query_at`` returns the query at ``x``: a noise multiplier, ``1/q``, ... The last curves are cached.
     """
 
     def __init__(self, query_at: Callable[[Any], Schedule], target: FullTarget | RiskTarget) -> None:
         self.query_at, self.target = query_at, target
-        # How many curves are kept for the last checks. Speed only.
+        # How many curves are kept for the last checks.
         self.curve = lru_cache(maxsize=8)(lambda x: query_at(x).curve())
         self.excess = cache(self._excess)
 
     def _margin(self, x: Any, margin: float) -> float:
-        """The relative margin below the epsilon of the target where the run at ``x`` is composed on a grid; else 0."""
+        """Return the margin below the target epsilon if the run at ``x`` is composed numerically, else 0."""
         return margin if margin and numerics_of(self.curve(x)) else 0.0
 
     def _excess(self, x: Any, margin: float = 0.0) -> float:
-        """How far the log of delta at ``x``, or that of the spread of a risk, is above the target's."""
+        """Return ``ln delta(x) - ln delta``, or for a risk the difference of the logs of the equivalent ``mu``."""
         target = self.target
         if not isinstance(target, RiskTarget):
             return log_excess(self.curve(x), replace(target, epsilon=target.epsilon * (1.0 - self._margin(x, margin))))
         try:
             spread = gaussian_spread(risk_of(self.curve(x), target), target.fpr)
-        except Unanswered:  # so little noise that nothing is known
+        except Unanswered:  # too little noise for a finite risk
             return math.inf
         return math.log(spread / gaussian_spread(target.value, target.fpr)) if spread > 0.0 else -math.inf
 
     def meets(self, x: Any, margin: float = 0.0) -> bool:
-        """True where the query, asked back at any door, answers no more than the target (C24, C30).
+        """Return whether the result at ``x`` meets the target when re-evaluated by any public function (C24, C30).
 
-        Every search ends with this check. A composed epsilon must be below by the relative ``margin``.
+        Every search ends with this check. A composed epsilon must be below the target by the relative ``margin``.
         """
         query, target, curve = self.query_at(x), self.target, self.curve(x)
         if isinstance(target, RiskTarget):
@@ -306,15 +298,15 @@ class Search:
         return build_result(query, quantity, value, interval, curve, **{**self.target.fields(), **fields})
 
     def guess(self, otherwise: float) -> float:
-        """Where the losses of the run spread about as the target has it; ``otherwise`` where no spread is known."""
+        """Return a first guess from the standard deviation of the loss; ``otherwise`` if that is not known."""
         return initial_noise(lambda x: [phase.guess() for phase in self.query_at(x).phases], self.target, otherwise)
 
     def least(
         self, guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
     ) -> tuple[float, float]:
-        """The first number that was evaluated to meet the target, from where the excess ends; ``inf`` if none does.
+        """Return the smallest ``x`` found to meet the target, ``inf`` if none does, and the slope of the excess.
 
-        It is within a relative ``rtol`` of where the search found an excess. Also how fast that falls with ``ln x``.
+        It is within a relative ``rtol`` of a number that does not meet it. The slope is that of the fall with ``ln x``.
         """
         excess, passes = partial(self.excess, margin=MACHINE_MARGIN), partial(self.meets, margin=MACHINE_MARGIN)
         crossing, fall = find_crossing_by_secants(excess, guess, low=low, high=high, rtol=rtol, fall=fall)
@@ -323,10 +315,9 @@ class Search:
     def last_whole(
         self, best: int, end: int, *, guide: Callable[[int], float] | None = None, guess: int | None = None
     ) -> int | None:
-        """The last integer that passes on the way from ``best`` to ``end``: a search over it, or over one over it.
+        """Return the last integer from ``best`` towards ``end`` that meets the target, or None if ``best`` does not.
 
-        It begins at ``guess``, or where the ``guide``, an excess that may cost less, ends to be positive. None where no
-        integer passes.
+        The search starts at ``guess``, or at the zero of ``guide``, an excess that is cheaper to evaluate.
         """
         onwards = 1 if end > best else -1
 
@@ -378,9 +369,9 @@ def steps_after(query: Schedule, target: FullTarget) -> int:
 
 
 def _smallest_passing(passes: Callable[[float], bool], start: float, step: float, largest: float) -> float:
-    """The first number from ``start`` up to the ``largest`` that was tried and ``passes``; ``inf`` where none does.
+    """Return the first tried number from ``start`` to ``largest`` that ``passes``; ``inf`` if none does.
 
-    The tries go up by a relative ``step``, then by four times that, and so on.
+    The relative step starts at ``step`` and grows by a factor of four.
     """
     x = start
     while x <= largest:
@@ -393,10 +384,10 @@ def _smallest_passing(passes: Callable[[float], bool], start: float, step: float
 
 @query_of("sigma")
 def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bool = False) -> Result:
-    """Answer :func:`privproj.sigma` for a question that is already parsed, by a search over the noise multiplier.
+    """Return the smallest noise multiplier with which a composition meets a target.
 
-    What is found ``roughly`` meets the target too, is within :data:`ROUGH_NOISE_RTOL` of the least that does, and has
-    no lower end.
+    With ``roughly`` it meets the target too, but is only within :data:`ROUGH_NOISE_RTOL` of the smallest, and has no
+    lower end.
     """
     search = Search(lambda z: query.with_mechanism(noise_multiplier=z), target)
     if isinstance(target, RiskTarget):
@@ -411,13 +402,13 @@ def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bo
     first = search.curve(guess)
     numerics = {} if run.single else numerics_of(first)
     if numerics:
-        # Grids that follow the losses have an error of their own: a closer search is not worth its time.
+        # An adaptive grid has an error of its own, which a closer search cannot remove.
         rtol = 1e-3 if "grid" in numerics else 1e-4 if run.allocates else 1e-7
         rtol = max(rtol, ROUGH_NOISE_RTOL) if roughly else rtol
         noise, fall = search.least(guess, rtol=rtol, **limits)
     else:
-        # Aimed so far below the target that the first look passes at every door (C24): one number of those that are
-        # answered in epsilon, and in delta a few widths of an enclosure where it is not too wide for that. Speed only.
+        # Aim so far below the target that the first candidate meets it everywhere (C24): one representable epsilon, and
+        # in delta a few widths of an enclosure unless that is too wide.
         before, width = number_before(first, target.epsilon), at(guess).upper - at(guess).lower
         aim = target.log_delta - 2.0 * SPARE_LOG - (12.0 * width if width < 1e-9 else 0.0)
         near = find_crossing(lambda z: search.curve(z).log_delta(before).upper - aim, guess, rtol=rtol, **limits).upper
@@ -428,7 +419,7 @@ def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bo
     curve, lower = search.curve(noise), None
     gap = math.inf if roughly or leads_with_epsilon(curve) else at(noise).upper - at(noise).lower
     if gap < math.inf:
-        # ln delta falls by several times as much as ln z rises: the end is sought to a small part of that gap.
+        # ln delta falls several times faster than ln z rises: search the lower end to a small part of that gap.
         spread, rtol = max(1e-10, rtol, 0.05 * gap), max(1e-11, rtol, 0.003 * gap)
         near = noise
         if numerics:
@@ -441,7 +432,7 @@ def solve_sigma(query: Schedule, target: FullTarget | RiskTarget, *, roughly: bo
 
 @query_of("rank")
 def _solve_rank(query: Schedule, target: FullTarget) -> Result:
-    """Answer :func:`privproj.rank` for a question that is already parsed."""
+    """Return the largest and the smallest rank that meet a target."""
     search = Search(lambda rank: query.with_mechanism(rank=rank), target)
     excess, limit, shape = search.excess, query.only.mechanism.rank_limit, query.only.mechanism.with_rank
     rough = cache(lambda rank: sparse_excess(search.query_at(rank).only, target))
@@ -463,13 +454,13 @@ def _solve_rank(query: Schedule, target: FullTarget) -> Result:
 
 
 def _best_rank(excess: Callable[[int], float], limit: int) -> int:
-    """A rank that fits, or else nearly the one with the least excess."""
+    """Return a rank that meets the target, or else one with nearly the least excess."""
 
     def at(x: float) -> float:
         return excess(round(math.exp(x)))
 
     scan = [math.log(limit) * i / 12.0 for i in range(13)]
-    # The place of the thirteen ranks of the first scan, evenly spaced in their logs, that is tried first. Speed only.
+    # Thirteen ranks, evenly spaced in their logs; index 4 is tried first.
     for i in sorted(range(13), key=lambda i: abs(i - 4)):
         if at(scan[i]) <= 0.0:
             return round(math.exp(scan[i]))
@@ -479,7 +470,7 @@ def _best_rank(excess: Callable[[int], float], limit: int) -> int:
 
 @query_of("steps")
 def _solve_steps(query: Schedule, target: FullTarget) -> Result:
-    """Answer :func:`privproj.steps` for a question that is already parsed."""
+    """Return the largest number of steps that meets a target."""
     search = Search(lambda count: query.with_run(steps=count), target)
     largest = search.last_whole(1, MOST_STEPS, guess=steps_guess([], query.only.guess(), target))
     if largest == MOST_STEPS:
@@ -489,7 +480,7 @@ def _solve_steps(query: Schedule, target: FullTarget) -> Result:
 
 @query_of("rate")
 def _solve_rate(query: Schedule, target: FullTarget) -> Result:
-    """Answer :func:`privproj.rate` for a question that is already parsed."""
+    """Return the largest sampling rate that meets a target."""
     sampling = query.only.run.sampling
     search = Search(lambda x: query.with_run(sampling_rate=min(1.0 / x, 1.0), sampling=sampling), target)
     x, _ = search.least(search.guess(100.0), low=1.0, high=MOST_RARE, rtol=1e-7)
@@ -499,7 +490,7 @@ def _solve_rate(query: Schedule, target: FullTarget) -> Result:
 
 @query_of("misalignment")
 def _solve_misalignment(query: Schedule, target: FullTarget) -> Result:
-    """Answer :func:`privproj.misalignment` for a question that is already parsed."""
+    """Return the largest misalignment that meets a target."""
     search = Search(lambda x: query.with_mechanism(misalignment=1.0 / x), target)
     limits, single = {"low": 0.51, "high": MOST_ALIGNED}, query.only.run.single
     rough = cache(lambda x: sparse_excess(search.query_at(x).only, target))
@@ -511,14 +502,14 @@ def _solve_misalignment(query: Schedule, target: FullTarget) -> Result:
 def _largest_result(
     query: Schedule, quantity: str, search: Search, x: Any, value: float | None, **details: Any
 ) -> Result:
-    """The answer of a search for the largest value that fits, which ended at ``x``; vacuous where there is none."""
+    """Return the result of a search for the largest value, which ended at ``x``; vacuous if there is none."""
     if not value:
         return _vacuous_result(query, quantity, side=Side.LOWER, **search.target.fields())
     return search.result(quantity, x, value, Enclosure(value, math.inf), side=Side.LOWER, **details)
 
 
 def _vacuous_result(query: Schedule, quantity: str, **fields: Any) -> Result:
-    """The result of a calibration in which no value of the parameter meets the target."""
+    """Return the result of a calibration in which no value meets the target."""
     larger = "risk" if "risk" in fields else "epsilon or delta"
     why = f"nothing meets this target; expected a larger {larger}, or an easier run"
     count = getattr(query.only.mechanism, "adaptive_clipping_sigma", None)
@@ -535,20 +526,20 @@ def _vacuous_result(query: Schedule, quantity: str, **fields: Any) -> Result:
 
 
 def classical_noise(target: FullTarget) -> float:
-    """The noise multiplier of the textbook rule for one Gaussian release, at most 1e12, as a first guess."""
+    """Return the noise multiplier of the classical Gaussian mechanism, at most 1e12, as a first guess."""
     # z = sqrt(2 ln(1.25/delta)) / eps (Dwork, Roth 2014, Theorem A.1).
     return min(math.sqrt(2.0 * math.log(1.25) - 2.0 * target.log_delta) / target.epsilon, LARGEST_NOISE)
 
 
 def _plain_run(run: Run) -> Run:
-    """A run of about the same cost that every Renyi curve accounts for: Poisson batches in place of bins."""
+    """Return a Poisson-sampled run of similar cost, as a surrogate for balls-in-bins in a first guess."""
     if run.allocates and run.batches is not None:
         return Run(steps=run.steps * run.batches, sampling_rate=run.batches_per_record / run.batches)
     return Run(steps=run.steps, sampling_rate=run.sampling_rate)
 
 
 def _wanted_spread(target: FullTarget | RiskTarget) -> float:
-    """The ``mu`` of a Gaussian release that just meets the target, roughly."""
+    """Return the approximate ``mu`` of a Gaussian release that meets the target."""
     if isinstance(target, RiskTarget):
         return gaussian_spread(target.value, target.fpr)
     near = classical_noise(target) if target.epsilon else 1.0
@@ -557,10 +548,10 @@ def _wanted_spread(target: FullTarget | RiskTarget) -> float:
 
 
 def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarget, guess: float) -> float:
-    """The ``x`` at which the losses of the run ``at(x)`` spread like those of a Gaussian release with this target.
+    """Return the ``x`` at which the loss of the run ``at(x)`` has the deviation of a Gaussian with this target.
 
-    The spread falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. ``guess`` is returned where
-    no spread is known.
+    The deviation falls about like ``1/x``: ``x`` is a noise multiplier, or one over a rate. Returns ``guess`` if it is
+    not known.
     """
     wanted = _wanted_spread(target)
     x, fall, last = guess, 1.0, None
@@ -571,7 +562,7 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
         excess = math.log(max(spread, SMALLEST_NOISE) / wanted)
         if last and last[0] != x and excess != last[1]:
             fall = min(max((last[1] - excess) / math.log(x / last[0]), 0.3), 3.0)
-        # Relative accuracy of the spread of losses by which a search begins. Speed only.
+        # Relative accuracy of the spread of losses by which a search begins.
         if abs(excess) < 0.02:
             break
         last = (x, excess) if excess < math.inf else None
@@ -580,10 +571,10 @@ def initial_noise(at: Callable[[float], Releases], target: FullTarget | RiskTarg
 
 
 def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None) -> float:
-    """The standard deviation of the loss of a run in nats, roughly; ``inf`` for huge losses, nan where none is known.
+    """Return the approximate standard deviation of the loss in nats; ``inf`` for huge losses, nan if unknown.
 
-    Poisson batches stand in for bins, and the Gaussian release outside an event of half of delta for a good-event
-    bound. A run that needs no composition has no spread here.
+    Poisson sampling stands for balls-in-bins, and for a good-event bound its Gaussian release at half of delta. It is
+    nan for a run that needs no numerical composition.
     """
     from privproj.composition.dominating_pairs import outline_step
     from privproj.composition.good_event import GoodEvent
@@ -604,7 +595,7 @@ def _spread_of(releases: Releases, target: FullTarget | RiskTarget | None = None
 
 
 def steps_guess(before: Releases, last: tuple[Representation, Run], target: FullTarget | RiskTarget) -> int:
-    """How many steps of the last phase about meet the target after the phases before it, from 1 to ``MOST_STEPS``."""
+    """Return roughly how many steps of the last phase meet the target, from 1 to ``MOST_STEPS``."""
     form, run = last
     profiles = [(form, run) for form, run in before if isinstance(form, PrivacyProfile)]
     spent, unit = _spread_of(profiles) if profiles else 0.0, _spread_of([(form, replace(run, steps=1))])
@@ -615,12 +606,12 @@ def steps_guess(before: Releases, last: tuple[Representation, Run], target: Full
 def find_crossing_by_secants(
     excess: Callable[[float], float], guess: float, *, low: float, high: float, rtol: float, fall: float | None = None
 ) -> tuple[float, float]:
-    """The upper end of what :func:`find_crossing` finds, and how fast the excess falls with ``ln x`` there.
+    """Return the upper end of :func:`find_crossing`, and the slope of the excess in ``ln x`` there.
 
-    Secants in ``ln x`` come first: they need few evaluations where the guess is right to a tenth, and fewer where it is
-    known how fast the excess falls.
+    Secants in ``ln x`` come first: they need few evaluations if the guess is right to a tenth, and fewer if the slope
+    ``fall`` is known.
     """
-    # How fast a log delta falls with the log of the noise, before two values tell. Speed only.
+    # typical slope of ln delta in ln z
     fall = 10.0 if fall is None else fall
     x, last, step = min(max(guess, low), high), None, math.inf
     for _ in range(MOST_GUESSES):
@@ -634,23 +625,23 @@ def find_crossing_by_secants(
             fall = min(max((last[1] - value) / math.log(x / last[0]), 0.1), 1e3)
         last, step = (x, value), value / fall
         x = min(max(x * math.exp(min(max(step, -LARGEST_GUESS_STEP), LARGEST_GUESS_STEP)), low), high)
-        # A secant ends where its step is below this share of the accuracy that is asked for. Speed only.
+        # The secants end once a step is below 0.3 of the accuracy.
         if abs(step) < 0.3 * rtol:
             break
     # The root is about one step away from the last value.
-    # The other end of a bracket is at least this share of the accuracy away from the last secant. Speed only.
+    # The other end of a bracket is at least this share of the accuracy away from the last secant.
     spread = rtol * min(max(3.0 * abs(step) / rtol, 1e-3), 1.0 - 1e-3)
     start = last[0] if last else x
     return find_crossing(excess, start, low=low, high=high, spread=spread, rtol=rtol).upper, fall
 
 
 def sparse_excess(phase: Phase, target: FullTarget) -> float:
-    """``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` where there is no number.
+    """Return ``ln delta(eps) - ln delta`` from a sparse table of the profile; ``inf`` if it has none.
 
-    It only tells a search where to look. Every answer is evaluated with the full table afterwards.
+    It guides a search, whose result is evaluated with the full table.
     """
     try:
-        # Values of the profile per standard deviation of the loss. Speed only.
+        # 3 values of the profile per standard deviation of the loss
         return log_excess(phase.curve(resolution=3.0), target)
     except PrivprojError:
         return math.inf
@@ -659,7 +650,7 @@ def sparse_excess(phase: Phase, target: FullTarget) -> float:
 def rough_crossing(
     rough: Callable[[float], float], guess: float, low: float, high: float
 ) -> tuple[float, float | None]:
-    """Where a rough excess ends to be positive, to a hundredth; and how fast it falls with ``ln x``, where known."""
+    """Return the zero of an approximate excess to 1 %, and its slope in ``ln x`` or None."""
     near = find_crossing(rough, guess, low=low, high=high, rtol=1e-2)
     if not (near.lower > 0.0 and near.upper < math.inf and math.isfinite(rough(near.lower))):
         return near.upper, None
@@ -671,14 +662,14 @@ def rough_crossing(
 
 
 def _solve_sigma_at_risk(query: Schedule, target: RiskTarget, search: Search) -> Result:
-    """Answer :func:`privproj.sigma` at a risk, with a lower end where the curve is that of Gaussians (C30)."""
+    """Return the smallest noise multiplier at a risk, with a lower end for Gaussian curves (C30)."""
     spread = gaussian_spread(target.value, target.fpr)
-    # Relative accuracy of a noise multiplier where a curve has a closed form. Speed only.
+    # relative accuracy for a closed form
     guess, rtol = min(max(1.0 / spread, SMALLEST_NOISE), LARGEST_NOISE), 1e-12
     if not query.only.run.single:
         guess = search.guess(guess)
     if numerics_of(search.curve(guess)):
-        # Where records pick their batches, curves take seconds. Speed only.
+        # Curves of balls-in-bins take seconds.
         rtol = 1e-4 if query.only.run.allocates else COMPOSED_RTOL
     noise, _ = search.least(guess, low=SMALLEST_NOISE, high=LARGEST_NOISE, rtol=rtol)
     if noise == math.inf:
@@ -688,7 +679,7 @@ def _solve_sigma_at_risk(query: Schedule, target: RiskTarget, search: Search) ->
     while lower and (gaussian_mu(search.curve(lower)) or 0.0) <= (1.0 + CLOSED_FORM_MARGIN) * spread:
         lower, step = lower * (1.0 - step), 4.0 * step
         lower = lower if lower >= SMALLEST_NOISE else None
-    # Exact where the profile is the truth and the risk needs no more than it: the advantage, or that of Gaussians.
+    # Exact only for the advantage, or for Gaussian curves: other risks need more than the profile at one epsilon.
     is_known = target.fpr is None or gaussian_mu(search.curve(noise)) is not None
     side = search.query_at(noise).side(search.curve(noise)) if is_known else Side.UPPER
     interval = Enclosure(-math.inf if lower is None else lower, noise)
@@ -696,5 +687,5 @@ def _solve_sigma_at_risk(query: Schedule, target: RiskTarget, search: Search) ->
 
 
 def gaussian_mu(curve: Curve) -> float | None:
-    """The ``mu`` of a curve that is exactly the profile of two Gaussians at this distance; None for any other."""
+    """Return ``mu`` of a curve that is exactly a Gaussian profile, or None."""
     return curve.gaussian_mu if isinstance(curve, PrivacyProfile) else None

@@ -1,4 +1,4 @@
-"""The same question answered otherwise: by all bounds of a mechanism side by side, and by plainer accounting."""
+"""Evaluate one query by all bounds of a mechanism, and by plainer baselines."""
 
 import re
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from privproj.targets import target_from
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """One row of :func:`privproj.compare`: a bound with its answer, or with the reason why it gives none.
+    """One row of :func:`privproj.compare`: a bound with its result, or with the reason why it has none.
 
     Attributes:
         bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
-        result: The answer of this bound; None where the question does not fit the bound. It has no value where the
-            bound applies but has no answer.
-        reason: Why there is no answer, in one sentence; empty where there is one.
-        short: The reason in a few words, in those of the command line.
+        result: The result of this bound; None if the query does not fit the bound. It has no value if the bound applies
+            but the evaluation failed.
+        reason: Why there is no value, in one sentence; empty if there is one.
+        short: The reason in a few words, as the command line prints it.
 
     >>> from privproj import Gaussian, compare
     >>> row = compare(Gaussian(noise_multiplier=1.0), delta=1e-5)[0]
@@ -61,13 +61,12 @@ def compare(
     epsilon: float | None = None,
     **run: Unpack[RunOptions],
 ) -> "Rows[Comparison]":
-    """Ask every bound of the mechanism the same question, and sort the answers.
+    """Evaluate every bound of the mechanism for one query, and sort the results.
 
     Args:
         mechanism: What was released, with its noise multiplier, its rank and its promises.
-        delta: The delta at which every bound is asked for epsilon, above 0 and below 1; give either this or
-            ``epsilon``.
-        epsilon: The epsilon at which every bound is asked for delta, from 0 to 1e9.
+        delta: The delta at which epsilon is evaluated, above 0 and below 1; give either this or ``epsilon``.
+        epsilon: The epsilon at which delta is evaluated, from 0 to 1e9.
         **run: The run, as :class:`privproj.run.RunOptions` lists it; none of them: one release on the whole data set.
 
     Returns:
@@ -96,7 +95,7 @@ def compare(
 
 
 def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
-    """Ask one bound: the row has its answer, or the reason why there is none."""
+    """Return the row of one bound."""
     try:
         return Comparison(phase.bound, SOLVERS[quantity](composition_of_phase(phase), target))
     except PrivprojError as error:
@@ -104,7 +103,7 @@ def _compare_one(phase: Phase, quantity: str, target: Any) -> Comparison:
 
 
 def _short_reason(bound: Bound, error: PrivprojError) -> str:
-    """The first clause of the reason, without the name of the bound, which stands before it."""
+    """Return the first clause of the reason, without the name of the bound."""
     if isinstance(error, InvalidParameter) and error.is_missing:
         return f"needs --{error.name.replace('_', '-')}"
     message = str(error).removeprefix(f"{bound.name}: ").removeprefix(bound.name).removeprefix("this bound").lstrip()
@@ -117,7 +116,7 @@ def _short_reason(bound: Bound, error: PrivprojError) -> str:
 
 
 def _comparison_order(row: Comparison) -> tuple[int, float]:
-    """Key that sorts rows by status and then by value; rows without a value come last."""
+    """Return the sort key: status, then value; rows without a value come last."""
     if row.result is None or row.result.value is None:
         return 2, 0.0
     status = {Status.PROVED: 0, Status.CONDITIONAL: 1}.get(row.result.status, 3)
@@ -127,7 +126,7 @@ def _comparison_order(row: Comparison) -> tuple[int, float]:
 def compare_with_baselines(
     result: Result, mechanism: Mechanism, run: RunOptions, dp_sgd_noise: float | None = None
 ) -> list[tuple[str, float]]:
-    """The same epsilon, delta or noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
+    """Return epsilon, delta or the noise multiplier by plainer accounting: ``(label, value)`` rows, plainest first.
 
     ``dp_sgd_noise`` is what DP-SGD needs for the same target, where that is known: the plain Gaussian noise multiplier.
 
@@ -140,7 +139,7 @@ def compare_with_baselines(
     setting: Any = mechanism
     if isinstance(mechanism, M2):
         setting = replace(mechanism, change_rank=mechanism.change_rank or mechanism.largest_rank)
-    # Close enough for the digits that are compared
+    # enough for four digits
     solve = partial(solve_sigma, roughly=True) if result.quantity == "sigma" else SOLVERS[result.quantity]
     target = result.risk or {"epsilon": result.epsilon, "delta": result.delta}
     rows = []
@@ -160,7 +159,7 @@ def compare_with_baselines(
 
 
 def _baselines_of(mechanism: Mechanism, run: dict[str, object]) -> list[tuple[str, Baseline]]:
-    """The names and records of the bounds that are baselines for this run, the plainest first."""
+    """Return the names and records of the bounds that are baselines for this run, plainest first."""
     unsampled = run["sampling_rate"] == 1.0 and not scheme_of(run["sampling"]).picks_batches
     single = unsampled and run["steps"] == 1
     fits = {"single": single, "composed": not single, "unsampled": unsampled, "any": True}

@@ -1,6 +1,6 @@
-"""The one reader of questions: keys in words become mechanism, bound, run and target, whoever was given them.
+"""Read queries from keys and values, as in files: mechanism, bound, run and target.
 
-Every key of a file is known, of its kind, given once and not contradicted, as on the command line.
+Every key is checked: it is known, of its type, given once and consistent with the others.
 """
 
 import math
@@ -45,17 +45,17 @@ QUERIES: dict[str, Callable[..., Result]] = {
     "delta": delta,
     **{name: getattr(calibration, name) for name in SOLVED_FOR},
 }
-"""For every quantity: the function that answers it."""
+"""The public function of every quantity."""
 
 SOLVERS: dict[str, Callable[[Any, Any], Result]] = {
     "epsilon": solve_epsilon,
     "delta": solve_delta,
     "sigma": calibration.solve_sigma,
 }
-"""For some quantities: the function that answers a question at a target, without the truth from below beside it."""
+"""For some quantities: the function that evaluates a composition at a target."""
 
+# algorithms that are a (subsampled) Gaussian mechanism for every rank
 ALIASES: dict[str, str] = {"dp-sgd": "gaussian", "prism": "gaussian", "dp-lora-fa": "gaussian"}
-"""Algorithms that are a (subsampled) Gaussian mechanism whatever their ranks are, so that no rank improves epsilon."""
 
 KINDS: dict[str, Kind] = {
     **{name: declared.kind for name, declared in {**RUN_PARAMETERS, **TARGET_PARAMETERS}.items()},
@@ -64,13 +64,13 @@ KINDS: dict[str, Kind] = {
     "bound_version": WHOLE,
     "planned": TRUTH,
 }
-"""What the values of every key may be, but for the parameters of a mechanism."""
+"""The types of keys, without those of mechanisms."""
 
 
 def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
-    """The keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
+    """Return the keys of an entry in one spelling, ``noise-multiplier`` as ``noise_multiplier``.
 
-    Raises :class:`InvalidParameter` for an entry that is no table and for a key in both spellings.
+    Raises :class:`InvalidParameter` unless the entry is a table, and for a key in both spellings.
     """
     if not isinstance(entry, Mapping):
         raise InvalidParameter(where, entry, "a table of keys")
@@ -84,7 +84,7 @@ def with_unique_keys(entry: Any, where: str) -> dict[str, Any]:
 
 
 def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
-    """The type of the mechanism that an entry names; raises :class:`InvalidParameter` if it names none."""
+    """Return the type of the mechanism of an entry; raises :class:`InvalidParameter` if it is missing."""
     if "mechanism" not in entry:
         raise InvalidParameter("mechanism", "nothing", "a mechanism")
     name: str = check_type("mechanism", entry["mechanism"], TEXT)
@@ -92,7 +92,7 @@ def mechanism_type_of(entry: Mapping[str, Any]) -> type[Mechanism]:
 
 
 def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = "") -> dict[str, Kind]:
-    """Every key that an entry about this mechanism may have, and its kind, without what the query finds."""
+    """Return the keys of an entry about this mechanism with their types, without the calibrated parameter."""
     of_mechanism = {declared.key or name: declared.kind for name, declared in parameters_of(mechanism).items()}
     plain = (*RUN_PARAMETERS, *(target_names(query) if query else ()), *others)
     kinds = {**of_mechanism, **{name: KINDS[name] for name in plain}}
@@ -100,7 +100,7 @@ def keys_of(mechanism: type[Mechanism], others: tuple[str, ...], query: str = ""
 
 
 def check_type(name: str, value: Any, kind: Kind) -> Any:
-    """The value if it is of the kind, unconverted; raises :class:`InvalidParameter` for a value of another type."""
+    """Return the value; raises :class:`InvalidParameter` unless it has this type."""
     if not kind.fits(value):
         raise InvalidParameter(name, repr(value)[:80] if isinstance(value, str) else _cut(value), kind.words)
     if not is_printable(value):
@@ -109,12 +109,12 @@ def check_type(name: str, value: Any, kind: Kind) -> Any:
 
 
 def _cut(value: Any) -> Any:
-    """A value as a message repeats it: text and what holds values are cut."""
+    """Return a value as a message repeats it, truncated."""
     return str(value)[:80] if isinstance(value, str | list | Mapping) else value
 
 
 def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Raise :class:`InvalidParameter` for a key that is not known, and for a value of another type."""
+    """Raise :class:`InvalidParameter` for an unknown key, and for a value of another type."""
     for name, value in entry.items():
         if name not in kinds:
             raise unknown_name(name[:80], _cut(value), "one of the keys", kinds, word=name[:80])
@@ -122,9 +122,9 @@ def check_keys(entry: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
 
 
 def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
-    """The query of an entry that may have these keys besides those of its question; an epsilon where none is named.
+    """Return the quantity of an entry, by default epsilon; ``others`` are further keys that it may have.
 
-    Raises :class:`InvalidParameter` for a query that is none, and as :func:`check_keys` does.
+    Raises :class:`InvalidParameter` for an unknown quantity, and as :func:`check_keys` does.
     """
     query = check_type("query", entry.get("query", "epsilon"), TEXT)
     if query not in QUERIES:
@@ -134,7 +134,7 @@ def check_entry(entry: Mapping[str, Any], others: tuple[str, ...]) -> str:
 
 
 def mechanism_bound_and_run(entry: Mapping[str, Any], query: str = "") -> tuple[Mechanism, str | None, RunOptions]:
-    """Mechanism, name of the bound and run of an entry whose keys were checked; what the query finds is missing."""
+    """Return mechanism, name of the bound and run of an entry whose keys were checked."""
     kind, run = mechanism_type_of(entry), run_from(entry, query)
     return kind(**parameters_from(kind, entry)), entry.get("bound"), run
 
@@ -145,9 +145,9 @@ def question_from(entry: Mapping[str, Any], query: str = "") -> Schedule:
 
 
 def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
-    """The answer to the query that an entry puts, whose keys were checked.
+    """Return the result of an entry whose keys were checked.
 
-    The truth from below is not computed, as no file keeps it.
+    It has no lower bound, which no file stores.
     """
     if query not in SOLVERS:
         mechanism, bound, run = mechanism_bound_and_run(entry, query)
@@ -163,15 +163,14 @@ def answer_entry(query: str, entry: Mapping[str, Any]) -> Result:
 # --- one dotted name ------------------------------------------------------------------------------
 
 
+# names of parameters in the papers, and the names here
 OTHER_NAMES = {"Gamma": "gamma", "n_eig": "eigenvalues", "rho": "alignment"}
-"""Other names of parameters, as the papers write them, and the names used here."""
 
-RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}
-"""Names that stand for one over a parameter, and that parameter."""
+RECIPROCALS = {"mu": "noise_multiplier", "nu": "gamma"}  # reciprocals of parameters
 
 
 def evaluate(quantity: str, **parameters: object) -> Result:
-    """Evaluate ``mechanism.bound.quantity`` by its dotted name; this is the stable door for scripts.
+    """Evaluate ``mechanism.bound.quantity`` by its dotted name, for scripts.
 
     Args:
         quantity: A dotted name, for instance ``m2.rank-free.delta``. Four names have parameters of their own:
@@ -212,7 +211,7 @@ def evaluate(quantity: str, **parameters: object) -> Result:
 
 
 def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any], others: tuple[str, ...] = ()) -> Any:
-    """The mechanism of this type with these parameters, each under any of its names, but once."""
+    """Return the mechanism of this type with these parameters, each given once under any of its names."""
     plain: dict[str, Any] = {}
     for name, value in values.items():
         field = RECIPROCALS.get(name) or OTHER_NAMES.get(name, name)
@@ -229,7 +228,7 @@ def _build_mechanism(kind: type[Mechanism], quantity: str, values: dict[str, Any
 
 
 def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[float]:
-    """The values of these parameters as floats; they are removed from ``values``."""
+    """Remove parameters from ``values`` and return them as floats."""
     for name in names:
         if name not in values:
             raise InvalidParameter(name, "nothing", f"the parameter {name} of {quantity}")
@@ -237,7 +236,7 @@ def _pop_numbers(quantity: str, values: dict[str, Any], *names: str) -> list[flo
 
 
 def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
-    """Answer ``sketch.rdp`` with an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
+    """Evaluate ``sketch.rdp`` at an ``order``: the Renyi divergence of the secret sketch at that order, in nats."""
     (order,) = _pop_numbers(quantity, values, "order")
     mechanism = _build_mechanism(Sketch, quantity, values)
     query = composition_of(mechanism, "rdp", {})
@@ -249,7 +248,7 @@ def _renyi_divergence_at_order(quantity: str, values: dict[str, Any]) -> Result:
 
 
 def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
-    """Answer ``wishart.early.epsilon`` and ``.delta`` with given ``t``, ``eta`` and ``R`` (C11)."""
+    """Evaluate ``wishart.early.epsilon`` and ``.delta`` at given ``t``, ``eta`` and ``R`` (C11)."""
     from privproj.mechanisms.wishart.early import SPECTRAL_CONSTANT, early_bound_at
 
     c = _pop_numbers(quantity, values, "c")[0] if "c" in values else SPECTRAL_CONSTANT
@@ -260,12 +259,12 @@ def _early_bound_at_values(quantity: str, values: dict[str, Any]) -> Result:
     epsilon, log_delta = early_bound_at(mechanism, t, eta, radius, c)
     asked = quantity.rsplit(".", 1)[1]
     value = epsilon if asked == "epsilon" else math.exp(log_delta)
-    fields = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
+    fields: Any = {"epsilon": epsilon, "delta": math.exp(log_delta), "log10_delta": log_delta / math.log(10.0)}
     return build_result(query, asked, value, numerics={"t": t, "eta": eta, "R": radius, "c": c}, **fields)
 
 
 def _gain_of_preprocessing(quantity: str, values: dict[str, Any]) -> Result:
-    """Answer ``wishart.preprocess.gain``: what preprocessing adds to the alignment; ``beta`` must be added to delta."""
+    """Evaluate ``wishart.preprocess.gain``, the gain in alignment by preprocessing; add ``beta`` to delta."""
     from privproj.mechanisms.wishart.alignment import preprocessing_gain
 
     gamma, beta = _pop_numbers(quantity, values, "gamma", "beta")
@@ -285,11 +284,11 @@ SPECIAL: dict[tuple[str, bool], Callable[[str, dict[str, Any]], Result]] = {
     ("wishart.early.delta", True): _early_bound_at_values,
     ("wishart.preprocess.gain", False): _gain_of_preprocessing,
 }
-"""Who answers quantities with parameters of their own, by name and by whether an ``order`` or a ``t`` is given."""
+"""Functions of quantities with parameters of their own, by name and whether ``order`` or ``t`` is given."""
 
 
 def _split_name(quantity: str) -> tuple[str, str, str]:
-    """The three parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
+    """Return the parts of ``mechanism.bound.quantity``; raises :class:`InvalidParameter` for anything else."""
     parts = tuple(quantity.split("."))
     if len(parts) != 3 or parts[2] not in QUERIES:
         expected = "mechanism.bound.quantity, the last of them"
@@ -298,7 +297,7 @@ def _split_name(quantity: str) -> tuple[str, str, str]:
 
 
 def _parse_number(value: object) -> object:
-    """The number that a text says; every other value as it is."""
+    """Return the number in a text; other values unchanged."""
     if isinstance(value, str):
         try:
             return float(value)

@@ -1,9 +1,9 @@
-"""What is said beside a number: the truth from below, what a cap of batches costs, and what shuffling is worth.
+"""Compute lower bounds of the true value, and describe truncated and shuffled batches.
 
-The truth from below is what no accounting can say less than (C28). The pair of data sets is one that the mechanism and
-the run allow: one record changes the query in one way, in every release, and all other records contribute nothing. What
-its outputs tell whoever sees them is known exactly, up to the two ends of the composition. The lower of these is a
-proved lower end of the truth. Shuffled batches have a pair of their own (C27, :mod:`privproj.accounting.shuffling`).
+A lower bound is the value of one pair of neighboring datasets (C28): one record changes the query in the same way in
+every release, and all other records contribute nothing. The distribution of its outputs is known exactly, up to the
+enclosure of the composition, whose lower end is a proved lower bound. Shuffled batches have a pair of their own (C27,
+:mod:`privproj.accounting.shuffling`).
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 from privproj.accounting.phase import Phase
 from privproj.accounting.query import Schedule, solve_delta, solve_epsilon
 from privproj.composition.compose import compose_phases
-from privproj.errors import PrivprojError
+from privproj.errors import InvalidParameter, PrivprojError
 from privproj.mechanisms.registry import is_renyi
 from privproj.numerics.interval import next_up
 from privproj.profiles.conversion import LEAST_LOG_VALUE
@@ -23,35 +23,31 @@ from privproj.result import LowerBound, Result, Side, round_outward
 from privproj.run import Run
 from privproj.sampling import Sampling
 
-CLOSE_ENOUGH = 1.01
-"""Further changes are tried only where the answer is more than this factor above the lower end. Speed only."""
+CLOSE_ENOUGH = 1.01  # factor above a lower bound up to which no further difference is tried
 
-WIDE_GAP = 1.05
-"""An answer that is above the lower end by more than this factor says why. Contract."""
+WIDE_GAP = 1.05  # factor above a lower bound from which a reason is given
 
-LOOSE = "it is more than 5 % above the best lower end that is known ({:.4g}), and may be that much too large"
-"""The warning of an answer that is far from what is known from below, for no other reason. Contract."""
+# warning about a value far above its lower bound for no other reason
+LOOSE = "the upper bound is more than 5 % above the best known lower bound ({:.4g}) and may be loose by as much"
 
-NOTHING_BELOW = "no lower end of it is known, so that nothing says how much too large it may be"
-"""The warning of an answer of which nothing is known from below. Contract."""
+# warning about a value without a lower bound
+NOTHING_BELOW = "no lower bound is known, so how loose the upper bound is cannot be stated"
 
-NO_ONE_CHANGE = "the bound takes the worst change for each loss, and no change is that for all, least so at small ranks"
-"""Why a bound that is known from both sides can be far from the lower end. Contract."""
+NO_ONE_CHANGE = (
+    "the bound takes the worst case separately at each privacy loss. No single difference attains all of them, so it "
+    "can be loose, especially at small ranks"
+)  # reason for a gap
 
-SOME_COLUMNS = "for some number of columns"
-"""For which layers a lower end holds where the number of columns is not given and the change has a high rank."""
+SOME_COLUMNS = "for some number of columns"  # for layers of unknown width and a difference of high rank
 
-EVENTS_LEFT_OUT = "events of dp-accounting are not counted from below"
-"""Why a run with such events can be. Contract."""
+PHASES_LEFT_OUT = "phases with another accountant have no lower bound here"  # reason for a gap
 
-OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"
-"""Why a Renyi bound can be. Contract."""
+OTHER_BOUND = "another bound of the mechanism may be closer, see privproj compare"  # reason for a gap
 
+# note on every number for shuffled batches (C17, C27)
 NO_AMPLIFICATION = "no amplification is proved for shuffled batches, so an epoch counts as one release of each record"
-"""Printed with every number for shuffled batches (C17, C27)."""
 
-SEES_PROJECTIONS = "an adversary who observes the projections"
-"""For whom a lower end holds where the projections are known to all who are feared (C4). Contract."""
+SEES_PROJECTIONS = "an adversary who observes the projections"  # the adversary of C4
 
 
 QUANTITIES = ("epsilon", "delta", "sigma")  # quantities whose results have a lower bound
@@ -69,11 +65,15 @@ def lower_bound(result: Result) -> LowerBound | None:
     Returns:
         The largest lower bound that is known; None if there is none.
 
-    >>> from privproj import M2, epsilon
-    >>> from privproj.accounting import lower_bound
+    Raises:
+        InvalidParameter: The argument is not a result.
+
+    >>> from privproj import M2, epsilon, lower_bound
     >>> round(lower_bound(epsilon(M2(dim=2048, rank=16, noise_multiplier=0.5), delta=1e-5)).value, 3)
     0.738
     """
+    if not isinstance(result, Result):
+        raise InvalidParameter("result", result, "the result of epsilon, delta or sigma")
     if result.query is None or result.side is not Side.UPPER or not result.usable or not result.value:
         return result.lower_bound
     if result.quantity not in QUANTITIES or (result.risk is not None and "advantage" not in result.risk):
@@ -104,7 +104,7 @@ def add_details(query: Schedule, result: Result) -> Result:
 
 
 def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
-    """The largest lower end that is found, of what the result was asked at or answers; None where there is none."""
+    """Return the largest lower bound found for a result; None if there is none."""
     quantity = "advantage" if result.risk else "log10_delta" if result.quantity == "delta" else "epsilon"
     best, chosen = -math.inf, 0
     for choice, allowed in enumerate(_choices(phases)):
@@ -115,9 +115,9 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
             break
     if not math.isfinite(best) or (quantity != "log10_delta" and best <= 0.0):
         return None
-    # The pair of a lower end lets whoever sees the projections tell neighbours apart.
+    # The pair is distinguished by an adversary who observes the projections.
     seer = SEES_PROJECTIONS if any(phase.mechanism.name in ("m1", "m2") for phase in phases) else ""
-    # The first change has rank one, which any number of columns allows.
+    # The first difference has rank one, which any number of columns allows.
     if seer and chosen > 0 and any(getattr(phase.mechanism, "columns", 1) is None for phase in phases):
         seer = f"{seer}, {SOME_COLUMNS}"
     gap = _reason_of_gap(phases, result) if quantity != "advantage" and _ratio(result, best) > WIDE_GAP else ""
@@ -125,22 +125,22 @@ def _lower_end(phases: Sequence[Phase], result: Result) -> LowerBound | None:
 
 
 def _end_of(curve: Curve, quantity: str, result: Result) -> float:
-    """What the curve of one pair says of this quantity, rounded down."""
+    """Return the quantity for the curve of one pair, rounded down."""
     if quantity == "advantage":
         return math.exp(curve.log_delta(0.0).lower) * (1.0 - 1e-15)
     if quantity == "log10_delta":
         assert result.epsilon is not None
         return curve.log_delta(result.epsilon).lower / math.log(10.0) * (1.0 + 1e-15)
     assert result.log10_delta is not None
-    # The log of the delta that was asked, rounded up: the epsilon there is no larger.
+    # The log of delta is rounded up, so that epsilon is rounded down.
     log_delta = math.log(result.delta) if result.delta else result.log10_delta * math.log(10.0)
     return curve.epsilon(next_up(log_delta)).lower
 
 
 def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
-    """Why an answer is far above its lower end; empty where no reason is known."""
-    if any(phase.mechanism.name == "dp-accounting" for phase in phases):
-        return EVENTS_LEFT_OUT
+    """Return why an upper bound is far above its lower bound; empty if no reason is known."""
+    if any(phase.accountant is not None for phase in phases):
+        return PHASES_LEFT_OUT
     if any(is_renyi(phase.bound) for phase in phases):
         return OTHER_BOUND
     is_tight = result.value is not None and result.lower is not None and result.value < WIDE_GAP * result.lower
@@ -148,18 +148,18 @@ def _reason_of_gap(phases: Sequence[Phase], result: Result) -> str:
 
 
 def _choices(phases: Sequence[Phase]) -> Iterator[list[tuple[PrivacyProfile, Run]]]:
-    """For each choice of changes, the phases in which it is allowed: no more can be said of all phases than of them.
+    """Yield, for each choice of differences, the phases that allow it; the other phases add nothing to the bound.
 
-    The last change of a phase with few of them stands in where another phase has more.
+    The last difference of a phase stands in if another phase has more of them.
     """
-    # on the default grid, whatever was asked for
+    # on the default grid, not on that of the query
     pairs = [phase.with_run(discretization=None).worst_changes() for phase in phases if attains_pair(phase)]
     for i in range(max((len(changes) for changes, _ in pairs), default=0)):
         yield [(changes[min(i, len(changes) - 1)], run) for changes, run in pairs if changes]
 
 
 def attains_pair(phase: Phase) -> bool:
-    """True where one record that changes alone attains the pair of the composition, whatever the change (C28)."""
+    """Return whether a difference of one record alone attains the pair of the composition (C28)."""
     run = phase.run
     if getattr(phase.mechanism, "fixed_projection", False) or run.max_batch_size is not None:
         return False
@@ -169,7 +169,7 @@ def attains_pair(phase: Phase) -> bool:
 
 
 def _ratio(result: Result, least: float) -> float:
-    """By which factor an epsilon, delta or advantage is above its lower end; ``inf`` where that is not positive."""
+    """Return the ratio of an epsilon, delta or advantage and its lower bound; ``inf`` if that is not positive."""
     if result.quantity == "delta":
         assert result.log10_delta is not None
         return 10.0 ** min(300.0, result.log10_delta - least) if least > -math.inf else math.inf
@@ -211,12 +211,12 @@ def with_alternatives(query: Schedule, result: Result, solve: Callable[[Schedule
     return replace(result, alternatives=beside, warnings=tuple(warnings))
 
 
-# --- how batches were drawn ---------------------------------------------------------------------------
+# --- truncated and shuffled batches ---------------------------------------------------------------------------
 
 
 def describe_batches(query: Schedule, fields: dict[str, Any]) -> list[str]:
     """Return the warnings about truncated and shuffled batches, and add what they change to the fields of a result."""
-    # Without their value the run of a result is only a placeholder.
+    # Without a value the run of a result is a placeholder.
     if fields["value"] is None and fields["quantity"] in ("steps", "rate"):
         return []
     fields["alternatives"], truncated = _capped(query, fields)
@@ -225,26 +225,26 @@ def describe_batches(query: Schedule, fields: dict[str, Any]) -> list[str]:
 
 
 def known_size(phases: Sequence[Phase]) -> int:
-    """The largest number of records that any phase says; 0 where none does."""
+    """Return the largest dataset size of a phase; 0 if none is known."""
     return max((phase.run.dataset_size or 0 for phase in phases), default=0)
 
 
 def warnings_of_delta(size: int, delta: float | None) -> tuple[str, ...]:
-    """A warning where this delta is not below one over the number of records; 0 records are unknown ones."""
+    """Return a warning if delta is not below one over the dataset size (0: unknown)."""
     if not size or (delta or 0.0) < 1.0 / size:
         return ()
     return (f"delta is not below 1/N = {1.0 / size:.3g}: it allows the release of a whole record",)
 
 
 def _capped(query: Schedule, fields: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
-    """What each cap of Poisson batches takes of delta, and the smallest cap that takes next to nothing (C26)."""
+    """Return the smallest harmless maximum batch size, and what truncated batches cost in delta (C26)."""
     runs = dict.fromkeys(phase.run for phase in query.phases if phase.run.max_batch_size is not None)
     if not runs or fields.get("log10_delta") is None:
         return {}, []
     from privproj.composition.truncated_poisson import smallest_harmless_cap
 
     log_delta = goal = fields["log10_delta"] * math.log(10.0)
-    if fields["quantity"] == "delta":  # the answer has the cuts in it: a cap is harmless beside delta without them
+    if fields["quantity"] == "delta":  # delta includes the truncation, so compare with delta without it
         try:
             goal = query.with_run(**WHOLE_BATCHES).curve().log_delta(fields["epsilon"]).upper
         except PrivprojError:
@@ -258,7 +258,7 @@ def _capped(query: Schedule, fields: dict[str, Any]) -> tuple[dict[str, object],
 
 
 def _cap_words(run: Run, log_delta: float) -> str:
-    """What the cap of a run takes of the delta ``e^log_delta``."""
+    """Return the share of the delta ``e^log_delta`` that truncated batches take, as text."""
     from privproj.composition.truncated_poisson import HARMLESS_SHARE, log_probability_of_cut
 
     log_cut = log_probability_of_cut(run).upper
@@ -266,7 +266,7 @@ def _cap_words(run: Run, log_delta: float) -> str:
     if log_cut == -math.inf:
         return f"no batch has more than {run.max_batch_size} records, so that none is cut"
     if log_cut >= log_delta:
-        # As a power of ten where it is below double precision.
+        # a power of ten if it is below double precision
         power = f"10^{math.ceil(log_cut / math.log(10.0))}"
         most = round_outward(math.exp(log_cut)) if log_cut > LEAST_LOG_VALUE else power
         return f"{taken} takes all of delta: its probability is up to {most}"
@@ -274,7 +274,7 @@ def _cap_words(run: Run, log_delta: float) -> str:
 
 
 def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBound | None, list[str]]:
-    """That shuffling is not accounted for, and the number below which none can be promised, where that is known."""
+    """Return the lower bound for shuffled batches (C27) and the note that shuffling is not amplified."""
     shuffled = [phase for phase in phases if phase.run.scheme.is_shuffled]
     if not shuffled:
         return None, []
@@ -294,5 +294,5 @@ def _shuffled(phases: Sequence[Phase], fields: dict[str, Any]) -> tuple[LowerBou
     return LowerBound(quantity=quantity, value=end, for_whom="" if plain else SEES_PROJECTIONS), [NO_AMPLIFICATION]
 
 
+# parameters of a run without truncated batches
 WHOLE_BATCHES: dict[str, Any] = {"max_batch_size": None, "dataset_size": None}
-"""The parameters of a run whose batches are not cut."""

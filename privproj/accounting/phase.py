@@ -1,4 +1,4 @@
-"""A phase of a run: one mechanism, one run and one bound, checked."""
+"""A phase of a run: one mechanism, one run and one bound, with their checks."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,16 +19,14 @@ from privproj.result import Side, Status
 from privproj.run import Run, RunOptions, without_batch_sizes
 from privproj.sampling import NeighbouringRelation
 
-SILENT = {"group_size": 1, "public_size": False}
-"""Values of a run that the entry of a file does not mention. Contract."""
+SILENT = {"group_size": 1, "public_size": False}  # Values of a run that are left out of an entry of a run file
 
-KEPT_REPRESENTATIONS = 8
-"""How many bounds of one release are kept for further questions, as in searches over the run. Speed only."""
+KEPT_REPRESENTATIONS = 8  # Number of cached representations, for searches over the run
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a run: what is released how often, and by which bound it is accounted.
+    """One phase of a run: a mechanism, how often it is released, and the bound that accounts for it.
 
     :func:`privproj.schedule.phase_of` makes one from a mechanism.
 
@@ -37,8 +35,8 @@ class Phase:
         run: How often, and on what batches.
         bound: The record of the bound, a :class:`privproj.mechanisms.bound.Bound`.
         allow_refuted: True lets a refuted bound be evaluated; its number is then marked as no guarantee.
-        name: What the phase is called in answers and messages of a schedule.
-        planned: True if the phase has not happened yet; what is left of a budget is then worked out for it.
+        name: The name of the phase in results and messages; empty for a query about this phase alone.
+        planned: True if the phase has not happened yet.
 
     >>> from privproj import Gaussian
     >>> from privproj.schedule import phase_of
@@ -56,7 +54,7 @@ class Phase:
 
     @property
     def accountant(self) -> Any:
-        """Who composes a run that has such a phase; None for the package's own accounting.
+        """The accountant that composes a run with such a phase; None for the package's own accounting.
 
         Its ``accounted(phases)`` are the phases by bounds that it takes together, and its ``curve(phases, step)`` is
         their joint curve, on a grid of this step.
@@ -64,17 +62,17 @@ class Phase:
         return None
 
     def __post_init__(self) -> None:
-        """Refuse a name that no file of a run could be read with."""
+        """Raise :class:`InvalidParameter` for a name that a run file cannot hold."""
         if not isinstance(self.name, str) or not is_printable(self.name):
             raise InvalidParameter("name", ascii(self.name)[:60], "text that can be printed on one line")
 
     @property
     def is_guarantee(self) -> bool:
-        """True where the bound proves what it says for this mechanism."""
+        """True if the bound is a guarantee for this mechanism."""
         return self.bound.guarantees(self.mechanism)
 
     def check(self) -> None:
-        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound answers this question soundly."""
+        """Raise :class:`InvalidParameter` or :class:`Refused` unless the bound is sound for this phase."""
         bound, relation = self.bound, self.run.relation
         if not self.is_guarantee and not self.allow_refuted:
             raise Refused(f"{bound.name} is {self.status}, not a guarantee: {bound.reason}")
@@ -104,8 +102,8 @@ class Phase:
             )
 
     def _advice_without_poisson(self) -> str:
-        """What to ask in place of batches that vary in size, for which the mechanism has no theorem."""
-        # A parameter may be missing, which is told where the sampling is left out.
+        """Return what to use if the mechanism has no theorem for batches of varying size."""
+        # A missing parameter is reported once the sampling is left out.
         with suppress(PrivprojError):
             holds = NeighbouringRelation.REPLACE in self.bound.relations
             if holds and isinstance(_represent(self.bound, self.mechanism), PrivacyProfile):
@@ -113,7 +111,7 @@ class Phase:
         return "leave the sampling out, which counts a release on all data, whose promises every batch has to keep"
 
     def check_count(self) -> None:
-        """Raise :class:`Refused` unless the bound takes the count that adapts a clip into the release (C31)."""
+        """Raise :class:`Refused` unless the bound covers the private count of adaptive clipping (C31)."""
         sigma = getattr(self.mechanism, "adaptive_clipping_sigma", None)
         if "adaptive-clipping" not in self.bound.supports:
             names = [bound.name for bound in bounds_of(type(self.mechanism)) if "adaptive-clipping" in bound.supports]
@@ -129,18 +127,18 @@ class Phase:
 
     @property
     def reuses_projection(self) -> bool:
-        """True if the projection is drawn once, although the bound needs a fresh one for each release."""
+        """True if the projection is fixed, although the bound needs a fresh one for each release."""
         is_fixed = bool(getattr(self.mechanism, "fixed_projection", False))
         return is_fixed and "fixed-projection" not in self.bound.supports
 
     @property
     def is_truth(self) -> bool:
-        """True if the bound of one release is attained by data sets that differ in the records of one person."""
+        """True if the bound of one release is attained by datasets that differ in the records of one user."""
         is_about_them = self.run.group_size == 1 or self.bound.of_group == "same"
         return is_about_them and self.bound.is_exact(self.mechanism)
 
     def release(self) -> tuple[Representation, Run]:
-        """The bound of one release in its own representation, and the run that it is for.
+        """Return the bound of one release in its own representation, and the run that it is composed over.
 
         The relation replace and a group on the whole data set have changed the mechanism here; a step that draws the
         records of a group is one release (C37). Raises :class:`Refused` for a group about which the bound says nothing.
@@ -155,7 +153,7 @@ class Phase:
         return _represent(self.bound, mechanism, several=self.run.group_size > 1), run
 
     def check_group(self) -> None:
-        """Raise :class:`Refused` unless the bound is about a group, and a batch draws its records apart."""
+        """Raise :class:`Refused` unless the bound holds for groups and batches sample records independently."""
         size, bound, scheme = self.run.group_size, self.bound, self.run.scheme
         if bound.of_group is None:
             raise Refused(f"{bound.name} is about one record; group_size={size} changes more than that")
@@ -166,12 +164,12 @@ class Phase:
 
     @property
     def _adds_shifts(self) -> bool:
-        """True where an epoch costs a person the most if all records are in one batch: of Gaussian noise (C37)."""
+        """True if an epoch costs a user most when all their records are in one batch: Gaussian noise (C37)."""
         form = _represent(self.bound, self.mechanism) if self.run.scheme.in_positions else None
         return isinstance(form, PrivacyProfile) and bool(form.gaussian_mu)
 
     def _group_release(self, form: PrivacyProfile) -> tuple[PrivacyProfile, Run]:
-        """A step that draws the records of a group, as one release, and the run of such releases (C37)."""
+        """Return a step that samples the records of a group, as one release, and the run of such releases (C37)."""
         if form.excess is not None or not form.can_be_subsampled:
             raise Refused(f"{self.bound.name} has no amplification by subsampling, which a step for a group needs")
         run = self.run
@@ -180,22 +178,22 @@ class Phase:
 
     @property
     def _whole_run(self) -> Run:
-        """The run of steps that are releases of their own: their batches are in the profile of a step."""
+        """The run of such steps, whose sampling is part of the profile of a step."""
         unsampled: Any = {"sampling_rate": 1.0, "sampling": None, "max_batch_size": None, "dataset_size": None}
         return replace(self.run, group_size=1, **unsampled)
 
     def guess(self) -> tuple[Representation, Run]:
-        """What tells a search where to look first: :meth:`release`, or that of one record where a group has none."""
+        """Return :meth:`release` for the first guess of a search, or that of one record if a group has none."""
         try:
             return self.release()
         except Refused:
             return self.with_run(group_size=1).release()
 
     def for_relation(self) -> tuple[Mechanism, Run]:
-        """The mechanism and the run with the sensitivity and the promises that neighbours have."""
+        """Return the mechanism and the run with the sensitivity of the group and of the neighboring relation."""
         mechanism, run = self.mechanism, self.run
         if run.group_size > 1:
-            # As one record that is drawn whenever any of the group is, with the change of all (C17).
+            # As one record that is sampled if any record of the group is, with the difference of all of them (C17).
             mechanism = mechanism.for_group(run.group_size)
             run = replace(run, group_size=1, sampling_rate=run.group_rate)
         if run.relation is NeighbouringRelation.REPLACE:
@@ -203,9 +201,9 @@ class Phase:
         return mechanism, run
 
     def worst_changes(self) -> tuple[tuple[PrivacyProfile, ...], Run]:
-        """Profiles of changes of one release that are allowed, none where none is known (C28), and the run of them.
+        """Return profiles of possible differences of one release, none if none is known (C28), and their run.
 
-        Of a group that is drawn record by record they are of copies of one record whose shift is the same for sure.
+        For a group that is sampled record by record, they are of copies of one record with a deterministic shift.
         """
         if self.bound.worst_changes is None or not self.is_guarantee:
             return (), self.run
@@ -219,12 +217,12 @@ class Phase:
         mechanism, run = self.for_relation()
         promised = getattr(self.mechanism, "change_rank", None)
         if promised is not None:
-            # A change of full norm is that of one record taken twice or K times, whose rank one promise limits.
+            # A difference of full norm is that of K copies of one record, whose rank is limited by the assumption.
             mechanism = replace(mechanism, change_rank=promised)  # pyright: ignore[reportCallIssue]
         return self.bound.worst_changes(mechanism), run
 
     def profile(self) -> tuple[PrivacyProfile, Run]:
-        """The privacy profile of one release, and the run that it is composed over, for a joint composition.
+        """Return the privacy profile of one release and the run that it is composed over, for a joint composition.
 
         Raises :class:`InvalidParameter` for a parameter that is missing or outside its domain, and :class:`Refused`
         where the bound has no privacy profile, or no amplification by subsampling.
@@ -241,9 +239,9 @@ class Phase:
         return form, run
 
     def curve(self, resolution: float | None = None) -> Curve:
-        """The bound of the whole phase: composed from a profile, or in the bound's own terms.
+        """Return the privacy curve of the phase, composed from a profile or in the terms of the bound.
 
-        A ``resolution`` in place of that of the profile makes it rougher and faster: it is no answer.
+        A smaller ``resolution`` is faster and less accurate; use it only to guide a search.
         """
         form, run = self.release()
         if resolution is not None and isinstance(form, PrivacyProfile):
@@ -258,7 +256,7 @@ class Phase:
         return cut_batches(curve, [self])
 
     def as_dict(self) -> dict[str, object]:
-        """Return the phase as an entry of a run file, keys and plain values."""
+        """Return the phase as an entry of a run file."""
         parameters = {"layer" if key == "layers" else key: value for key, value in self.mechanism.parameters().items()}
         run = {**self.run.parameters(), "split": self.run.split}.items()
         options = {key: value for key, value in run if value is not None and SILENT.get(key) != value}
@@ -266,21 +264,21 @@ class Phase:
         return {"name": self.name, "mechanism": self.mechanism.name, **parameters, "bound": self.bound.name, **options}
 
     def with_mechanism(self, **changes: object) -> "Phase":
-        """The same phase with these parameters of its mechanism changed."""
+        """Return the phase with these parameters of its mechanism changed."""
         return replace(self, mechanism=replace(self.mechanism, **changes))  # pyright: ignore[reportArgumentType]
 
     def with_run(self, **changes: object) -> "Phase":
-        """The same phase with these parameters of its run changed."""
+        """Return the phase with these parameters of its run changed."""
         return replace(self, run=replace(self.run, **changes))  # pyright: ignore[reportArgumentType]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of any number for this phase should know, in words."""
+        """Notes about every number of this phase."""
         return (*self.mechanism.notes(), *self.run.notes, *self.bound.notes(self.mechanism))
 
     @property
     def promises(self) -> tuple[str, ...]:
-        """What the data must keep, in words; empty where the bound holds for all data."""
+        """The assumptions on the data; empty for a bound that holds for all data."""
         group = self.run.group_size
         drawn = "clipped and drawn" if self.run.in_batches and not self.run.scheme.in_positions else "clipped"
         of_user = DataAssumption.RECORDS_PER_USER.at(count=group, handled=drawn).text
@@ -289,14 +287,14 @@ class Phase:
 
     @property
     def mechanism_assumes(self) -> tuple[str, ...]:
-        """What the bound takes for granted about one release of the mechanism, in words."""
+        """The requirements of the bound on one release of the mechanism."""
         independent = self.bound.requires_independent_layers(self.mechanism)
         layers = (Requirement.INDEPENDENT_LAYER_PROJECTIONS,) if independent else ()
         return (*self.bound.requirements(type(self.mechanism)), *self.mechanism.assumes_of_clips, *layers)
 
     @property
     def run_assumes(self) -> tuple[str, ...]:
-        """What the number takes for granted about the run, in words."""
+        """The requirements of the number on the run."""
         run, values = self.run, self.bound.assumes_values(self.mechanism)
         projects = hasattr(self.mechanism, "fixed_projection") and "fixed-projection" not in self.bound.supports
         scaled = isinstance(self.mechanism, NoisyMechanism) and not values
@@ -312,15 +310,15 @@ class Phase:
 
     @property
     def status(self) -> Status:
-        """The status of the bound for these parameters; how much one person contributes is a promise too."""
+        """The status of the bound for these parameters; a group size is an assumption on the data too."""
         status = self.bound.status_for(self.mechanism)
         return Status.CONDITIONAL if self.run.group_size > 1 and self.is_guarantee else status
 
     def side(self, curve: Curve) -> Side:
-        """Exact only where the bound is the truth of the mechanism and the curve a closed form; else an upper bound.
+        """Return exact if the bound is attained by the mechanism and the curve is a closed form, else an upper bound.
 
-        What a permutation hides is not counted, so that no number for shuffled batches is exact, nor one for a person
-        whose records are in several batches of a partition.
+        Amplification by shuffling is not counted, so values for shuffled batches are never exact; neither are those for
+        a user whose records are in several batches of a partition.
         """
         run = self.run
         # A batch may be smaller than a group.
@@ -329,7 +327,7 @@ class Phase:
 
 
 def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
-    """The joint curve of these phases with their batches cut (C26)."""
+    """Return the joint curve of these phases with truncated batches (C26)."""
     if all(phase.run.max_batch_size is None for phase in phases):
         return curve
     from privproj.composition.truncated_poisson import with_cut_batches
@@ -338,7 +336,7 @@ def cut_batches(curve: Curve, phases: Sequence[Phase]) -> Curve:
 
 
 def check_mechanism(mechanism: object) -> None:
-    """Raise :class:`InvalidParameter` for what is no mechanism, such as the name of one, or columns of them."""
+    """Raise :class:`InvalidParameter` unless the argument is one mechanism."""
     if isinstance(mechanism, MechanismColumns):
         arrays = ", ".join(name for name, value in mechanism.parameters.items() if is_column(name, value))
         kind = mechanism.kind.__name__
@@ -349,7 +347,7 @@ def check_mechanism(mechanism: object) -> None:
 
 
 def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, name: str = "") -> Phase:
-    """The phase with this bound, or the one of this name, or the default of the mechanism for None.
+    """Return the phase with this bound, the bound of this name, or the default of the mechanism for None.
 
     A relation that is not given is that of the bound, or else of the mechanism.
     """
@@ -366,7 +364,7 @@ def phase_for(mechanism: Mechanism, bound: Bound | str | None, run: RunOptions, 
 
 @lru_cache(maxsize=KEPT_REPRESENTATIONS)
 def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> Representation:
-    """The bound of one release, kept for further questions about it; of several records of a person or of one."""
+    """Return the representation of one release, of one or of several records of a user; it is cached."""
     return bound.represent(mechanism, several=several)
 
 
@@ -374,7 +372,7 @@ def _represent(bound: Bound, mechanism: Mechanism, *, several: bool = False) -> 
 def _group_step(
     bound: Bound, mechanism: Mechanism, rate: float, size: int, fixed: tuple[int, int] | None
 ) -> PrivacyProfile:
-    """One step for a group, Poisson or with a batch of fixed size out of so many records; it is kept."""
+    """Return a step for a group, Poisson-sampled or with a ``fixed`` (dataset, batch) size; it is cached."""
     from privproj.composition.group_privacy import fixed_size_weights, group_step, poisson_weights
 
     def member(count: int) -> PrivacyProfile:
@@ -388,11 +386,11 @@ def _group_step(
 
 
 def numerics_of(curve: Curve) -> dict[str, object]:
-    """How the curve was computed, by name; empty for a closed form."""
+    """Return how the curve was computed, by name; empty for a closed form."""
     return dict(getattr(curve, "numerics", {}))
 
 
 def remedy_for_fixed_projection(mechanism: Mechanism) -> str:
-    """What to do where a projection is reused: the bounds that hold for any projection, in words for a message."""
+    """Return which bounds hold for a fixed projection, for a message."""
     names = [bound.name for bound in bounds_of(type(mechanism)) if "fixed-projection" in bound.supports]
     return " or ".join(f"--bound {name} holds for any projection" for name in names) or "no bound here allows that"

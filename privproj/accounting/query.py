@@ -16,7 +16,6 @@ from privproj.numerics.interval import UNKNOWN, Enclosure, LateEnclosure
 from privproj.parameters import integer
 from privproj.profiles.conversion import LEAST_LOG_VALUE, delta_value, log10_value, meets, read_epsilon, read_log_delta
 from privproj.profiles.privacy_profile import Curve
-from privproj.profiles.tradeoff import risk_of
 from privproj.result import Outcome, Result, Side, Status
 from privproj.run import Run, RunOptions
 from privproj.targets import (
@@ -200,7 +199,7 @@ class Schedule:
     def run_assumes(self) -> tuple[str, ...]:
         """The requirements of the joint number on the runs of the phases and their order."""
         if self.is_plain:
-            return (*self.assumes, *self.only.run_assumes)
+            return (*self.assumes, *self.phases[0].run_assumes)
         # There is one plan for all phases: with adaptive clipping in one of them its requirement replaces the others.
         plan = fixed_schedule(adapts=any(phase.mechanism.adapts_clip for phase in self.phases))
         planned = (plan,) if len(self.phases) > 1 or any(phase.run.is_planned for phase in self.phases) else ()
@@ -217,9 +216,9 @@ class Schedule:
             "source": "; ".join(each_once(phase.bound.citation for phase in phases)),
         }
         if self.is_plain:
-            mechanism = self.only.mechanism
+            mechanism = phases[0].mechanism
             released = {"name": mechanism.name, **mechanism.parameters()}
-            fields |= {"bound": self.only.bound.name, "noise_multiplier": mechanism.noise_multiplier}
+            fields |= {"bound": phases[0].bound.name, "noise_multiplier": mechanism.noise_multiplier}
         else:
             released = {"name": "run", "phases": [phase.as_dict() for phase in phases]}
             fields["bound"] = " + ".join(each_once(f"{phase.mechanism.name}.{phase.bound.name}" for phase in phases))
@@ -280,6 +279,8 @@ class Schedule:
             InvalidParameter: A value is outside its domain, or it is not one target.
             Refused: A phase has no privacy profile.
         """
+        from privproj.profiles.tradeoff import risk_of
+
         target, curve = risk_target(advantage, tpr, fpr), self.curve()
         value = risk_of(curve, target)
         outcome = Outcome.VACUOUS if value >= 1.0 else Outcome.OK
@@ -313,7 +314,7 @@ class Schedule:
 
         Raises:
             InvalidParameter: A phase has no noise multiplier, or the product is outside its range.
-            Refused: A phase is an event of dp-accounting.
+            Refused: Another accountant composes a phase.
         """
         return replace(self, phases=tuple(_with_scaled_noise(phase, factor) for phase in self.phases))
 
@@ -416,7 +417,7 @@ class Schedule:
         """The run that does all phases so many times; their order plays no role."""
         count = integer("times", times, "a whole number of times >= 1", 1, 10**9)
         if any(phase.accountant is not None or vars(phase.mechanism).get("fixed_projection") for phase in self.phases):
-            raise Refused("a run with events of dp-accounting or a fixed projection is not done again by a factor")
+            raise Refused("a run with a phase of another accountant, or with a fixed projection, cannot be multiplied")
         return replace(self, phases=tuple(phase.with_run(steps=count * phase.run.steps) for phase in self.phases))
 
     def as_dict(self) -> dict[str, object]:
@@ -451,8 +452,8 @@ def _with_scaled_noise(phase: Phase, factor: float) -> Phase:
     """The phase with its noise multiplier times ``factor``; raises :class:`InvalidParameter` where it has none."""
     if phase.accountant is not None:
         raise Refused(
-            f"phase {phase.name} is an event of dp-accounting, whose noise is not scaled with that of other phases; "
-            "leave it out, or give it as a mechanism of privproj"
+            f"phase {phase.name} has another accountant, and its noise cannot be scaled; leave the phase out, or "
+            "replace it by a mechanism of privproj"
         )
     noise = phase.mechanism.noise_multiplier if isinstance(phase.mechanism, NoisyMechanism) else None
     if noise is None:

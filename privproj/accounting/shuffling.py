@@ -1,6 +1,6 @@
-"""What shuffled batches of fixed size cost at the least: a proved lower bound (C27).
+"""A proved lower bound for shuffled batches of fixed size (C27).
 
-The data are shuffled and cut into ``t`` batches, afresh in each of ``E`` epochs. One record's gradient is the clip in
+The data are shuffled and split into ``t`` batches, anew in each of ``E`` epochs. One record's gradient is the clip in
 one direction, all others' the clip in the opposite one. So every batch but one has a sum that is known up to the noise,
 and that of the record is shifted, by ``a R`` deviations of the noise, or by ``b R`` in the neighbouring data set:
 ``(a, b) = (2, 1)`` under zero-out, ``(1, 0)`` under replace. Here ``R`` is the root of the squared shift of a unit
@@ -16,7 +16,7 @@ with ``Q`` the upper tail of the normal law. The attacker decides by whether at 
 
     delta(eps) >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k].
 
-Whatever a bound promises, it cannot promise less.
+No upper bound can be smaller.
 """
 
 import math
@@ -43,18 +43,15 @@ from privproj.sampling import NeighbouringRelation
 if TYPE_CHECKING:
     from privproj.accounting.phase import Phase
 
-LOWER_MARGIN = 1e-9
-"""By which a lower bound is lowered, relative: far above the rounding of its few steps. Soundness."""
+LOWER_MARGIN = 1e-9  # soundness: relative, far above the rounding of the few steps
 
+# soundness: least difference of the logs of two probabilities that are subtracted, so that digits remain
 LEAST_GAP = 1e-3
-"""Least difference of the logs of two probabilities whose difference is taken, so that it keeps its digits.
-Soundness."""
 
+# numbers of epochs ``k`` that are tried, in standard deviations from their mean; each is sound
 COUNTS = (-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 6.0)
-"""Numbers of epochs ``k`` that are tried, in deviations from their mean. Every one is sound. Speed only."""
 
-CELLS = 24
-"""Cells of a random shift for each width of its bulk. Any cells are sound. Speed only."""
+CELLS = 24  # cells per standard deviation of a random shift; any cells are sound
 
 
 class _ShiftCell(NamedTuple):
@@ -67,13 +64,13 @@ class _ShiftCell(NamedTuple):
 
 
 def fixed_shift(noise_multiplier: float) -> tuple[_ShiftCell, ...]:
-    """The cells of Gaussian noise, where ``R = 1/z``."""
+    """Return the cell of Gaussian noise, where ``R = 1/z``."""
     return (_ShiftCell(1.0 / noise_multiplier, 1.0 / noise_multiplier, 0.0, 0.0),)
 
 
 def random_shift(law: ScaledBeta) -> tuple[_ShiftCell, ...]:
-    """The cells of a known projection that is drawn afresh for each batch, from the law of its squared shift."""
-    # Where the cells of a random shift begin and end, in widths of its bulk from its middle. Speed only.
+    """Return the cells of a known projection, fresh for each batch, from its squared sensitivity."""
+    # first and last cell, in standard deviations from the middle
     first, last = -5, 8
     places = [law.value(law.start + law.step * i / CELLS) for i in range(first * CELLS, last * CELLS + 1)]
     places = [0.0, *(x for x in dict.fromkeys(places) if 0.0 < x < law.supremum), law.supremum]
@@ -91,19 +88,19 @@ class ShuffledEpochs:
     """Epochs of shuffled batches with Gaussian noise, and the lower bounds that hold for them (C27)."""
 
     cells: tuple[_ShiftCell, ...]
-    """The law of ``R``, the shift of a unit direction over the deviation of the noise."""
+    """The distribution of ``R``, the shift of a unit direction over the noise."""
 
     batches: int
     """``t``: the batches of an epoch, at least 1."""
 
     epochs: int
-    """``E``: how often the data are shuffled and gone through, at least 1."""
+    """``E``: the number of epochs, at least 1."""
 
     relation: NeighbouringRelation
     """Zero-out or replace."""
 
     def epsilon_at_least(self, log_delta: float) -> float:
-        """An epsilon, rounded down, below which no bound can promise the delta ``e^log_delta``; 0 if none is known."""
+        """Return a lower bound of epsilon at the delta ``e^log_delta``, rounded down; 0 if none is known."""
 
         # eps >= ln[(P[Bin(E, A) >= k] - delta) / P[Bin(E, B) >= k]]
         def value(right: float, wrong: float) -> float:
@@ -114,7 +111,7 @@ class ShuffledEpochs:
         return max(0.0, eps - LOWER_MARGIN * (1.0 + abs(eps))) if eps > -math.inf else 0.0
 
     def log_delta_at_least(self, eps: float) -> float:
-        """The log of a delta, rounded down, below which no bound can promise ``eps``; ``-inf`` if none is known."""
+        """Return the log of a lower bound of delta at ``eps``, rounded down; ``-inf`` if none is known."""
 
         # delta >= P[Bin(E, A) >= k] - e^eps P[Bin(E, B) >= k]
         def value(right: float, wrong: float) -> float:
@@ -124,19 +121,18 @@ class ShuffledEpochs:
         return log_delta - LOWER_MARGIN * (1.0 + abs(log_delta)) if log_delta > -math.inf else log_delta
 
     def _best(self, value: Callable[[float, float], float], reach: float) -> float:
-        """The largest ``value`` of both probabilities' logs that is found, for ``w`` up to a little above ``reach``."""
+        """Return the largest ``value`` found for weights ``w`` up to a little above ``reach``."""
         last = reach + math.log(self.batches) + min(1.0, self.cells[-1].low)
 
         def loss(x: float) -> float:
             return -max(value(*ends) for ends in self._errors((x - 1.0) * last))
 
         cheap = self.epochs == len(self.cells) == 1
-        # How many weights ``w`` are tried before the best one is refined: fewer for several epochs or a random shift,
-        # where each costs more. Every one is sound. Speed only.
+        # Weights ``w`` before the best one is refined: fewer where each costs more. Every one is sound.
         return -minimise(loss, 1.0, 2.0, rtol=1e-7 if cheap else 1e-4, points=240 if cheap else 60)[1]
 
     def _errors(self, w: float) -> Iterator[tuple[float, float]]:
-        """For several ``k``: ``ln P[Bin(E, A) >= k]`` rounded down and ``ln P[Bin(E, B) >= k]`` rounded up."""
+        """Yield, for several ``k``, ``ln P[Bin(E, A) >= k]`` rounded down and ``ln P[Bin(E, B) >= k]`` rounded up."""
         right, wrong = self.log_looks_so(w)
         if self.epochs == 1:
             yield right, wrong
@@ -151,7 +147,7 @@ class ShuffledEpochs:
             yield max(above, log1m_exp(fewer)), log_binomial_tail(seen, unlikely, k).upper
 
     def log_looks_so(self, w: float) -> tuple[float, float]:
-        """``ln A`` rounded down and ``ln B`` rounded up, at the weight ``w >= 0``."""
+        """Return ``ln A`` rounded down and ``ln B`` rounded up, at the weight ``w >= 0``."""
         # (a + b)/2 for (a, b) = (1, 0) or (2, 1)
         mean = 0.5 if self.relation is NeighbouringRelation.REPLACE else 1.5
         hit, missed = self._log_tail_at_least(w, -0.5), self._log_tail_at_most(w, 0.5)
@@ -165,7 +161,7 @@ class ShuffledEpochs:
         return widen_outward(_log_any(right), 1e-13).lower, widen_outward(_log_any(wrong), 1e-13).upper
 
     def _log_tail_at_least(self, w: float, slope: float) -> float:
-        """``ln E Q(w/R + slope R)``, rounded down."""
+        """Return ``ln E Q(w/R + slope R)``, rounded down."""
         # w/R + s R falls for s < 0; for s > 0 it falls and then rises, so it is largest at an end of a cell.
         logs = []
         for low, high, log_least, _ in self.cells:
@@ -175,7 +171,7 @@ class ShuffledEpochs:
         return _log_sum(logs) - 1e-12
 
     def _log_tail_at_most(self, w: float, slope: float) -> float:
-        """``ln E Q(w/R + slope R)`` for ``slope > 0``, rounded up."""
+        """Return ``ln E Q(w/R + slope R)`` for ``slope > 0``, rounded up."""
         # w/R + s R is least at R = sqrt(w/s).
         least = math.sqrt(w / slope)
         logs = [
@@ -185,7 +181,7 @@ class ShuffledEpochs:
 
 
 def _log_tail(w: float, slope: float, root: float) -> Enclosure:
-    """``ln Q(w/R + slope R)`` at ``R = root``, enclosed."""
+    """Return an enclosure of ``ln Q(w/R + slope R)`` at ``R = root``."""
     if root <= 0.0:
         return Enclosure(-math.inf, math.log(0.5))
     x, size = w / root + slope * root, w / root + abs(slope) * root
@@ -197,47 +193,47 @@ def _log_tail(w: float, slope: float, root: float) -> Enclosure:
 
 
 def _log_sum(logs: list[float]) -> float:
-    """``ln`` of a sum of probabilities, from their logs."""
+    """Return ``ln`` of a sum of probabilities, from their logs."""
     top = max(logs, default=-math.inf)
     return top if top == -math.inf else top + math.log(math.fsum(math.exp(x - top) for x in logs))
 
 
 def _log_odds_against(log_probability: float) -> float:
-    """``ln(-ln(1 - p))`` from ``ln p``."""
+    """Return ``ln(-ln(1 - p))`` from ``ln p``."""
     if log_probability >= 0.0:
         return math.inf
     return log_probability if log_probability < -35.0 else math.log(-log1m_exp(log_probability))
 
 
 def _log_any(log_spent: float) -> float:
-    """``ln(1 - e^-L)`` from ``ln L``."""
+    """Return ``ln(1 - e^-L)`` from ``ln L``."""
     if log_spent < -35.0:
         return log_spent
     return 0.0 if log_spent > 7.0 else math.log(-math.expm1(-math.exp(log_spent)))
 
 
 def least_of(phase: "Phase", goal: float, *, of_delta: bool) -> float:
-    """The lower bound of C27 for a phase: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
+    """Return the lower bound of C27: of ln delta at the epsilon ``goal``, or of epsilon at a log10 delta."""
     run, cells = phase.run, _shift_of(phase.mechanism)
     if cells is None or run.batches is None or run.relation is None:
         return -math.inf
     return _read(ShuffledEpochs(cells, run.batches, run.steps, run.relation), goal, of_delta=of_delta)
 
 
-# How many answers are kept for the bounds of a mechanism that are asked the same. Speed only.
+# shared by the bounds of a mechanism
 @lru_cache(maxsize=64)
 def _read(law: ShuffledEpochs, goal: float, *, of_delta: bool) -> float:
-    """The lower bound, kept for the bounds of a mechanism that are asked the same."""
+    """Return the lower bound; it is cached."""
     return law.log_delta_at_least(goal) if of_delta else law.epsilon_at_least(goal * math.log(10.0))
 
 
 def _shift_of(mechanism: Mechanism) -> tuple[_ShiftCell, ...] | None:
-    """The law of the shift of a unit direction, for mechanisms whose lower bound is proved in C27; None for others."""
+    """Return the distribution of the shift of a unit direction, for mechanisms of C27; None for others."""
     if getattr(mechanism, "fixed_projection", False) or mechanism.noise_multiplier is None:
         return None
     if isinstance(mechanism, Gaussian) or (isinstance(mechanism, M2) and mechanism.unprojected):
         return fixed_shift(mechanism.noise_multiplier)
     if isinstance(mechanism, M2) and not mechanism.alike.layers:
-        # X = mu^2 Beta(r/2, (d-r)/2) (C7); a count that adapts the clip says more, and this is a bound from below.
+        # X = mu^2 Beta(r/2, (d-r)/2) (C7); the count of adaptive clipping could only raise this lower bound.
         return random_shift(ScaledBeta(*mechanism.alike.beta_shape, mechanism.mu**2))
     return None

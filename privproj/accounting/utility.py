@@ -26,7 +26,7 @@ from privproj.targets import privacy_or_risk_target
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """The update that is read off a release, beside that of DP-SGD at the same privacy.
+    """The update that is read off a release, compared with that of DP-SGD at the same privacy.
 
     Attributes:
         effective_noise_multiplier: That of the DP-SGD whose update has as much noise.
@@ -51,17 +51,17 @@ class Worth:
 
     @property
     def noise_over_dp_sgd(self) -> float:
-        """How many times the noise of DP-SGD the update has, at the same privacy."""
+        """The noise of the update over that of DP-SGD at the same privacy."""
         return self.effective_noise_multiplier / self.dp_sgd_noise_multiplier
 
     @property
     def projection_error_of_run(self) -> float:
-        """The projection error of the mean update of a whole run, for a sum that stays the same."""
+        """The projection error of the mean update of a whole run, for a constant gradient."""
         return self.projection_error / self.releases
 
     @property
     def error(self) -> float:
-        """The squared error of the mean update of the run, where the noise of DP-SGD would make it 1.
+        """The squared error of the mean update of the run, in units of that of DP-SGD.
 
         That is ``(kappa - 1)/T + (z_eff/z_DP-SGD)^2``: the noise of DP-SGD, averaged over the run, is taken to be as
         large as the update itself.
@@ -69,7 +69,7 @@ class Worth:
         return self.projection_error_of_run + self.noise_over_dp_sgd**2
 
     def as_dict(self) -> dict[str, object]:
-        """Return what the JSON object of an answer has among its numerics."""
+        """Return the keys that it adds to the numerics of a result."""
         names = ("effective_noise_multiplier", "dp_sgd_noise_multiplier", "projection_error", "projection_error_of_run")
         return {name: getattr(self, name) for name in names}
 
@@ -122,7 +122,7 @@ def worth(
 
 
 def worth_of(mechanism: Any, lift: Lift, dp_sgd: Result) -> Worth:
-    """The worth of a mechanism with its noise, beside DP-SGD's answer for the same privacy in the same run."""
+    """Return the utility of a mechanism, given the result of DP-SGD for the same privacy in the same run."""
     run: Any = dp_sgd.run
     # In epochs each batch is an update.
     updates = run["steps"] * (run.get("batches", 1) if run["sampling"] in IN_EPOCHS else 1)
@@ -161,7 +161,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """The algorithm, or the mechanism where there is none, and the clipping if it is per layer."""
+        """The algorithm, or the mechanism if there is none, and the clipping if it is per layer."""
         per_layer = vars(self.mechanism).get("clipping") == "per-layer"
         return (self.algorithm or f"{self.mechanism.name} (own program)") + " per-layer" * per_layer
 
@@ -239,14 +239,14 @@ def choose(
 
 
 def _at_rank(asked: M2, rank: int) -> M2:
-    """The same layers at another rank, where they are larger."""
+    """Return the layers at another rank, each at most its dimension."""
     largest = max(layer.dim for layer in asked.layers)
     checked = integer("ranks", rank, f"ranks from 1 to below the largest dimension, {largest}", 1, largest - 1)
     return replace(asked, layers=tuple(replace(layer, rank=min(checked, layer.dim)) for layer in asked.layers))
 
 
 def _ways_of(projected: M2) -> list[_Way]:
-    """Every way to train whose releases are projected to the ranks of these layers."""
+    """Return every way to train whose releases are projected to the ranks of these layers."""
     ranks = {layer.rank for layer in projected.layers if layer.rank < layer.dim}
     if not ranks:
         raise InvalidParameter("layers", str(projected.layers[0]), "a layer whose rank is below its dimension")
@@ -270,7 +270,7 @@ def _ways_of(projected: M2) -> list[_Way]:
 
 
 def _clipped_after(projected: M2, *, haar: bool) -> Lift:
-    """The lift of algorithms that clip the projection of each record, for records beyond their clip and of rank one.
+    """Return the lift of algorithms that clip the projected gradient, for clipped records of rank one.
 
     With ``b = |P u|^2 ~ Beta(r/2, (d-r)/2)`` in the Haar frame, and ``b ~ Beta(r/2, (d-1)/2)`` the squared cosine of
     ``A^T A u`` and ``u`` for M1, a record that is cut to its clip keeps ``E sqrt b`` of it in the direction ``u``
@@ -289,13 +289,13 @@ def _clipped_after(projected: M2, *, haar: bool) -> Lift:
 
 
 def _mean_root_of_beta(a: float, b: float) -> float:
-    """The mean of ``sqrt X`` for ``X ~ Beta(a, b)``."""
+    """Return ``E sqrt X`` for ``X ~ Beta(a, b)``."""
     # Gamma(a + 1/2) Gamma(a + b) / (Gamma(a) Gamma(a + b + 1/2)).
     return math.exp(math.lgamma(a + 0.5) - math.lgamma(a) + math.lgamma(a + b) - math.lgamma(a + b + 0.5))
 
 
 def _row(way: _Way, plain: Result, target: dict[str, float], run: Any) -> Choice | None:
-    """The noise that a way needs and what it is worth; None where no bound of it answers here."""
+    """Return the noise and the utility of one way to train; None if no bound of it has a value here."""
     try:
         result = plain if isinstance(way.mechanism, Gaussian) else sigma(way.mechanism, **target, **run)
     except (Unanswered, Refused):

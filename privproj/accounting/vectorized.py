@@ -1,9 +1,8 @@
-"""Columns: one release of many mechanisms of one kind, asked at once; arrays go in and arrays come out.
+"""Evaluate one release of many mechanisms of one kind at once, with arrays of parameters.
 
-Targets and noise are checked as arrays. Rows that differ in these alone are one *shape*: one question is put and
-checked for all of them, as nothing that a bound with kernels says besides depends on the noise. What a row answers, and
-with which margins, is said in :mod:`privproj.accounting.vectorized_kernels`. Every other row, and one with something
-wrong, is a question like any other: it is answered, or refused in the same words, at the scalar door.
+Rows that differ only in noise and target share one composition, which is checked once, because nothing else in a result
+of a bound with kernels depends on the noise. :mod:`privproj.accounting.vectorized_kernels` states the margins. Every
+other row, and every row with an error, is evaluated as a scalar query.
 """
 
 import math
@@ -37,39 +36,34 @@ from privproj.result import Outcome, Side, Status
 from privproj.run import RunOptions
 from privproj.targets import TARGETS, AnyTarget, FullTarget, target_from, target_names
 
-Places = NDArray[np.intp]
-"""Numbers of rows."""
+Places = NDArray[np.intp]  # indices of rows
 
-Truths = NDArray[np.bool_]
-"""True or false for each row."""
+Truths = NDArray[np.bool_]  # a truth value for each row
 
+# soundness: relative distance of epsilon below its target, so that the next number of thirteen digits, which other
+# arithmetic may return, still meets it (C24)
 CALIBRATION_STEP = 1e-12
-"""How far below its target the epsilon of a noise multiplier is, relative: the next number of thirteen digits is still
-within it, as another arithmetic may answer that (C24). Soundness."""
 
-FIRST_STEP_DOWN = 2.0**-33
-"""First relative step of the search for a lower end. Speed only."""
+FIRST_STEP_DOWN = 2.0**-33  # first relative step of the search for a lower end
 
-ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}
-"""What a row costs, over what that of an epsilon costs. Speed only."""
+ROW_WEIGHTS = {"delta": 0.2, "epsilon": 1.0, "sigma": 8.0}  # cost of a row, relative to an epsilon
 
+# the computed field of a result
 SOUGHT = {"delta": "delta", "epsilon": "epsilon", "sigma": "noise_multiplier"}
-"""The field of a result that has what is sought."""
 
-NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}
-"""What stands where there is no answer. Contract."""
+NO_ANSWER = {"delta": 1.0, "epsilon": math.inf, "sigma": math.inf}  # value of a row without a result
 
+# a type of mechanism, its name, or one with parameters
 AnyColumns = type[Mechanism] | str | Mechanism | MechanismColumns
-"""What columns are asked of: a kind of mechanism, or one with parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnResult:
-    """The answers of many questions about one kind of mechanism, and what all of them rest on together.
+    """The results of many queries of one kind of mechanism.
 
     Attributes:
-        quantity: What was asked: epsilon, delta or sigma.
-        value: The answers at their safe end. Where there is no answer: ``inf``, or 1 for a delta.
+        quantity: The quantity: epsilon, delta or sigma.
+        value: The values, rounded to the safe side; without a result ``inf``, or 1 for a delta.
         lower: The lower end of the interval that encloses the exact value of the named bound; 0 where none is known.
         log10_delta: The decimal logarithms of the deltas that were given or answered.
         outcome: How each evaluation ended, an :class:`privproj.Outcome`; only ``OK`` comes with a guarantee.
@@ -105,7 +99,7 @@ class ColumnResult:
 
     @cached_property
     def lower(self) -> Array:
-        """The lower ends of the intervals that enclose the exact values of the named bound; 0 where none is known."""
+        """The lower ends of the enclosures of the exact values of the named bound; 0 if unknown."""
         return self.find_lower()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,7 +110,7 @@ class ColumnResult:
         return f"<{self.value.size} {self.quantity}s ({words}): {reprlib.repr(self.value.ravel().tolist())}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return flat columns by name, a row for each answer: what was asked, the answers, and how each ended.
+        """Return flat columns by name, a row for each result: parameters, values and outcomes.
 
         Returns:
             Arrays and lists of one length, for ``pandas.DataFrame(found.to_dict())`` or ``polars.DataFrame(...)``.
@@ -188,7 +182,7 @@ def epsilons(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
 
 
 def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
-    """Find nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
+    """Return nearly the smallest noise multipliers that meet ``(epsilon, delta)`` for many releases, rounded up.
 
     Args:
         mechanism: The type of the mechanism or its name; or a mechanism, whose parameters may be lists and arrays.
@@ -215,7 +209,7 @@ def sigmas(mechanism: AnyColumns, **asked: Any) -> ColumnResult:
 def _answer_columns(
     quantity: str, mechanism: AnyColumns, /, *, bound: str | None = None, threads: int = 1, **parameters: Any
 ) -> ColumnResult:
-    """Broadcast what is given, ask every row, and put together the answers and what they rest on."""
+    """Broadcast the parameters, evaluate every row, and collect the results."""
     kind, of_mechanism = _kind_and_parameters(mechanism)
     for name in set(of_mechanism) & set(parameters):
         raise InvalidParameter(name, parameters[name], f"{name} once: in the mechanism, or beside its type")
@@ -232,7 +226,7 @@ def _answer_columns(
             target = target_from({name: row.pop(name, None) for name in TARGETS}, quantity)
             return checked_phase(composition_of(kind(**row), bound, run).only, target), target
 
-    # numpy's full takes a word for an array, which costs as much as the rest of a table of Gaussian deltas.
+    # numpy.full would treat a string as an array, which is slow.
     outcome = np.empty(size, object)
     outcome.fill(Outcome.OK)
     with expect_rows(size * ROW_WEIGHTS[quantity]):
@@ -240,7 +234,7 @@ def _answer_columns(
         phases, sides = [*answers.phases], {*answers.sides}
         if quantity == "delta" and answers.small.any():
             sides.add(Side.UPPER)
-        # What columns do not answer is a question of its own: all of them are put before the first is answered.
+        # Rows without a kernel are scalar queries; all of them are checked before the first is evaluated.
         alone = np.flatnonzero(answers.shape < 0)
         lower = np.zeros(len(alone))
         for k, (phase, target) in enumerate([question(i) for i in alone.tolist()]):
@@ -271,7 +265,7 @@ def _answer_columns(
 
 
 def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[str, Any]]:
-    """The type of a mechanism, and what its parameters were called with where it is more than a type."""
+    """Return the type of a mechanism and its given parameters."""
     if isinstance(mechanism, MechanismColumns):
         return mechanism.kind, mechanism.parameters
     if isinstance(mechanism, Mechanism):
@@ -284,7 +278,7 @@ def _kind_and_parameters(mechanism: AnyColumns) -> tuple[type[Mechanism], dict[s
 
 
 def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array], tuple[int, ...]]:
-    """What is the same for all rows, the flat columns of what is not, and the shape of the answers."""
+    """Return the scalars, the flat columns, and the shape of the result."""
     arrays = {name: _column_of(name, value) for name, value in parameters.items() if is_column(name, value)}
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
@@ -296,7 +290,7 @@ def _broadcast(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Raise :class:`InvalidParameter` for a name that is not known, or that this quantity does not take."""
+    """Raise :class:`InvalidParameter` for an unknown parameter, or one that this quantity does not have."""
     for name, value in run.items():
         if isinstance(value, list | tuple | np.ndarray):
             raise InvalidParameter(name, value, f"one {name} for all rows", "ask once for each value")
@@ -310,9 +304,9 @@ def _check_given(kind: type[Mechanism], quantity: str, run: Mapping[str, Any], p
 
 
 def _column_of(name: str, value: Any) -> Array:
-    """The values of a parameter as an array; raises :class:`InvalidParameter` for what is none."""
+    """Return the values of a parameter as an array, or raise :class:`InvalidParameter`."""
     try:
-        column = np.array(value)  # a copy, as lower ends may be found later
+        column = np.array(value)  # a copy, because lower ends may be computed later
     except ValueError:
         raise InvalidParameter(name, value, f"a {name} for every row, in an array without gaps") from None
     listed = column.dtype != bool and not isinstance(value, np.ndarray)
@@ -322,14 +316,14 @@ def _column_of(name: str, value: Any) -> Array:
 
 
 def _naming_row(number: int, shape: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Within it, an error names the row of this number by its indices, where there are several."""
+    """Return a context in which errors name the row by its indices."""
     return within(f"row {', '.join(map(str, np.unravel_index(number, shape)))}") if shape else nullcontext()
 
 
 def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
-    """The phase, which its bound answers for soundly; raises as :meth:`Phase.check` does.
+    """Return the phase after :meth:`Phase.check`.
 
-    Where the noise multiplier is sought it is that of a guess.
+    If the noise multiplier is calibrated, it is a first guess.
     """
     if isinstance(target, FullTarget):
         require_unset(phase.mechanism, "noise_multiplier", "sigma")
@@ -339,7 +333,7 @@ def checked_phase(phase: Phase, target: AnyTarget) -> Phase:
 
 
 def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[str, Any]:
-    """What all rows rest on together: every promise and assumption of one, the weakest status and side."""
+    """Return the union of assumptions and requirements of all rows, and their weakest status and side."""
     assumes = (words for phase in phases for words in (*phase.mechanism_assumes, *phase.run_assumes))
     return {
         "side": next((side for side in (Side.NONE, Side.UPPER) if side in sides), Side.EXACT),
@@ -352,12 +346,12 @@ def _basis_of(bound: Bound, phases: Sequence[Phase], sides: set[Side]) -> dict[s
     }
 
 
-# --- rows that are read together ------------------------------------------------------------------------
+# --- rows that are evaluated together ------------------------------------------------------------------------
 
 
 @dataclass
 class ColumnAnswers:
-    """Rows of one quantity as arrays: what is asked, and what columns say of it.
+    """Rows of one quantity as arrays: targets and results.
 
     ``numbers`` are the targets and the noise multipliers that are given, by the names of a result's fields, and
     ``log_delta``. ``delta`` is 0 where only its logarithm is a double; ``log10_delta`` may be that of an answer.
@@ -370,13 +364,13 @@ class ColumnAnswers:
     value: Array
     shape: Places
     lower_ends: list[tuple[Places, Callable[[], Array]]] = field(default_factory=list)
-    """What finds the lower ends of some rows."""
+    """Functions that compute the lower ends of some rows."""
     phases: list[Phase] = field(default_factory=list)
     sides: list[Side] = field(default_factory=list)
 
     @cached_property
     def lower(self) -> Array:
-        """Lower ends; 0 where none is known. They are found when they are first read."""
+        """The lower ends; 0 if unknown."""
         ends = np.zeros(len(self.value))
         for where, find in self.lower_ends:
             ends[where] = find()
@@ -384,12 +378,12 @@ class ColumnAnswers:
 
     @property
     def small(self) -> Truths:
-        """True for deltas that are told by their logarithm alone, which are above the truth."""
+        """True for deltas below 1e-300, whose value is an upper bound."""
         return self.numbers["log10_delta"] <= LEAST_LOG_VALUE / math.log(10.0)
 
 
 def _numbers_of(quantity: str, parameters: Mapping[str, Any], size: int) -> tuple[dict[str, Array], Truths]:
-    """Targets and noise multipliers of delta, epsilon or sigma as arrays, and for which rows they are in their domain.
+    """Return targets and noise multipliers as arrays, and which rows are in their domain.
 
     Each is given as a value for all rows or as one for each.
     """
@@ -425,7 +419,7 @@ def read_columns(
     phase_at: Callable[[int], Phase],
     threads: int = 1,
 ) -> ColumnAnswers:
-    """Ask the rows that have kernels; how one is answered does not depend on the others.
+    """Evaluate the rows that have kernels, independently of each other.
 
     ``same`` is what all rows share, ``columns`` has a value for each. ``phase_at`` puts the question of the row of this
     number, and checks it; what it refuses is not read.
@@ -445,7 +439,7 @@ def read_columns(
         if quantity == "delta":
             lower, logs = of_delta(at["noise_multiplier"], at["epsilon"])
             logs = np.where(logs < math.inf, logs, 0.0)
-            # e^h rounded up, by more than at the scalar door, as numpy's exp is not that of math
+            # e^h rounded up, by more than in scalar queries, because numpy's exp is not that of math
             value = np.exp(np.maximum(logs, LEAST_LOG_VALUE))
             value = np.minimum(1.0, value + 2.0 * NEXT_UP_RELATIVE_STEP * value)
             lower = np.where(lower > LEAST_LOG_VALUE, np.exp(lower), 0.0)
@@ -458,7 +452,7 @@ def read_columns(
             else:
                 value = _least_noises(of_epsilon, at["epsilon"], at["log_delta"])
             find_lower = partial(_lower_ends, of_delta, SOUGHT[quantity], value, at)
-        # An epsilon of 0 has a note, which is that of the scalar door.
+        # An epsilon of 0 has a note, which the scalar query adds.
         answered = (value > 0.0) & (value < NO_ANSWER[quantity])
         answers.value[where] = value
         answers.lower_ends.append((where, find_lower))
@@ -469,7 +463,7 @@ def read_columns(
 
 
 def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
-    """The places of rows that differ in noise and target alone, of those that may be read together."""
+    """Yield the indices of rows that differ only in noise and target."""
     places = np.flatnonzero(fine)
     others = [column for name, column in columns.items() if name not in (*TARGETS, "noise_multiplier")]
     groups: dict[Any, Any] = {}
@@ -481,23 +475,23 @@ def _alike(fine: Truths, columns: Mapping[str, Any]) -> Iterator[Places]:
     else:
         groups[()] = places
     for where in groups.values():
-        # So many rows in memory together, which a cache holds. Speed only.
+        # 2^15 rows fit a CPU cache.
         yield from (np.asarray(where[i : i + 2**15]) for i in range(0, len(where), 2**15))
 
 
+# from noise multipliers and targets to both values of a kernel
 _Answered = Callable[[Array, Array], tuple[Array, Array]]
-"""From noise multipliers and targets to both values of a kernel."""
 
 
 def _run(shape: RowShape, threads: int, kernel: Kernel, noises: Array, asked: Array) -> tuple[Array, Array]:
-    """Both values of the kernel at these noise multipliers and targets; the second is ``inf`` for no answer."""
+    """Return both values of the kernel; the second is ``inf`` without a result."""
     laws = np.stack(np.broadcast_arrays(*shape.row_at(noises)), axis=1)
     first, answered = over_rows(kernel, asked, laws, threads, shape.profile.weight)
     return first, np.where(answered < math.inf, answered, math.inf)
 
 
 def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str, Array]) -> Array:
-    """Below each epsilon (at its noise) or noise (at its epsilon) the first number whose delta is above the target."""
+    """Return, below each epsilon or noise multiplier, the first tried number whose delta is above the target."""
 
     def is_above(where: Places, x: Array) -> Any:
         tried = {name: column[where] for name, column in at.items()} | {sought: x}
@@ -508,7 +502,7 @@ def _lower_ends(of_delta: _Answered, sought: str, value: Array, at: Mapping[str,
 
 
 def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: float, otherwise: float) -> Array:
-    """Numbers moved by a relative ``step``, then by ever larger ones, until each was tried and ``holds``."""
+    """Return numbers moved by growing relative steps until each ``holds``."""
     moved = start.copy()
     waiting = np.flatnonzero((moved > 0.0) & (moved < math.inf))
     while waiting.size and abs(step) < 1.0:
@@ -520,7 +514,7 @@ def _moved_until(holds: Callable[[Places, Array], Any], start: Array, step: floa
 
 
 def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Array:
-    """Nearly the least noise multipliers that meet each target, ``inf`` where none is found.
+    """Return nearly the smallest noise multipliers that meet each target; ``inf`` if none is found.
 
     They are sought by secants of ``ln epsilon`` over ``ln z`` in a bracket. At the end each is asked for its epsilon as
     a user would: where that is within the target, so is the delta there (C24).
@@ -535,7 +529,7 @@ def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Ar
         inside = noises <= LARGEST_NOISE
         return inside & (of_epsilon(np.where(inside, noises, 1.0), log_delta[where])[1] <= most[where])
 
-    # As classical_noise has it.
+    # as in classical_noise
     z = np.clip(np.sqrt(2.0 * math.log(1.25) - 2.0 * log_delta) / epsilon, SMALLEST_NOISE, LARGEST_NOISE)
     low, high = np.full(z.size, SMALLEST_NOISE), np.full(z.size, LARGEST_NOISE)
     last, at_last, fall = z.copy(), np.full(z.size, math.nan), np.ones(z.size)
@@ -550,15 +544,15 @@ def _least_noises(of_epsilon: _Answered, epsilon: Array, log_delta: Array) -> Ar
         last[waiting], at_last[waiting] = x, value
         step = np.clip(value / fall[waiting], -1.0, 1.0)
         moved, a, b = x * np.exp(step), low[waiting], high[waiting]
-        # Every fourth look halves the bracket, as where columns have no answer below a noise. Speed only.
+        # Every fourth step bisects, in case the kernel has no value below some noise.
         inside = (a <= moved) & (moved <= b) & ((turn % 4 < 3) | (np.abs(step) <= CALIBRATION_STEP))
         z[waiting] = np.where(inside, moved, np.sqrt(a) * np.sqrt(b))
         is_open = (np.abs(step) > CALIBRATION_STEP) & (b - a > CALIBRATION_STEP * b)
-        # After so many looks a noise below which columns have no answer is not sought among them. Speed only.
+        # After nine steps a row without values is left to the scalar query.
         waiting = waiting[is_open & ~(blind[waiting] & (turn > 8))]
         if not waiting.size:
             break
     z[waiting] = high[waiting]
-    # Where columns end above the least noise, it is sought at the scalar door.
+    # Where the kernel has no value below a noise, the scalar query is used.
     z[blind] = math.inf
     return _moved_until(is_met, z, CALIBRATION_STEP, math.inf)

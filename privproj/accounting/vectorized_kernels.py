@@ -1,14 +1,14 @@
-"""Columns as kernels: what one row answers, and the margins by which all doors agree (C24).
+"""Kernels of array queries, and the margins by which they agree with scalar queries (C24).
 
-What ``epsilons`` answers at ``d``, asked back as ``delta`` or ``deltas``, gives no more than ``d``; and ``sigmas``
-keeps to both its targets when it is asked back (C24, "Columns"). With ``w`` the width of an enclosure,
+Round trips hold: ``delta`` or ``deltas`` at the epsilon of ``epsilons`` at ``d`` is at most ``d``, and ``sigmas``
+meets both its targets (C24, "Columns"). With ``w`` the width of an enclosure,
 
     deltas(e)   = value(U(c) + 2 w)  where c is the number of thirteen digits up to e,
     epsilons(d) = c                  of thirteen digits, where U(c) + 6 w <= ln d was evaluated,
 
 both sums moved up to a multiple of 2^-36.
 
-A row is that of the law, and after it the sampling rate.
+A row has the parameters of the profile, and after them the sampling rate.
 """
 
 import math
@@ -32,38 +32,32 @@ from privproj.profiles.conversion import is_within
 from privproj.profiles.privacy_profile import Curve, Kernel, KernelColumns, amplified_epsilon
 from privproj.targets import FullTarget
 
+# soundness: widths of an enclosure by which deltas exceed its upper end; three times as many for epsilons. The scalar
+# and the array enclosure of a query must have widths within a factor of 1.5 of each other
 WIDTHS_ABOVE = 2.0
-"""How many widths of an enclosure a delta of columns lies above its upper end; for an epsilon it is three times that.
 
-It rests on the two widths of one question, scalar and in columns, being within a factor of 1.5 of each other.
-Soundness.
-"""
-
+# soundness: relative error of the log of a printed delta, with room
 LOG_ROUNDING = 4e-15
-"""How far, relative, the log of a printed delta may be from the log that it stands for, with room. Soundness."""
 
-MOST_TRIES = 60
-"""How often a row is looked at anew before it is left to the scalar search. Speed only."""
+MOST_TRIES = 60  # steps before a row is left to the scalar query
 
+# soundness: relative error of the epsilon of the unsampled release, a dozen roundings
 AMPLIFIED_RTOL = 4e-15
-"""Relative error allowed to the epsilon at which an unsampled release is asked: a dozen roundings. Soundness."""
 
-LOG_DELTA: Any = None
-"""The profile that is read, and ``ROOT`` its inverse; :func:`answers_of` puts both in their place. Speed only."""
+LOG_DELTA: Any = None  # the profile, and ``ROOT`` its inverse; set by :func:`answers_of`
 
-ROOT: Any = None
-"""The inverse of :data:`LOG_DELTA`. Speed only."""
+ROOT: Any = None  # the inverse of :data:`LOG_DELTA`
 
 
 def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float]:
-    """An enclosure of ``ln delta``, its upper end raised by so many widths; ``(-inf, inf)`` where one is not known."""
+    """Return an enclosure of ``ln delta`` with its upper end raised by ``widths``; ``(-inf, inf)`` if unknown."""
     rate, shift, most = row[-1], 0.0, 0.0
     if rate < 1.0:
         # ln q + ln delta_0(ln(1 + (e^eps - 1)/q)), as in PrivacyProfile.sampled (C17).
         inner, shift = amplified_epsilon(eps, rate), math.log(rate)
         lower = LOG_DELTA(inner * (1.0 + AMPLIFIED_RTOL), row)[0] + shift - 1e-14
         upper = LOG_DELTA(inner * (1.0 - AMPLIFIED_RTOL), row)[1] + shift + 1e-14
-        # delta <= q, of which the scalar path says ln q + 1e-15.
+        # delta <= q, for which the scalar query has ln q + 1e-15
         most = shift + 1e-14
     else:
         lower, upper = LOG_DELTA(eps, row)
@@ -74,7 +68,7 @@ def _ends(eps: float, row: Sequence[float], widths: float) -> tuple[float, float
 
 
 def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
-    """A lower end of ``ln delta``, and the log that is answered; ``inf`` where none is known."""
+    """Return a lower and the rounded upper end of ``ln delta``; ``inf`` if unknown."""
     cut = digits_below(eps)
     lower, upper = _ends(cut, row, WIDTHS_ABOVE)
     if upper < math.inf:
@@ -83,7 +77,7 @@ def delta_of_row(eps: float, row: Sequence[float]) -> tuple[float, float]:
 
 
 def _root(log_delta: float, row: Sequence[float]) -> float:
-    """Nearly the epsilon at this log delta; what it gives must be evaluated."""
+    """Return an approximate epsilon for this log delta; the caller must evaluate delta there."""
     rate = row[-1]
     if not rate < 1.0:
         return ROOT(log_delta, row)[0]
@@ -95,8 +89,8 @@ def _root(log_delta: float, row: Sequence[float]) -> float:
 
 
 def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float]:
-    """How far what is raised of the answer is above this log delta, at most 0, and the answer; ``inf`` for none."""
-    # Below it by more than what is raised.
+    """Return the excess of the raised delta over this log delta, at most 0, and epsilon; ``inf`` if none is found."""
+    # below the target by more than the margin
     width = FUNCTION_RELATIVE_ERROR + RELATIVE_ERROR_PER_NAT * abs(log_delta)
     goal = log_delta - ANSWER_STEP - 8.0 * WIDTHS_ABOVE * width
     for _ in range(MOST_TRIES):
@@ -106,7 +100,7 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
         upper = _ends(eps, row, 3.0 * WIDTHS_ABOVE)[1]
         if upper == math.inf:
             break
-        # e^h is printed rounded up, and its log may be off by more.
+        # e^h is printed rounded up, which changes its log
         missing = rounded_log_delta(upper) - log_delta + LOG_ROUNDING * (1.0 - log_delta)
         if missing <= 0.0:
             return missing, eps
@@ -116,26 +110,26 @@ def epsilon_of_row(log_delta: float, row: Sequence[float]) -> tuple[float, float
 
 @lru_cache(maxsize=64)
 def answers_of(profile: KernelColumns) -> tuple[Kernel, Kernel]:
-    """The two answers, of a delta and of an epsilon, over a profile."""
+    """Return the kernels of delta and epsilon of a profile."""
     ends, root = with_globals(_ends, LOG_DELTA=profile.log_delta), with_globals(_root, ROOT=profile.root)
     return with_globals(delta_of_row, _ends=ends), with_globals(epsilon_of_row, _ends=ends, _root=root)
 
 
 class RowShape(NamedTuple):
-    """Rows that differ in noise and target alone."""
+    """Rows that differ only in noise and target."""
 
     profile: KernelColumns
-    """What answers them."""
+    """Their profile."""
 
     row_at: Callable[[Any], tuple[Any, ...]]
-    """The row at a noise multiplier; its entries may be arrays where that is one."""
+    """From a noise multiplier, or an array of them, to the row."""
 
     curve: Curve
     """The curve of one of them."""
 
 
 def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
-    """The shape of the rows that are like this phase, whose curve may be known; None where columns say nothing."""
+    """Return the shape of rows like this phase, or None if they have no kernels."""
     run, bound, law_row = phase.run, phase.bound, row_function(phase.bound)
     if law_row is None or max(run.steps, run.group_size) > 1 or run.max_batch_size is not None:
         return None
@@ -157,12 +151,12 @@ def shape_of(phase: Phase, curve: Curve | None = None) -> RowShape | None:
 
 
 def meets_in_columns(phase: Phase, target: FullTarget, curve: Curve) -> bool:
-    """True where epsilon and delta of the phase, if columns answer them, are no more than the target's (C24)."""
+    """Return whether epsilon and delta of the kernels, if there are any, meet the target (C24)."""
     shape = shape_of(phase, curve)
     if shape is None:
         return True
     row, (delta_of, epsilon_of) = shape.row_at(phase.mechanism.noise_multiplier), answers_of(shape.profile)
-    # Where columns have no answer, none contradicts.
+    # without a value there is no contradiction
     with suppress(ArithmeticError, ValueError):
         upper = delta_of(target.epsilon, row)[1]
         if upper < math.inf and not is_within(target, upper):

@@ -1,6 +1,7 @@
 """Runs: batches and epochs, groups of records."""
 
 import math
+from dataclasses import fields
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ import privproj
 from privproj import M2, Gaussian, InvalidParameter
 from privproj.accounting.schedule import phase_of
 from privproj.assumptions import Requirement
-from privproj.run import POISSON_UNLESS_SAID, Run, run_from
+from privproj.run import ASSUMED_POISSON, RUN_PARAMETERS, Run, RunOptions, run_from
 from privproj.sampling import Sampling
 
 
@@ -91,9 +92,9 @@ def test_how_often_a_batch_is_drawn_is_never_taken_to_be_once(given, finds, name
 
 def test_batches_are_said_to_be_taken_as_poisson_exactly_where_nobody_said_how_they_are_drawn():
     sized = {"batch_size": 10, "dataset_size": 100, "epochs": 2}
-    assert Run(**run_from(sized)).notes == (POISSON_UNLESS_SAID,)
+    assert Run(**run_from(sized)).notes == (ASSUMED_POISSON,)
     for scheme in Sampling:
-        assert POISSON_UNLESS_SAID not in Run(**run_from({**sized, "sampling": str(scheme)})).notes
+        assert ASSUMED_POISSON not in Run(**run_from({**sized, "sampling": str(scheme)})).notes
     assert Run(**run_from({**sized, "batch_size": 100})).notes == ()
     assert Run(sampling_rate=0.1, steps=5).notes == ()
 
@@ -162,3 +163,10 @@ def test_groups_compose_over_phases_with_rates_of_their_own():
     ))  # fmt: skip
     found, drawn_together = (schedule.epsilon(delta=1e-5).value for schedule in (joint, alike))
     assert found < 0.7 * drawn_together
+
+
+def test_run_options_are_the_fields_of_run():
+    """The type of the keyword arguments repeats names alone: checks and help texts are those of ``Run``."""
+    options = {*RUN_PARAMETERS, "allow_refuted", "public_size"}
+    assert set(RunOptions.__annotations__) == options
+    assert {field.name for field in fields(Run)} - {"notes"} == options - {"batch_size", "epochs", "allow_refuted"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, PublicSketch, Refused, Side
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.io.run_file import from_data
 from privproj.profiles.tradeoff import advantage, tradeoff, true_positive_rates
 
@@ -33,7 +33,7 @@ silent = st.one_of(
 
 def shown_risk(mechanism, target, bound=None, **run):
     """The risk at every door that shows it, the largest of them."""
-    curve = ask_by_name(mechanism, bound, run).curve()
+    curve = composition_of(mechanism, bound, run).curve()
     if "advantage" in target:
         return advantage(curve)
     found = true_positive_rates(curve, [target["fpr"]])[0]
@@ -132,8 +132,8 @@ def test_a_risk_that_a_sampled_run_never_has_is_met_by_any_noise_that_is_account
 
 def test_the_truth_from_below_stands_beside_an_advantage():
     found = privproj.sigma(M2(dim=2048, rank=16), advantage=0.1, **RUN)
-    assert 0.09 <= found.lower_bound.value <= 0.1
-    assert privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).lower_bound is None
+    assert 0.09 <= found.with_details().lower_bound.value <= 0.1
+    assert privproj.sigma(M2(dim=2048, rank=16), tpr=0.02, fpr=0.01).with_details().lower_bound is None
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -186,7 +186,7 @@ def test_a_risk_that_no_noise_meets_is_vacuous_and_none_is_certified():
 def test_targets_one_rounding_from_none_or_all_have_an_answer():
     largest = math.nextafter(1.0, 0.0)
     z = privproj.sigma(Gaussian(), advantage=largest).value
-    assert z and advantage(ask_by_name(Gaussian(noise_multiplier=z), None, {}).curve()) <= largest
+    assert z and advantage(composition_of(Gaussian(noise_multiplier=z), None, {}).curve()) <= largest
     for rate in (0.01, 0.5, largest - 2.0**-53):
         # Any noise up to 1e12 leaves more than one rounding.
         assert privproj.sigma(Gaussian(), tpr=math.nextafter(rate, 1.0), fpr=rate).value is None

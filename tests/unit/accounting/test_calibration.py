@@ -10,7 +10,7 @@ from helpers import RUN, RUNS, eps_of, m2
 import privproj
 from privproj import M2, Gaussian, PublicSketch, Wishart
 from privproj.accounting.calibration import ROUGH_NOISE_RTOL, solve_sigma
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.accounting.schedule import dp_sft
 from privproj.composition.good_event import GoodEventCurve
 from privproj.io.run_file import from_data
@@ -149,7 +149,7 @@ def test_a_rule_that_leads_with_epsilon_is_calibrated_by_it(monkeypatch):
 
 
 def test_a_noise_that_is_only_compared_meets_its_target_nearly_with_the_least():
-    question = ask_by_name(Gaussian(), None, RUN)
+    question = composition_of(Gaussian(), None, RUN)
     target = full_target(1.0, 1e-5, None, zero=False)
     roughly, closely = (solve_sigma(question, target, roughly=roughly) for roughly in (True, False))
     assert closely.value <= roughly.value <= closely.value * (1.0 + 2.0 * ROUGH_NOISE_RTOL)

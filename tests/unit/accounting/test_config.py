@@ -155,7 +155,7 @@ def test_every_command_warns_of_a_delta_that_allows_the_release_of_a_record(word
         sizes = ["--batch-size", "10", "--dataset-size", str(size), "--epochs", "1"]
         found = call(Case((command, *about, *more, *sizes, "--delta", "0.000999")))
         said = " ".join((found.out + found.err).split())
-        assert found.code == 0 and "batches are taken to be Poisson" in said
+        assert found.code == 0 and "Poisson sampling assumed" in said
         assert ("delta is not below 1/N" in said) == warned
 
 

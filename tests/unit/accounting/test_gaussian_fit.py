@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from privproj import M2, Gaussian, Laplace, Wishart
 from privproj.accounting.gdp import _edge_mu, _mu_above, fit_gaussian
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.profiles.gaussian import gaussian_profile, log_gaussian_delta
 from privproj.profiles.tradeoff import tradeoff
 from privproj.targets import delta_target
@@ -33,7 +33,7 @@ ALL = full_if(CASES, lambda name: name in COSTLY)
 
 def curve_of(name):
     mechanism, run = CASES[name]
-    return ask_by_name(mechanism, run.get("bound"), {k: v for k, v in run.items() if k != "bound"}).curve()
+    return composition_of(mechanism, run.get("bound"), {k: v for k, v in run.items() if k != "bound"}).curve()
 
 
 def slack(delta):
@@ -81,7 +81,7 @@ def test_the_trade_off_function_lies_above_that_of_mu(name):
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0.3, 20.0), st.sampled_from([1e-3, 1e-9, None]))
 def test_the_mu_of_laplace_noise_covers_it_at_fifty_digits(noise, delta):
-    curve = ask_by_name(Laplace(noise_multiplier=noise), None, {}).curve()
+    curve = composition_of(Laplace(noise_multiplier=noise), None, {}).curve()
     mu = fit_gaussian(curve, delta and slack(delta)).mu
     with mpmath.workdps(50):
         top, m = 1 / mpmath.mpf(noise), mpmath.mpf(mu)

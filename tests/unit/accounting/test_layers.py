@@ -135,6 +135,8 @@ def test_no_change_of_full_rank_stands_below_a_layer_with_few_columns():
     for share in ("", "@1"):
         clipping = "per-layer" if share else "joint"
         slim, wide = (stack(0.2, clipping, f"768x16:{m}{share}") for m in (1, 768))
-        least, other = (privproj.delta(mechanism, epsilon=0.25).lower_bound for mechanism in (slim, wide))
+        least, other = (
+            privproj.delta(mechanism, epsilon=0.25).with_details().lower_bound for mechanism in (slim, wide)
+        )
         truth = privproj.delta(M2(dim=768, rank=16, columns=1, noise_multiplier=0.2), epsilon=0.25, bound="exact-rank1")
         assert least.value <= truth.log10_delta < other.value

@@ -5,7 +5,7 @@ import pytest
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Laplace, Outcome, Refused, Side, Sketch, Status, Wishart
 from privproj.accounting.phase import Phase, phase_for
-from privproj.accounting.query import question_about
+from privproj.accounting.query import build_result, composition_of_phase
 from privproj.mechanisms.registry import find_bound
 from privproj.schedule import Schedule, from_data, phase_of
 
@@ -21,11 +21,13 @@ PHASES = [
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: f"{phase.mechanism.name}.{phase.bound.name}")
 def test_one_phase_of_a_run_is_answered_as_the_plain_question(phase):
-    asked = question_about(phase), Schedule((phase,))
+    asked = composition_of_phase(phase), Schedule((phase,))
     assert [question.is_plain for question in asked] == [True, False]
     curves = [question.curve() for question in asked]
     assert curves[0].epsilon(-11.0) == curves[1].epsilon(-11.0)
-    results = [q.result("epsilon", 1.0, None, side=q.side(curve)) for q, curve in zip(asked, curves, strict=True)]
+    results = [
+        build_result(query, "epsilon", 1.0, side=query.side(curve)) for query, curve in zip(asked, curves, strict=True)
+    ]
     for name in ("side", "status", "promises", "source", "outcome", "bound_version"):
         assert getattr(results[0], name) == getattr(results[1], name), name
     assert set(results[0].assumes) == set(results[1].assumes)
@@ -53,18 +55,18 @@ def test_a_phase_is_read_again_from_the_entry_that_it_writes(phase):
 def test_a_refuted_bound_is_marked_in_a_run_as_it_is_alone(name):
     mechanism = Sketch(rank=16, frobenius_bound=1.0, sensitivity=0.01, noise_sigma=1.0, step_smoothness=0.01)
     phase = phase_of(mechanism, "run", bound="lora-by-design", steps=2, allow_refuted=True)
-    question = Schedule((phase,)) if name == "run" else question_about(phase)
+    question = Schedule((phase,)) if name == "run" else composition_of_phase(phase)
     value = question.curve().epsilon(-11.0).upper
-    found = question.result("epsilon", value, None)
+    found = build_result(question, "epsilon", value)
     assert (found.status, found.side, found.outcome) == (Status.REFUTED, Side.NONE, Outcome.REFUSED)
     assert any("NOT A GUARANTEE" in words for words in found.warnings) and found.upper is None
 
 
 def test_the_weakest_status_is_that_of_the_run():
     proved, promised = PHASES[1], phase_of(Gaussian(noise_multiplier=3.0), "second", group_size=2)
-    assert Schedule((proved,)).result("epsilon", 1.0, None).status is Status.PROVED
+    assert build_result(Schedule((proved,)), "epsilon", 1.0).status is Status.PROVED
     grouped = phase_of(Gaussian(noise_multiplier=9.0), "third", group_size=2)
-    assert Schedule((promised, grouped)).result("epsilon", 1.0, None).status is Status.CONDITIONAL
+    assert build_result(Schedule((promised, grouped)), "epsilon", 1.0).status is Status.CONDITIONAL
 
 
 def test_a_name_that_no_file_could_hold_is_refused():

@@ -10,7 +10,7 @@ import pytest
 import privproj
 from privproj import M2, Gaussian, InvalidParameter, Outcome, PublicSketch, Refused, Side, Status
 from privproj.accounting.kernel_rows import row_function
-from privproj.accounting.query import ask_by_name
+from privproj.accounting.query import composition_of
 from privproj.accounting.vectorized_kernels import answers_of
 from privproj.mechanisms.registry import registry
 from privproj.numerics import jit
@@ -174,7 +174,7 @@ def test_what_a_bound_with_columns_says_besides_its_number_does_not_depend_on_th
         said = set()
         for noise in (1e-12, 0.3, 1.0, 1e12):
             mechanism = mechanism_at(bound.mechanism, {**given, "noise_multiplier": [noise] * 6}, i)
-            phase = ask_by_name(mechanism, bound.name, {}).only
+            phase = composition_of(mechanism, bound.name, {}).only
             words = phase.notes, phase.promises, phase.mechanism_assumes, phase.run_assumes, phase.status
             checks = bound.check(mechanism), bound.is_exact(mechanism), phase.is_guarantee
             has = [at is None for mu in (1e-12, 1.0, 1e12) for at in (row_function(bound)(mechanism, mu),)]

@@ -77,9 +77,8 @@ def test_bad_input_is_one_sentence(run, words, said):
      "steps m2 --dim 96 --rank 8 --noise-multiplier .5 --sampling-rate .1 --epsilon 2 --delta 1e-5",
      "delta m1 --dim 96 --rank 8 --noise-multiplier 9 --epsilon 1"],
 )  # fmt: skip
-def test_every_answer_about_a_projected_mechanism_says_its_worth(run, words):
-    _, text, _ = run(words)
-    assert "worth:    the update is as noisy as that of DP-SGD with multiplier" in text
+def test_verbose_result_of_a_projection_has_its_utility(run, words):
+    assert "  utility:   effective noise multiplier" in run(f"{words} -v")[1] and "utility" not in run(words)[1]
     numerics = json.loads(run(f"{words} --json")[1])["numerics"]
     assert numerics["effective_noise_multiplier"] >= numerics["dp_sgd_noise_multiplier"] * 0.998
     assert numerics["projection_error"] > 0.0 and numerics["projection_error_of_run"] <= numerics["projection_error"]

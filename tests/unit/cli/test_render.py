@@ -4,7 +4,7 @@ import re
 
 import pytest
 from helpers import ROOT
-from privproj_cli.render import excess_words, round_outward, run_words
+from privproj_cli.render import gap_text, round_outward, run_words
 
 from privproj.result import limit_words
 from privproj.run import Run
@@ -15,67 +15,84 @@ M2 = "m2 --dim 2048 --rank 16 --noise-multiplier 0.5"
 
 
 @pytest.mark.parametrize("line", [f"epsilon {GAUSSIAN} --delta 1e-5", f"epsilon {M2} --delta 1e-5"])
-def test_text_starts_with_the_number_and_says_what_it_rests_on(run, line):
+def test_text_starts_with_the_value_and_what_it_depends_on(run, line):
     code, out, err = run(line)
-    first, second = out.splitlines()[:2]
+    first, bound, steps, neighbors, requires, *_ = out.splitlines()
     assert (code, err) == (0, "")
-    assert re.fullmatch(r"epsilon = [\d.]+  \((upper bound|exact), at delta 1e-05\)", first)
-    assert "proved, no promise on the data" in second and "add-remove" in second and "one release" in second
+    assert re.fullmatch(r"epsilon = [\d.]+  \((upper bound|exact), delta = 1e-05\)", first)
+    assert re.fullmatch(r"  bound:     [\w-]+ \(proved\)", bound)
+    assert steps == "  run:       1 step on the whole dataset"
+    assert neighbors == "  neighbors: add or remove one record"
+    assert requires.startswith("  requires:  ")
 
 
-def test_gain_line_of_a_projection_mechanism(run):
-    _, out, _ = run(f"epsilon {M2} --delta 1e-5")
-    assert re.search(r"gain: +plain Gaussian [\d.]+, published \(k=2048\) [\d.]+, this bound", out)
+def test_default_text_has_at_most_six_labels(run):
+    line = f"epsilon {M2} --columns 9 --bound column-exact --delta 1e-5 --sampling-rate 0.1 --steps 9 --clip 1"
+    out = run(line)[1]
+    assert len(re.findall(r"^  [a-z ]+:", out, re.M)) <= 6
+
+
+def test_assumption_on_the_data_is_on_the_second_line(run):
+    out = run("epsilon wishart --dim 768 --rank 16 --misalignment 1e-6 --delta 1e-5")[1].splitlines()
+    assert out[0].endswith("(exact, delta = 1e-05), only under an assumption on the data")
+    assert out[1].startswith("  assumes:   ")
+    assert "  bound:     exact (proved under this assumption)" in out
+
+
+def test_verbose_adds_other_bounds_of_a_projection(run):
+    line = f"epsilon {M2} --delta 1e-5"
+    assert "other bounds" not in run(line)[1]
+    assert re.search(r"other bounds: plain Gaussian [\d.]+, published \(k=2048\) [\d.]+\n", run(f"{line} -v")[1])
 
 
 @pytest.mark.full
-def test_a_run_at_a_risk_has_no_published_baseline(run):
-    """It would compose the run anew for each point of a curve; one release has it."""
-    line = "sigma m2 --dim 2048 --rank 16 --advantage 0.1"
+def test_composed_run_at_a_risk_has_no_published_baseline(run):
+    """The published bound would compose the run for each point of a curve."""
+    line = "sigma m2 --dim 2048 --rank 16 --advantage 0.1 -v"
     assert "published" in run(line)[1]
     out = run(f"{line} --steps 10 --sampling-rate 0.01")[1]
-    assert "gain:     plain Gaussian" in out and "published" not in out
+    assert "other bounds: plain Gaussian" in out and "published (k" not in out
 
 
-def lines_of(out):
-    """The words of an answer without their line breaks."""
+def joined(out):
+    """The text without its line breaks."""
     return " ".join(out.split())
 
 
-def test_an_answer_says_below_what_no_accounting_can_go(run):
-    _, out, _ = run(f"epsilon {M2} --delta 1e-5")
+def test_verbose_adds_a_lower_bound(run):
+    line = f"epsilon {M2} --delta 1e-5"
+    assert "lower bound" not in run(line)[1]
     assert re.search(
-        r"at least: epsilon [\d.]+ by any accounting, against whoever sees the projections: this answer is at most "
-        r"0.01 % above the truth",
-        lines_of(out),
+        r"lower bound: epsilon >= [\d.]+, against an adversary who observes the projections \(gap <= 0.01 %\)",
+        joined(run(f"{line} -v")[1]),
     )
-    _, out, _ = run("sigma m2 --dim 2048 --rank 16 --epsilon 1 --delta 1e-5")
-    assert "with this noise multiplier by any accounting" in lines_of(out)
-    assert "the epsilon asked for is at most" in lines_of(out)
+    out = run("sigma m2 --dim 2048 --rank 16 --epsilon 1 --delta 1e-5 -v")[1]
+    assert re.search(r"lower bound: epsilon >= [\d.]+ with this noise multiplier", joined(out))
     small = "m2 --dim 2048 --rank 1 --noise-multiplier 0.16 --sampling-rate 0.01 --steps 2000"
-    _, out, _ = run(f"delta {small} --epsilon 0.3")
-    assert re.search(r"at least: delta [\d.e-]+ by any accounting.* times the truth; the bound takes", lines_of(out))
-    _, out, _ = run("epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5")
-    assert "by any accounting: this answer" in lines_of(out)
-    _, out, _ = run(f"epsilon {GAUSSIAN} --delta 1e-5 --sampling shuffle --batches 100")
-    assert re.search(r"at least: epsilon [\d.]+ by any accounting: this answer is at most", lines_of(out))
-    _, out, _ = run(f"epsilon {GAUSSIAN} --delta 1e-5")
-    assert "at least" not in out
+    out = run(f"delta {small} --epsilon 0.3 -v")[1]
+    assert re.search(
+        r"lower bound: delta >= [\d.e-]+, against .* \(gap <= a factor of [\d.]+\); the bound", joined(out)
+    )
+    out = run("epsilon sketch-public --rank 16 --noise-multiplier 1 --delta 1e-5 -v")[1]
+    assert re.search(r"lower bound: epsilon >= [\d.]+ \(gap", joined(out))
+    out = run(f"epsilon {GAUSSIAN} --delta 1e-5 --sampling shuffle --batches 100 -v")[1]
+    assert re.search(r"lower bound: epsilon >= [\d.]+ \(gap", joined(out))
+    assert "lower bound" not in run(f"epsilon {GAUSSIAN} --delta 1e-5 -v")[1]
 
 
 @pytest.mark.parametrize(
     ("ratio", "words"),
     [
-        (1.0, "0.01 % above"),
-        (1.00751, "0.76 % above"),
-        (1.0984, "9.9 % above"),
-        (1.5, "50 % above"),
-        (1.995, "100 % above"),
-        (2.01, "2.1 times"),
+        (1.0, "0.01 %"),
+        (1.00751, "0.76 %"),
+        (1.0984, "9.9 %"),
+        (1.5, "50 %"),
+        (1.995, "100 %"),
+        (2.01, "a factor of 2.1"),
     ],
 )
-def test_how_far_an_answer_is_above_the_truth_is_rounded_up(ratio, words):
-    assert excess_words(ratio) == words
+def test_gap_is_rounded_up(ratio, words):
+    assert gap_text(ratio) == words
 
 
 @pytest.mark.parametrize(
@@ -110,7 +127,7 @@ def test_a_limit_is_said_as_it_was_given_or_so_that_less_is_claimed(value, down,
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("epsilon gaussian --noise-multiplier 1 --delta 1.0000004e-5", "at delta 1.00001e-05"),
+        ("epsilon gaussian --noise-multiplier 1 --delta 1.0000004e-5", "delta = 1.00001e-05"),
         ("sigma gaussian --epsilon 2.0000001 --delta 1e-5", "meets epsilon 2.00001 and"),
         ("epsilon wishart --dim 100 --rank 16 --misalignment 9.9999951e-6 --delta 1e-5", "cos(v, v') <= 9.99999e-06:"),
         ("epsilon sketch --rank 16 --gamma 333.33333333 --delta 1e-5", ">= 333.334 for all"),
@@ -125,13 +142,13 @@ def test_what_is_said_claims_no_more_than_what_was_asked(line, words, run):
 
 def test_tiny_delta_is_not_shown_as_zero(run):
     code, out, _ = run("delta gaussian --noise-multiplier 1 --epsilon 60")
-    assert code == 0 and out.startswith("delta < 1e-300  (upper bound, at epsilon 60)")
+    assert code == 0 and out.startswith("delta < 1e-300  (upper bound, epsilon = 60)")
 
 
 def test_a_refuted_number_is_no_better_for_asking_nothing_of_the_data(run):
     sizes = "--rank 16 --frobenius-bound 1 --sensitivity 0.01 --noise-sigma 1 --step-smoothness 0.01 --steps 2"
     _, out, _ = run(f"epsilon sketch --bound lora-by-design {sizes} --delta 1e-5 --allow-refuted")
-    assert "lora-by-design (refuted); replace" in out and "no promise" not in out
+    assert "NOT A GUARANTEE" in out.splitlines()[0] and "  bound:     lora-by-design (refuted)\n" in out
 
 
 @pytest.mark.parametrize("columns", [50, 72, 100, 300])

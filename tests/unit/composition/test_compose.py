@@ -1,4 +1,4 @@
-"""The composer: lower <= exact <= upper, at every size of delta and for every shape of run."""
+"""Composition: lower <= exact <= upper, for every size of delta and every kind of run."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_composed_gaussian_is_enclosed_from_a_half_to_1e_30(steps):
 
 
 @pytest.mark.parametrize("steps", [1, 100, 10**4])
-def test_epsilon_is_the_inverse(steps):
+def test_epsilon_is_the_inverse_of_log_delta(steps):
     curve = compose_on_grid([(gaussian(math.sqrt(steps)), Run(steps=steps))])
     for log10_delta in (-1, -3, -8, -20, -29):
         low, high = curve.epsilon(log10_delta * math.log(10.0))
@@ -50,7 +50,7 @@ def test_epsilon_is_the_inverse(steps):
 
 
 def mixture(share, mu1, mu2):
-    """With probability ``share`` the release has the shift ``mu1``, else ``mu2``; which one is told."""
+    """Return the profile of a release that reveals its shift, ``mu1`` with probability ``share``, else ``mu2``."""
 
     def table(eps):
         (low1, high1), (low2, high2) = (gaussian_ends(eps, mu) for mu in (mu1, mu2))
@@ -63,7 +63,7 @@ def mixture(share, mu1, mu2):
 
 
 def binomial_formula(eps, share, mu1, mu2, steps):
-    """The exact profile of ``steps`` releases: a binomial mixture of Gaussian profiles, at 30 digits."""
+    """Return the exact profile of ``steps`` releases: a binomial mixture of Gaussian profiles, to 30 digits."""
     with mpmath.workdps(30):
         total = mpmath.mpf(0)
         for count in range(steps + 1):
@@ -99,7 +99,7 @@ def test_phases_of_different_noise_are_enclosed():
 
 
 @pytest.mark.parametrize(("case", "peers"), [(0, (1.8280, 1.8289)), (1, (6.10, 6.137)), (2, (462.65, 462.77))])
-def test_dp_sgd_runs_lie_where_the_peers_say(case, peers):
+def test_dp_sgd_epsilon_agrees_with_other_accountants(case, peers):
     z, rate, steps = DP_SGD[case]
     result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-5, steps=steps, sampling_rate=rate)
     assert peers[0] <= result.lower <= result.value <= peers[1]
@@ -128,7 +128,7 @@ def test_finer_grids_stay_inside(z, rate, steps, log10_delta):
 @pytest.mark.parametrize(
     ("z", "rate", "steps"), [(0.6, 1e-4, 100), (0.3, 1e-6, 1000), (1e6, 1e-9, 10**9), (1.0, 0.01, 10**9)]
 )
-def test_extreme_runs_are_answered_soundly(z, rate, steps):
+def test_extreme_runs_are_sound(z, rate, steps):
     run = {"steps": steps, "sampling_rate": rate}
     result = privproj.epsilon(Gaussian(noise_multiplier=z), delta=1e-6, **run)
     assert (result.lower or 0.0) <= result.value
@@ -145,8 +145,8 @@ COSTLY_RUNS = [pytest.param(rate, steps, 20.0, marks=pytest.mark.slow) for rate,
     ("rate", "steps", "largest"),
     [*((*run, 3.0) for run in SEVERAL_RUNS), *COSTLY_RUNS, *((*run, 20.0) for run in SEVERAL_RUNS[2:])],
 )
-def test_no_answer_is_above_a_simple_bound(z, rate, steps, largest):
-    """Basic composition of equal shares, and the probability of ever being sampled."""
+def test_epsilon_is_at_most_the_simple_bounds(z, rate, steps, largest):
+    """Simple bounds: basic composition of equal shares, and the probability of ever being sampled."""
     run = {"steps": steps, "sampling_rate": rate}
     for mechanism in (Laplace(noise_multiplier=z), Gaussian(noise_multiplier=z)):
         for eps in (0.0, 1e-6, 0.1, largest):
@@ -186,7 +186,7 @@ def test_two_phases_compose_jointly():
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_one_subsampled_step_is_the_amplification_theorem(sampling):
+def test_one_subsampled_step_equals_amplification(sampling):
     q, z = 0.05, 0.7
     profile = find_bound(Gaussian, "analytic").representation(Gaussian(noise_multiplier=z))
     for eps in (0.0, 0.1, 0.5, 1.5):
@@ -206,7 +206,7 @@ def test_small_rate_and_many_steps_are_tight():
 
 
 def test_simulated_subsampled_run_stays_below_the_bound():
-    """A Gaussian run of one dimension under Poisson sampling: losses drawn, both orders."""
+    """One-dimensional Gaussian run under Poisson sampling, with simulated losses in both directions."""
     rng = np.random.default_rng(5)
     q, z, steps, count = 0.2, 1.5, 8, 200_000
     for order in ("remove", "add"):
@@ -220,7 +220,7 @@ def test_simulated_subsampled_run_stays_below_the_bound():
             assert gains.mean() <= bound + 5 * gains.std() / math.sqrt(count)
 
 
-def test_hopeless_losses_and_grids_are_precision_limits():
+def test_excessive_losses_and_grids_raise_precision_limit():
     for run, z in (
         ({"steps": 2, "sampling_rate": 0.5}, 1e-3),
         ({"steps": 3, "sampling_rate": 0.9, "discretization": 1e-12}, 1.0),
@@ -230,7 +230,7 @@ def test_hopeless_losses_and_grids_are_precision_limits():
         assert caught.value.result.outcome == "precision_limit"
 
 
-def test_absurd_runs_are_answered_soundly_or_refused_before_memory_is_taken():
+def test_absurd_runs_are_sound_or_raise_before_allocation():
     run = {"steps": 10**12, "sampling_rate": 0.01}
     try:
         assert eps_of(m2(1.0), **run) < eps_of(m2(1.0), "mixture-rdp", **run)

@@ -12,8 +12,8 @@ import pytest
 from helpers import full_if
 
 from privproj import Gaussian, InvalidParameter
-from privproj.accounting.query import ask_by_name
-from privproj.contrib.selection.selection import law_of_trials, select_best
+from privproj.accounting.query import composition_of
+from privproj.contrib.selection.selection import selection_curve, trial_distribution
 from privproj.numerics.interval import Enclosure
 from privproj.profiles.conversion import read_epsilon, read_log_delta
 from privproj.profiles.rdp import BestCurve, RenyiCurve
@@ -25,7 +25,7 @@ LAWS = [("geometric", None), ("logarithmic", None), ("negative-binomial", -0.7),
 
 def gaussian_curve(z, bound="analytic", **run):
     """The curve of Gaussian noise."""
-    return ask_by_name(Gaussian(noise_multiplier=z), bound, run).curve()
+    return composition_of(Gaussian(noise_multiplier=z), bound, run).curve()
 
 
 class PairCurve:
@@ -78,10 +78,10 @@ def pairs_of_laws():
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("mean", [1.0, 1.5, 8.0, 60.0])
-def test_no_selection_from_a_finite_law_leaks_more_than_the_bound(law, mean):
-    trials = law_of_trials(mean, *law)
+def test_selection_curve_covers_exact_finite_selections(law, mean):
+    trials = trial_distribution(mean, *law)
     for p, q, scores in pairs_of_laws():
-        curve = select_best(PairCurve(p, q), trials)
+        curve = selection_curve(PairCurve(p, q), trials)
         for order, eps in itertools.product(((p, q), (q, p)), (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 7.0)):
             a, b = (selected(one, scores, trials) for one in order)
             assert sum(a) == pytest.approx(1.0, rel=1e-9, abs=0)
@@ -90,8 +90,8 @@ def test_no_selection_from_a_finite_law_leaks_more_than_the_bound(law, mean):
 
 
 @pytest.mark.parametrize("mean", [1.5, 8.0])
-def test_no_poisson_selection_leaks_more_than_its_renyi_curve_says(mean):
-    law = law_of_trials(mean, "poisson", None)
+def test_poisson_renyi_curve_covers_exact_selections(mean):
+    law = trial_distribution(mean, "poisson", None)
     for p, q, scores in pairs_of_laws():
         both = [(p, q), (q, p)]
 
@@ -99,7 +99,7 @@ def test_no_poisson_selection_leaks_more_than_its_renyi_curve_says(mean):
             sums = [sum(a**alpha * b ** (1.0 - alpha) for a, b in zip(*pair, strict=True)) for pair in both]
             return math.log(max(sums)) / (alpha - 1.0)
 
-        curve = select_best(RenyiCurve(divergence, high=40.0), law)
+        curve = selection_curve(RenyiCurve(divergence, high=40.0), law)
         for order, eps in itertools.product(both, (0.0, 0.5, 1.0, 2.0, 4.0)):
             a, b = (selected(one, scores, law) for one in order)
             true = sum(max(0.0, x - math.exp(eps) * y) for x, y in zip(a, b, strict=True))
@@ -107,22 +107,22 @@ def test_no_poisson_selection_leaks_more_than_its_renyi_curve_says(mean):
 
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law[1] != -0.7], ids=str)
-def test_without_the_choice_the_epsilon_is_too_small(law):
+def test_epsilon_without_selection_cost_is_too_small(law):
     """The event that the largest of K noisy numbers is above a threshold refutes the epsilon of one run."""
-    trials, eps, base = law_of_trials(10.0, *law), 1.0, gaussian_curve(1.0)
+    trials, eps, base = trial_distribution(10.0, *law), 1.0, gaussian_curve(1.0)
     f, normal = generating_function(trials), mpmath.ncdf
     true = max(
         (1.0 - f(float(normal(x - 1.0)))) - math.exp(eps) * (1.0 - f(float(normal(x))))
         for x in np.arange(0.0, 5.0, 0.1)
     )
     assert math.exp(base.log_delta(eps).upper) < 0.8 * true
-    assert true <= math.exp(select_best(base, trials).log_delta(eps).upper)
+    assert true <= math.exp(selection_curve(base, trials).log_delta(eps).upper)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("mean", [1.0, 2.5, 6.0])
-def test_the_law_of_the_number_of_runs_has_its_mean(law, mean):
-    trials = law_of_trials(mean, *law)
+def test_trial_distribution_has_requested_mean(law, mean):
+    trials = trial_distribution(mean, *law)
     with localcontext() as context:
         context.prec = 40
         count = 60_000 if law[1] == -0.7 else 1000
@@ -135,8 +135,8 @@ def test_the_law_of_the_number_of_runs_has_its_mean(law, mean):
 
 
 @pytest.mark.parametrize("law", LAWS[:1] + LAWS[-1:], ids=str)
-def test_drawn_numbers_have_that_law_and_the_best_of_them_its_distribution(law):
-    trials, n, rng = law_of_trials(6.0, *law), 4000, np.random.default_rng(34)
+def test_draw_and_best_score_follow_distribution(law):
+    trials, n, rng = trial_distribution(6.0, *law), 4000, np.random.default_rng(34)
     counts = np.array([trials.draw(Fraction(2 * i + 1, 2 * n)) for i in range(n)])
     with localcontext() as context:
         context.prec = 40
@@ -156,9 +156,9 @@ def mp_gaussian_delta(eps, mu=1):
 
 
 @pytest.mark.parametrize(("mean", "eta"), [(2, 0), (10, 1), (10, 0.5), (300, 1)])
-def test_negative_binomial_selections_are_the_formula(mean, eta):
-    law = law_of_trials(mean, "negative-binomial", eta)
-    curve = select_best(gaussian_curve(1.0), law)
+def test_negative_binomial_curve_equals_formula(mean, eta):
+    law = trial_distribution(mean, "negative-binomial", eta)
+    curve = selection_curve(gaussian_curve(1.0), law)
     with mpmath.workdps(50):
         gamma, shape = mpmath.mpf(law.gamma), mpmath.mpf(eta)
         m = shape * (1 / gamma - 1) / (1 - gamma**shape) if eta else (1 / gamma - 1) / -mpmath.log(gamma)
@@ -171,8 +171,8 @@ def test_negative_binomial_selections_are_the_formula(mean, eta):
 
 
 @pytest.mark.parametrize("mean", full_if([1.0, 3.0, 30.0], lambda mean: mean == 30.0))
-def test_poisson_selections_are_the_expectation_within_the_width_of_their_cells(mean):
-    curve = select_best(gaussian_curve(1.0), law_of_trials(mean, "poisson", None))
+def test_poisson_curve_equals_expectation_up_to_cell_width(mean):
+    curve = selection_curve(gaussian_curve(1.0), trial_distribution(mean, "poisson", None))
 
     def expectation(eps, tau):
         c, lost = mpmath.expm1(tau), mean * mp_gaussian_delta(tau)
@@ -191,8 +191,8 @@ def test_poisson_selections_are_the_expectation_within_the_width_of_their_cells(
 
 
 @pytest.mark.parametrize(("z", "mean", "eta"), [(1.0, 2, 0.5), (4.0, 10, 1), (1.0, 100, 0), (20.0, 10, 3)])
-def test_no_answer_is_above_the_published_renyi_theorem(z, mean, eta):
-    law, delta = law_of_trials(mean, "negative-binomial", eta), 1e-5
+def test_select_is_at_most_published_renyi_theorem(z, mean, eta):
+    law, delta = trial_distribution(mean, "negative-binomial", eta), 1e-5
     orders = [1.0 + math.exp(s) for s in np.arange(-5.0, 8.0, 0.005)]
     rdp = {a: a / (2.0 * z * z) for a in orders}
     hat = min((1.0 - 1.0 / a) * rdp[a] + math.log(1.0 / law.gamma) / a for a in orders)
@@ -201,12 +201,12 @@ def test_no_answer_is_above_the_published_renyi_theorem(z, mean, eta):
         for a in orders
     )
     for bound in ("rdp", "analytic"):
-        assert read_epsilon(select_best(gaussian_curve(z, bound), law), delta_target(delta, None)).upper < published
+        assert read_epsilon(selection_curve(gaussian_curve(z, bound), law), delta_target(delta, None)).upper < published
 
 
-def test_poisson_selections_of_a_renyi_curve_are_the_published_theorem_at_every_order():
+def test_poisson_renyi_curve_equals_published_theorem():
     z, mean = 2.0, 7.0
-    curve = select_best(gaussian_curve(z, "rdp"), law_of_trials(mean, "poisson", None))
+    curve = selection_curve(gaussian_curve(z, "rdp"), trial_distribution(mean, "poisson", None))
     orders = [1.0 + math.exp(s) for s in np.arange(-6.0, 8.0, 0.002)]
     for a in (1.5, 4.0, 20.0):
         tau = math.log1p(1.0 / (a - 1.0))
@@ -216,10 +216,10 @@ def test_poisson_selections_of_a_renyi_curve_are_the_published_theorem_at_every_
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_more_runs_cost_more_and_one_run_costs_itself(law):
+def test_selection_cost_increases_with_trials(law):
     base = gaussian_curve(2.0)
     found = [
-        read_epsilon(select_best(base, law_of_trials(mean, *law)), delta_target(1e-6, None)).upper
+        read_epsilon(selection_curve(base, trial_distribution(mean, *law)), delta_target(1e-6, None)).upper
         for mean in (1.0, 1.1, 2.0, 10.0, 100.0)
     ]
     assert found == sorted(found)
@@ -227,10 +227,12 @@ def test_more_runs_cost_more_and_one_run_costs_itself(law):
     assert one <= found[0] and (law[0] == "poisson" or found[0] == pytest.approx(one, rel=1e-9, abs=0))
 
 
-def test_negative_binomial_costs_grow_with_the_shape():
+def test_negative_binomial_cost_increases_with_shape():
     base = gaussian_curve(2.0)
     found = [
-        read_epsilon(select_best(base, law_of_trials(10.0, "negative-binomial", s)), delta_target(1e-6, None)).upper
+        read_epsilon(
+            selection_curve(base, trial_distribution(10.0, "negative-binomial", s)), delta_target(1e-6, None)
+        ).upper
         for s in (-0.9, -0.5, 0.0, 0.5, 1.0, 3.0, 20.0)
     ]
     assert found == sorted(found)
@@ -238,10 +240,10 @@ def test_negative_binomial_costs_grow_with_the_shape():
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("bound", ["analytic", "rdp"])
-def test_both_readings_are_exact_inverses(law, bound):
+def test_selection_epsilon_and_delta_are_inverse(law, bound):
     draw, tried = random.Random(7), 0
     for z in (0.4, 3.0, 50.0):
-        curve = select_best(gaussian_curve(z, bound), law_of_trials(draw.uniform(1.0, 50.0), *law))
+        curve = selection_curve(gaussian_curve(z, bound), trial_distribution(draw.uniform(1.0, 50.0), *law))
         for _ in range(2):
             target = delta_target(10.0 ** draw.uniform(-12, -1), None)
             eps = read_epsilon(curve, target).upper
@@ -251,11 +253,11 @@ def test_both_readings_are_exact_inverses(law, bound):
     assert tried
 
 
-def test_several_renyi_curves_are_selected_each_by_itself():
+def test_selection_of_several_renyi_curves_is_elementwise():
     first, second = gaussian_curve(2.0, "rdp"), gaussian_curve(3.0, "rdp")
-    law = law_of_trials(4.0, "poisson", None)
-    both = select_best(BestCurve((first, second)), law)
-    assert both.epsilon(-11.0).upper == select_best(second, law).epsilon(-11.0).upper
+    law = trial_distribution(4.0, "poisson", None)
+    both = selection_curve(BestCurve((first, second)), law)
+    assert both.epsilon(-11.0).upper == selection_curve(second, law).epsilon(-11.0).upper
 
 
 @pytest.mark.parametrize(
@@ -264,6 +266,6 @@ def test_several_renyi_curves_are_selected_each_by_itself():
      (2, "negative-binomial", None), (2, "negative-binomial", -1.0), (2, "negative-binomial", 1e-300),
      (1e9, "poisson", None)],
 )  # fmt: skip
-def test_what_is_no_law_is_refused(asked):
+def test_invalid_trial_distribution_is_rejected(asked):
     with pytest.raises(InvalidParameter):
-        law_of_trials(*asked)
+        trial_distribution(*asked)

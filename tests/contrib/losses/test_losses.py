@@ -12,8 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Laplace, Refused, Side, Wishart
-from privproj.contrib.losses import convert
-from privproj.contrib.losses.privacy_loss import PrivacyLoss, privacy_loss
+from privproj.contrib.losses import PrivacyLoss, convert, privacy_loss
 from privproj.schedule import Schedule, phase_of
 
 RUNS = {
@@ -43,7 +42,7 @@ def truth_of(name, eps):
     if name != "a good event":
         return math.exp(loss_of(name).curve().log_delta(eps).lower)
     mechanism, run = RUNS[name]
-    least = privproj.delta(mechanism, epsilon=eps, **run).lower_bound
+    least = privproj.delta(mechanism, epsilon=eps, **run).with_details().lower_bound
     return 0.0 if least is None else 10.0**least.value
 
 
@@ -54,7 +53,7 @@ def delta_of(pair, eps):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_law_above_dominates_the_run(name):
+def test_privacy_loss_dominates_run(name):
     """At epsilons off the lattice, in both orders, and the law above is a law."""
     loss, rng = loss_of(name), random.Random(name)
     last = loss.epsilon(delta=1e-9).value
@@ -67,14 +66,14 @@ def test_the_law_above_dominates_the_run(name):
 
 
 @pytest.mark.parametrize("name", ["gaussian", "many gaussians", "sampled", "projected"])
-def test_the_law_is_tight(name):
+def test_privacy_loss_is_tight(name):
     loss = loss_of(name)
     for delta in (1e-2, 1e-5, 1e-8):
         eps = loss.epsilon(delta=delta).value
         assert delta_of(loss.above, eps) <= 1.03 * delta
 
 
-def test_losses_compose_as_schedules_do():
+def test_privacy_loss_composes_as_schedule():
     first, second = loss_of("gaussian"), loss_of("projected")
     both = PrivacyLoss((first.phases[0].with_run(steps=2), second.phases[0]))
     assert first + second + first == first * 2 + second == both
@@ -85,7 +84,7 @@ def test_losses_compose_as_schedules_do():
         first + loss_of("replaced")
 
 
-def test_a_loss_shows_itself_in_a_line():
+def test_privacy_loss_repr_is_one_line():
     assert repr(loss_of("sampled")) == "<privacy loss of 20 releases: gaussian.analytic, proved, add-remove>"
 
 
@@ -100,7 +99,7 @@ def law_of_mu(mu, eps):
 
 
 @pytest.mark.parametrize("name", [*RUNS])
-def test_mu_covers_the_curve_but_for_its_slack(name):
+def test_convert_to_mu_covers_curve_up_to_slack(name):
     loss = loss_of(name)
     found = convert(loss, "mu", at=1e-6)
     for eps in np.linspace(0.0, loss.epsilon(delta=1e-8).value, 23):
@@ -108,7 +107,7 @@ def test_mu_covers_the_curve_but_for_its_slack(name):
     assert found.value == privproj.gdp_mu(loss, delta=1e-6).value and found.side in (Side.UPPER, Side.EXACT)
 
 
-def test_rho_is_that_of_gaussians_and_of_what_is_bounded():
+def test_convert_to_rho_of_gaussian_and_bounded_runs():
     found = convert(Gaussian(noise_multiplier=2.0), "rho", steps=8)
     assert 1.0 <= found.value <= 1.0 + 1e-12 and found.side is Side.EXACT
     # epsilon-DP is (epsilon^2/2)-zCDP; the mu of Laplace noise has a larger one.
@@ -117,7 +116,7 @@ def test_rho_is_that_of_gaussians_and_of_what_is_bounded():
         convert(Gaussian(noise_multiplier=1.0), "rho", steps=10, sampling_rate=0.1)
 
 
-def test_divergences_are_those_of_the_closed_form_and_add():
+def test_convert_to_renyi_equals_closed_form_and_adds():
     found = convert(loss_of("many gaussians"), "renyi", at=[1.5, 2, 40])
     for order, value in zip([1.5, 2, 40], found.value, strict=True):
         assert order * 0.125 <= value <= order * 0.125 * (1 + 1e-9)
@@ -130,7 +129,7 @@ def test_divergences_are_those_of_the_closed_form_and_add():
         convert(M1(dim=100, rank=30, noise_multiplier=4.0), "renyi", at=2)
 
 
-def test_the_trade_off_function_is_below_the_true_one():
+def test_convert_to_trade_off_is_below_true_function():
     mu, normal, rates = 0.5, NormalDist(), [1e-6, 1e-3, 0.1, 0.5, 0.9]
     found = convert(Gaussian(noise_multiplier=2.0), "trade-off", at=rates)
     for rate, value in zip(rates, found.value, strict=True):
@@ -158,12 +157,12 @@ def test_the_trade_off_function_is_below_the_true_one():
         (lambda: convert(Gaussian(noise_multiplier=6.0), "mu", bound="classical"), Refused),
     ],
 )
-def test_what_cannot_be_converted_is_refused(ask, error):
+def test_convert_rejects_unsupported_runs(ask, error):
     with pytest.raises(error):
         ask()
 
 
-def test_what_a_number_rests_on_stands_beside_it():
+def test_conversion_has_bound_and_assumptions():
     promised = convert(Wishart(dim=100, rank=9, misalignment=1e-6), "mu").rests_on
     assert promised.promises and str(promised.status) == "conditional" and promised.assumes
     plain = convert(M2(dim=64, rank=4, noise_multiplier=1.0), "mu").rests_on
@@ -221,11 +220,11 @@ def check_conversions(kind, noise, steps, rate):
 
 
 @pytest.mark.parametrize(("kind", "noise", "steps", "rate"), [*settings(8)])
-def test_conversions_are_never_on_the_wrong_side(kind, noise, steps, rate):
+def test_convert_rounds_to_safe_side(kind, noise, steps, rate):
     check_conversions(kind, noise, steps, rate)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "noise", "steps", "rate"), [*settings(200)])
-def test_conversions_are_never_on_the_wrong_side_anywhere(kind, noise, steps, rate):
+def test_convert_rounds_to_safe_side_for_random_runs(kind, noise, steps, rate):
     check_conversions(kind, noise, steps, rate)

@@ -1,7 +1,8 @@
-"""The privacy loss distribution of a run as an object, and what a run is in the words of other tools.
+"""Privacy loss distributions of runs, and conversion of a run to other kinds of privacy.
 
-The true curve of a run is convex and holds in both orders, so that upper bounds of it at the points of a lattice make a
-pair of laws that dominates the run (C18), whatever its bound is. Runs are composed before that, as schedules.
+The true privacy curve of a run is convex and holds in both the add and remove directions. Therefore upper bounds of
+the curve at grid points define a pair of distributions that dominates the run (C18), whatever its bound is. Runs are
+composed as schedules before that.
 """
 
 import math
@@ -29,32 +30,29 @@ if TYPE_CHECKING:
     from privproj.composition.dominating_pairs import DominatingPair
     from privproj.numerics.arrays import Array
 
-Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]
-"""What a run may be converted to."""
+Form = Literal["mu", "rho", "renyi", "trade-off", "dp-accounting"]  # kinds of privacy to which a run can be converted
 
-CUT_MASS = 1e-15
-"""What the tails that are cut are meant to add to delta, as in dp-accounting. It is counted. Speed only."""
+CUT_MASS = 1e-15  # delta; target mass of the truncated tails, as in dp-accounting; the truncated mass is counted
 
-LOSSES_PER_DEVIATION = 20.0
-"""Lattice points per standard deviation of the loss. Speed only."""
+LOSSES_PER_DEVIATION = 20.0  # grid points per standard deviation of the loss
 
 
 @dataclass(frozen=True)
 class PrivacyLoss(Schedule):
-    """A run with its privacy loss: a law of it on a lattice, from above.
+    """A run with its privacy loss distribution on a grid, an upper bound.
 
-    ``above`` dominates every pair of neighbours in both orders, so that whatever is computed from it is an upper bound.
-    It has ``losses`` (nats), ``masses`` at these under the one data set, and ``infinity_mass``, the mass of an infinite
-    loss; the masses under the other data set are ``exp(-losses)`` times as large, and ``infinity_mass_q`` lies at the
-    loss minus infinity. ``+`` and ``*`` compose runs, not laws, so that nothing is lost.
+    ``above`` dominates every neighboring pair in both directions, so everything computed from it is an upper bound. It
+    has ``losses`` (nats), ``masses`` at these losses under one dataset, and ``infinity_mass``, the mass of an infinite
+    loss. The masses under the other dataset are ``exp(-losses)`` times as large; ``infinity_mass_q`` is the mass at
+    loss minus infinity. ``+`` and ``*`` compose runs, not distributions, and lose nothing.
 
     Args:
         phases: The phases in their order, as those of a schedule.
-        discretization: The step of the grid of losses on which the phases are composed; None lets the composer choose.
-        assumes: Further sentences that every number of this run takes for granted.
+        discretization: The grid step of the composition of the phases; None lets the composer choose.
+        assumes: Further assumptions of every result.
 
     >>> from privproj import Gaussian
-    >>> from privproj.contrib.losses.privacy_loss import privacy_loss
+    >>> from privproj.contrib.losses import privacy_loss
     >>> loss = privacy_loss(Gaussian(noise_multiplier=2.0))
     >>> round(float(loss.above.losses @ loss.above.masses), 3)  # 1/(2 z^2)
     0.125
@@ -64,16 +62,16 @@ class PrivacyLoss(Schedule):
 
     @cached_property
     def _curve(self) -> Curve:
-        """The curve, composed once."""
+        """The privacy curve, composed once."""
         return super().curve()
 
     def curve(self) -> Curve:
-        """Delta against epsilon of the whole run, as its answers are read."""
+        """Return the privacy curve of the whole run."""
         return self._curve
 
     @cached_property
     def above(self) -> "DominatingPair":
-        """The law that dominates the run, from the curve at the points of the lattice.
+        """The distribution that dominates the run, from the curve at the grid points.
 
         Raises:
             PrecisionLimit: Losses are too large for double precision.
@@ -85,7 +83,7 @@ class PrivacyLoss(Schedule):
 
     @property
     def rests_on(self) -> Result:
-        """What every number of the run rests on, as a result says it; its value plays no role."""
+        """The bound, status and assumptions of the run, as a result whose value is not used."""
         return build_result(self, "curve", 1.0, curve=self.curve())
 
     def __repr__(self) -> str:
@@ -96,12 +94,12 @@ class PrivacyLoss(Schedule):
 
 
 def _as_profile(curve: Curve) -> PrivacyProfile:
-    """A curve that holds in both orders as the profile of one release."""
+    """Return a curve that holds in both directions as the privacy profile of one release."""
     if isinstance(curve, PrivacyProfile) and curve.table is not None and curve.excess is None:
         return replace(curve, resolution=LOSSES_PER_DEVIATION)
     ordinary = shallow(curve)
 
-    # Outward by more than the rounding of epsilon and of exp (PrivacyProfile.table).
+    # Rounded outward by more than the rounding errors of epsilon and of exp (PrivacyProfile.table).
     def upper(at: "Array") -> "Array":
         import numpy as np
 
@@ -113,22 +111,22 @@ def _as_profile(curve: Curve) -> PrivacyProfile:
 
 
 def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **options: Unpack[RunOptions]) -> PrivacyLoss:
-    """Return the privacy loss of a run as an object that composes, and that :func:`convert` takes.
+    """Return a run with its privacy loss distribution, which composes and which :func:`convert` accepts.
 
     Args:
-        run: A mechanism, or a schedule, which has its bounds and its runs.
+        run: A mechanism, or a schedule, which has its own bounds and runs.
         bound: The name of a bound of the mechanism; None takes its default.
-        **options: The run of a mechanism, as :class:`privproj.run.RunOptions` lists it.
+        **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
 
     Returns:
         The privacy loss.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or a schedule is given options.
-        Refused: The bound proves nothing for this mechanism and run.
+        InvalidParameter: A value is out of range, or a schedule is given options.
+        Refused: The bound does not support this mechanism and run.
 
     >>> from privproj import M2
-    >>> from privproj.contrib.losses.privacy_loss import privacy_loss
+    >>> from privproj.contrib.losses import privacy_loss
     >>> loss = privacy_loss(M2(dim=64, rank=4, noise_multiplier=1.0))
     >>> loss.above.infinity_mass < 1e-14
     True
@@ -144,15 +142,15 @@ def privacy_loss(run: Mechanism | Schedule, *, bound: str | None = None, **optio
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """A run in the words of another kind of privacy.
+    """A run in another kind of privacy.
 
     Attributes:
-        to: What it was converted to.
+        to: The kind of privacy.
         value: The number, the list of numbers, or the object.
-        side: Where it lies relative to that of the mechanism: an upper bound of a privacy parameter or a loss, a lower
-            bound of false negative rates. Exact where nothing was lost.
-        means: What it promises, in words.
-        rests_on: The bound, status, promises and assumptions, as a :class:`privproj.Result`; its value plays no role.
+        side: An upper bound for privacy parameters and losses, a lower bound for false negative rates; exact if the
+            conversion loses nothing.
+        means: The definition of the guarantee, as text.
+        rests_on: The bound, status and assumptions, as a :class:`privproj.Result` whose value is not used.
 
     >>> from privproj import Gaussian
     >>> from privproj.contrib.losses import convert
@@ -175,31 +173,31 @@ def convert(
     bound: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Conversion:
-    """Say what a run is in another kind of privacy, on the safe side.
+    """Return a run in another kind of privacy, rounded to the safe side.
 
     ===============  ==============================  ======================================================
     ``to``           ``at``                          ``value``
     ===============  ==============================  ======================================================
-    "mu"             the slack, 1e-9 unless given    of Gaussian differential privacy, rounded up
-    "rho"            nothing                         of zero-concentrated differential privacy, rounded up
+    "mu"             the slack, 1e-9 by default      of Gaussian differential privacy, rounded up
+    "rho"            None                            of zero-concentrated differential privacy, rounded up
     "renyi"          an order above 1, or several    the divergences there, rounded up
     "trade-off"      false positive rates            the least false negative rates, rounded down
-    "dp-accounting"  nothing                         its ``PrivacyLossDistribution``, which dominates the run
+    "dp-accounting"  None                            a ``PrivacyLossDistribution`` that dominates the run
     ===============  ==============================  ======================================================
 
     Args:
         run: A privacy loss, a schedule or a mechanism.
-        to: The kind.
-        at: Where, as above.
-        bound: The name of a bound of the mechanism; None takes its default. Renyi divergences are those of the
-            mechanism's Renyi bound where this one has none.
-        **options: The run of a mechanism, as :class:`privproj.run.RunOptions` lists it.
+        to: The kind of privacy.
+        at: See the table.
+        bound: The name of a bound of the mechanism; None takes its default. Renyi divergences are those of the Renyi
+            bound of the mechanism if this bound has none.
+        **options: The run of a mechanism (:class:`privproj.run.RunOptions`).
 
     Returns:
-        The value, its side, and what it rests on.
+        The value with its side, bound and assumptions.
 
     Raises:
-        InvalidParameter: A value is outside its domain, or a loss or a schedule is given options.
+        InvalidParameter: A value is out of range, or a loss or a schedule is given options.
         Refused: The run has no such parameter: no finite mu without slack for rho, no Renyi curve, a refuted bound.
 
     >>> from privproj import Gaussian
@@ -220,14 +218,14 @@ def convert(
         loss = _with_renyi_bounds(loss)
     several = isinstance(at, list | tuple)
     values, side = CONVERSIONS[to](loss, at if several else [at])
-    # Divergences are not read from a joint curve, which Renyi bounds of several phases do not have.
+    # Renyi bounds of several phases have no joint curve, so divergences are added.
     rests_on = build_result(loss, "curve", 1.0) if to == "renyi" else loss.rests_on
     value = values if several else values[0]
     return Conversion(to=to, value=value, side=side, means=MEANS[to], rests_on=rests_on)
 
 
 def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """The mu of the run with its slack."""
+    """Return the mu of the run at each slack."""
     mus = [gdp_mu(loss, delta=DEFAULT_SLACK if slack is None else slack) for slack in at]
     for mu in (mu for mu in mus if not mu.usable):
         raise Refused(f"no finite mu covers this run at slack {mu.delta or 0.0:g}; expected a larger slack")
@@ -235,14 +233,14 @@ def _to_mu(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _to_rho(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Rho by the mu without slack: the law of the loss is a coarsening of that of two Gaussians."""
+    """Return rho from the mu without slack: the loss distribution is a coarsening of that of two Gaussians."""
     (mu,), side = _to_mu(loss, [0.0])
     # rho = mu^2 / 2
     return [next_up(next_up(mu * mu) / 2.0)], side
 
 
 def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Divergences add over the phases, each at the orders."""
+    """Return the sums of the divergences of the phases at each order."""
     orders = [real("at", order, "an order above 1, up to 1e6", 1.0, 1e6, open_low=True) for order in at]
     totals = [0.0] * len(orders)
     for phase in loss.phases:
@@ -255,29 +253,28 @@ def _to_renyi(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
 
 
 def _with_renyi_bounds(loss: PrivacyLoss) -> PrivacyLoss:
-    """The loss by the Renyi bounds of its phases; raises :class:`Refused` where one has none."""
+    """Return the loss with the Renyi bounds of its phases; raises :class:`Refused` if a phase has none."""
     for phase in loss.phases:
         if phase.accountant is not None:
-            raise Refused(
-                f"phase {phase.name} is an event of dp-accounting, whose Renyi divergences are told by that package"
-            )
+            raise Refused(f"phase {phase.name} has another accountant, which must compute its Renyi divergences")
     phases = tuple(renyi_curve(phase)[0] for phase in loss.phases)
     return replace(loss, phases=phases)
 
 
 def _to_tradeoff(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[float], Side]:
-    """Lower bounds of false negative rates."""
+    """Return lower bounds of false negative rates."""
     rates = [real("at", rate, "a false positive rate from 0 to 1", 0.0, 1.0) for rate in at]
     return tradeoff(loss.curve(), rates), Side.LOWER
 
 
 def _to_dp_accounting(loss: PrivacyLoss, at: Sequence[Any]) -> tuple[list[Any], Side]:
-    """The law above as dp-accounting's distribution."""
+    """Return the dominating distribution as dp-accounting's class."""
     from privproj.integrations.dp_accounting import symmetric_distribution
 
     return [symmetric_distribution(loss.above)], Side.UPPER
 
 
+# definition of the guarantee of each kind
 MEANS = {
     "mu": "delta(epsilon) is at most the larger of that of two Gaussians at the distance value, and of the slack",
     "rho": "the Renyi divergence of every order a > 1, in both orders of neighbours, is at most value times a (zCDP)",
@@ -285,9 +282,8 @@ MEANS = {
     "trade-off": "an attack with this false positive rate has at least the false negative rate value",
     "dp-accounting": "its epsilons and deltas are upper bounds, but for the rounding of what dp-accounting composes",
 }
-"""What the value of each kind promises. Contract."""
 
+# for each kind, the function from a privacy loss and a list ``at`` to the values and their side
 CONVERSIONS: dict[str, Any] = dict(
     zip(MEANS, (_to_mu, _to_rho, _to_renyi, _to_tradeoff, _to_dp_accounting), strict=True)
 )
-"""From a privacy loss and what ``at`` lists to the values and their side, for each kind."""
