@@ -59,7 +59,8 @@ def _beta_tail(sharp: bool) -> Callable[[Any, int], "BallProfile"]:
         from privproj.contrib.certify.profiles import BallBetaTail
         from privproj.mechanisms.m2.beta_tail import rank_of_difference
 
-        return BallBetaTail(*mechanism.shape, rank_of_difference(mechanism), mechanism.z, sharp)
+        dim, rank = mechanism.shape
+        return BallBetaTail(dim, rank, rank_of_difference(mechanism), mechanism.z, sharp)
 
     return build
 

@@ -9,7 +9,7 @@ from helpers import full_if
 
 import privproj
 from privproj import M1, M2, Gaussian, InvalidParameter, Layer, Outcome, Refused
-from privproj.accounting import lower_bound
+from privproj.accounting.lower_bound import lower_bound
 from privproj.accounting.schedule import Schedule
 from privproj.io.run_file import from_data
 from privproj.mechanisms.registry import bounds_of, find_bound
